@@ -24,7 +24,7 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import CheckpointOffer
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.state import TrainerControl, TrainerState
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 QUEUE_BYTES = 256 * 1024
 """Log events queue as well until so much waits. What is kept queues beyond it."""
@@ -163,7 +163,7 @@ class Emit(TrainerCallback):
         self.latest: dict[str, Any] = {}
         """The newest value of every metric: what a result tells."""
         self.obeyed: StopMode | None = None
-        self.peers: Alone = Alone()
+        self.peers: OneProcess = OneProcess()
         """The other ranks, once there is a Trainer: what one of them obeys, all do."""
         self.stop_fd = stop_fd
         self._stop = mmap.mmap(stop_fd, mmap.PAGESIZE)

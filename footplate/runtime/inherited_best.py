@@ -29,7 +29,7 @@ class KeepBest(TrainerCallback):
         best = state.best_model_checkpoint
         if best is None or not args.load_best_model_at_end:
             return
-        state.best_model_checkpoint = self._emit.peers.first(lambda: self._kept(Path(best)))
+        state.best_model_checkpoint = self._emit.peers.from_main(lambda: self._kept(Path(best)))
 
     def _kept(self, best: Path) -> str | None:
         place = self._files.folder / BEST_BEFORE / best.name

@@ -73,7 +73,7 @@ def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
             hint="use ddp or one process, or leave merge out and merge what the job leaves",
         )
     if hasattr(loss, "shifts_labels"):
-        loss.shifts_labels = trainer._footplate.anatomy.shifts_labels
+        loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
     if optimizers:
         from footplate.trainer.named.spec import parted
 

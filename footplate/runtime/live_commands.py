@@ -84,7 +84,7 @@ class Steering(TrainerCallback):
 
     def begin(self, folder: str | None) -> None:
         """Training goes on from here. What was set before is in the arguments; what came after comes again."""
-        self.begin_at(0 if folder is None else self.run.peers.first(lambda: _step_of(Path(folder))))
+        self.begin_at(0 if folder is None else self.run.peers.from_main(lambda: _step_of(Path(folder))))
 
     def begin_at(self, step: int, since: int = 0) -> None:
         """Continues at `step`. Commands up to the step `since` were for an earlier run of the script."""
@@ -108,7 +108,7 @@ class Steering(TrainerCallback):
         has_news = peers.is_main and (bool(self._waiting) or self._page[NEWS_AT] != self._heard)
         if peers.any([has_news])[0]:
             # One process may have looked a moment before another.
-            for deed in peers.first(self._hear):
+            for deed in peers.from_main(self._hear):
                 self._do(deed, state, control, "done")
         return control
 

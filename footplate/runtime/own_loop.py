@@ -47,7 +47,7 @@ from footplate.trainer.launcher import Place
 from footplate.trainer.precision import fp8_handlers, precision_of
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.peers import Alone, Peers
+from footplate.trainer.strategies.peers import OneProcess, Peers
 
 BROUGHT = ".brought"
 """In an attempt's folder: the checkpoint of which a node was handed a copy."""
@@ -124,7 +124,7 @@ class Job:
         does not see the first one's folder is handed a copy."""
         if not self._has_looked:
             self._has_looked = True
-            if (found := self._peers.first(self._find)) is not None:
+            if (found := self._peers.from_main(self._find)) is not None:
                 self._latest = Latest(Path(found), int(Path(found).name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
@@ -134,7 +134,7 @@ class Job:
         place = self.folder / BROUGHT
         is_here = self._peers.is_main or latest.path.is_dir()
         seen = latest.path if is_here else place / latest.path.name
-        return Latest(shared_folder.bring(self._peers, seen, place), latest.step)
+        return Latest(shared_folder.fetch(self._peers, seen, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Figures of training, and how far it is."""
@@ -166,8 +166,8 @@ class Job:
             return files.commit(self.folder, step, fill, self._order.stamp)
 
         if write is not None:
-            return self._peers.first(lambda: commit(write))
-        return shared_folder.written(self._peers, commit, self._save_prepared, self.folder)
+            return self._peers.from_main(lambda: commit(write))
+        return shared_folder.fill_and_commit(self._peers, commit, self._save_prepared, self.folder)
 
     def _save_prepared(self, folder: Path) -> None:
         self.accelerator.save_state(str(folder), safe_serialization=True)
@@ -191,11 +191,11 @@ class Job:
             self._state.epoch = float(epoch)
 
     @cached_property
-    def _peers(self) -> Alone:
+    def _peers(self) -> OneProcess:
         """The other processes. A loop may have opened their group already; where it has not, this one speaks on the
         host as well."""
         if self._order.world == 1:
-            return Alone()
+            return OneProcess()
         device = torch.device("cuda" if self._order.gpus else "cpu")
         return Peers(Place.here(), self.args.ddp_backend, timedelta(seconds=self.args.ddp_timeout), device)
 

@@ -147,7 +147,7 @@ def train(order: Order, emit: Emit) -> DoneData:
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
     """What there is data for."""
     if parts.train is not None:
-        begins = emit.peers.first(lambda: prepare_to_continue(spec, order, emit, parts.read))
+        begins = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.read))
         folder = begins.of(trainer) if begins else None
         if begins is not None and not begins.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
@@ -158,7 +158,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return stopped(trainer, emit)
-    elif spec.resume_from is not None and (begins := emit.peers.first(lambda: beginning(spec, order, emit))):
+    elif spec.resume_from is not None and (begins := emit.peers.from_main(lambda: beginning(spec, order, emit))):
         begins.of(trainer)
     # Who brings a set to evaluate on and says nothing of when wants to know how good the outputs are.
     if parts.eval is not None and (parts.train is None or spec.training.eval_strategy == "no"):

@@ -40,7 +40,7 @@ class AcceleratorConfig:
             raise ValueError(f"accelerator_config has no {', '.join(odd)}. Known: {', '.join(names)}")
         return cls(**value)
 
-    def refuse_what_is_not_done(self, processes: int) -> None:
+    def refuse_unsupported(self, processes: int) -> None:
         """Refuses settings that have no effect here, before the first step."""
         if not self.use_seedable_sampler:
             raise ValueError(

@@ -42,7 +42,7 @@ def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = 
     return len(layers)
 
 
-def keep_activations(model: nn.Module) -> None:
+def uncheckpoint_activations(model: nn.Module) -> None:
     """Switches activation checkpointing off again, in layers that this module has wrapped."""
     for module in model.modules():
         if _FORWARD in vars(module):

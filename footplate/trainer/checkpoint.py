@@ -382,7 +382,7 @@ def rng_states(folder: Path) -> list[Any]:
     return [load_tensors(folder, rng_name(rank, 2)) for rank in range(written)]
 
 
-def is_in_pieces(folder: Path) -> bool:
+def is_sharded(folder: Path) -> bool:
     """Returns True for a sharded checkpoint, to which several processes wrote their shards."""
     return (folder / PIECES).is_dir() or (folder / OPTIMIZER_PIECES).is_dir()
 
@@ -392,7 +392,7 @@ def is_optimizer(name: str) -> bool:
     return name.startswith("optimizer")
 
 
-def is_no_optimizer(name: str) -> bool:
+def is_not_optimizer(name: str) -> bool:
     return not is_optimizer(name)
 
 
@@ -402,7 +402,7 @@ def holds_model(folder: Path) -> bool:
 
 
 def holds_optimizer(folder: Path) -> bool:
-    return (folder / (OPTIMIZER_PIECES if is_in_pieces(folder) else OPTIMIZER)).exists()
+    return (folder / (OPTIMIZER_PIECES if is_sharded(folder) else OPTIMIZER)).exists()
 
 
 def rng_state() -> dict[str, Any]:

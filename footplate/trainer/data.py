@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.losses import DICT, items
-from footplate.trainer.samplers import ALL, Batches, EpochSampler, Numbered, Share
+from footplate.trainer.samplers import ALL, Batches, EpochSampler, SeededBatch, Share
 from footplate.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
-from footplate.trainer.strategies.peers import Hollow
-from footplate.trainer.stream import ShareOfStream, Stream, tells_its_place
+from footplate.trainer.strategies.peers import PaddingBatch
+from footplate.trainer.stream import ShareOfStream, Stream, has_position
 
 log = logging.getLogger("footplate.trainer")
 
@@ -72,10 +72,10 @@ def make_loader(
         # As Accelerate does, replace the sampler by one whose order is a function of the epoch.
         sampler = EpochSampler(dataset, seed)
     batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed, share=share)
-    return DataLoader(InWorkers(dataset) if options["num_workers"] else dataset, batch_sampler=batches, **options)
+    return DataLoader(SeededDataset(dataset) if options["num_workers"] else dataset, batch_sampler=batches, **options)
 
 
-class InWorkers(Dataset[Any]):
+class SeededDataset(Dataset[Any]):
     """A dataset for loading processes, in which random draws depend on the number of the batch only.
 
     It makes no difference which process reads a batch, and what it has read before. So a resumed run reads the same.
@@ -90,7 +90,7 @@ class InWorkers(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
 
-    def __getitems__(self, indices: Numbered) -> list[Any]:
+    def __getitems__(self, indices: SeededBatch) -> list[Any]:
         set_seed(indices.seed)
         several = getattr(self.dataset, "__getitems__", None)
         if several is not None:
@@ -125,7 +125,7 @@ class Epoch:
         self._opened, self._number, self._read = host_rng(), epoch, skip
         if is_ours(loader):
             draw_and_discard()
-        self._stream = Stream(loader, places.get("stream") if skip else None) if tells_its_place(loader) else None
+        self._stream = Stream(loader, places.get("stream") if skip else None) if has_position(loader) else None
         self._batches = epoch_batches(loader, seed=seed, epoch=epoch, skip=skip, stream=self._stream)
         self._held: list[Any] = []
         self._before_held: Any = None
@@ -306,5 +306,5 @@ def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -
         elif shifts:
             labels = labels[..., 1:]
         count = items(labels)
-        counts.append(count.zero_() if isinstance(batch, Hollow) else count)
+        counts.append(count.zero_() if isinstance(batch, PaddingBatch) else count)
     return torch.stack(counts).sum().to(device, non_blocking=True) if counts else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from footplate.trainer.facade import Facade
 from footplate.trainer.losses import DICT, IGNORE
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 _FOLD_AT = 256
 
@@ -45,12 +45,12 @@ class MeanLoss:
             self._values += torch.stack(self._on_device).double().tolist()
             self._on_device.clear()
 
-    def join(self, peers: Alone) -> None:
+    def join(self, peers: OneProcess) -> None:
         """Adds the losses of the other processes, in the order in which one process would have computed them."""
         if peers.world == 1:
             return
         self._read()
-        states = peers.everyone((self._values, self._counts, self.samples, self.seen))
+        states = peers.all_gather((self._values, self._counts, self.samples, self.seen))
         rounds = range(max(len(values) for values, *_ in states))
         losses = [(values[at], counts[at]) for at in rounds for values, counts, *_ in states if at < len(values)]
         self._values, self._counts = [value for value, _ in losses], [count for _, count in losses]
@@ -94,11 +94,11 @@ class ExactLoss:
         totals, counts = zip(*self._parts, strict=True)
         return torch.stack([total.double() for total in totals]).sum(), torch.stack(counts).sum()
 
-    def join(self, peers: Alone) -> None:
+    def join(self, peers: OneProcess) -> None:
         if peers.world == 1:
             return
         total, count = self._sums() if self._parts else (None, None)
-        parts = peers.everyone(None if total is None or count is None else (total.cpu(), count.cpu()))
+        parts = peers.all_gather(None if total is None or count is None else (total.cpu(), count.cpu()))
         self._parts = [part for part in parts if part is not None]
 
     def found(self, samples: int) -> dict[str, float]:

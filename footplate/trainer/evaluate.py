@@ -18,7 +18,7 @@ from footplate.trainer.metrics import Metric, Sums, make_metric
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import Seen, prediction_step
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction
-from footplate.trainer.strategies.peers import Hollow
+from footplate.trainer.strategies.peers import PaddingBatch
 
 
 def run(
@@ -78,7 +78,7 @@ class _Results:
     def take(self, batch: Any, seen: Seen, is_last: bool) -> None:
         """Adds one batch of this process, and the batches that the other processes read at the same time."""
         trainer, (loss, logits, labels) = self.trainer, seen
-        counts = not isinstance(batch, Hollow)
+        counts = not isinstance(batch, PaddingBatch)
         if counts:
             samples = batch_length(batch)
             self.losses.add(loss, samples, samples if self._counts_as is None else self._counts_as)
@@ -87,14 +87,18 @@ class _Results:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
         extra = self._more(batch, loss) if self.wants_inputs or self.wants_losses else _NO_EXTRA
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
-        all_outputs = trainer._footplate.strategy.seen((logits, labels, *extra), counts=counts, shares=self.shares)
+        all_outputs = trainer._footplate.strategy.gather_outputs(
+            (logits, labels, *extra), counts=counts, shares=self.shares
+        )
         for number, outputs in enumerate(all_outputs, start=1):
             self._note(outputs, is_final=is_last and number == len(all_outputs))
 
     def _more(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
         """Returns what `include_for_metrics` requests: the main input, a loss per sample, and the whole batch."""
         trainer = self.trainer
-        inputs = trainer._prepare_input(batch[trainer._footplate.anatomy.main_input]) if self.wants_inputs else None
+        inputs = (
+            trainer._prepare_input(batch[trainer._footplate.model_signature.main_input]) if self.wants_inputs else None
+        )
         sample_losses = (
             loss.repeat(batch_length(batch)) if self.by_batch and self.wants_losses and loss is not None else None
         )
@@ -102,7 +106,7 @@ class _Results:
 
     def _note(self, outputs: tuple[Any, ...], *, is_final: bool) -> None:
         logits, labels, inputs, sample_losses, batch = outputs
-        _update(self.metrics, logits, labels, shifts=self.trainer._footplate.anatomy.shifts_labels)
+        _update(self.metrics, logits, labels, shifts=self.trainer._footplate.model_signature.shifts_labels)
         if self.keeps:
             for name, value in zip(_KEPT, (logits, labels, inputs), strict=True):
                 self.kept[name].add(value)
@@ -126,7 +130,7 @@ class _Results:
         self.exact.join(readers)
         if not self.shares:
             for metric in self.metrics:
-                metric.join(readers.everyone)  # type: ignore[attr-defined]
+                metric.join(readers.all_gather)  # type: ignore[attr-defined]
 
     def _computed(self, predictions: Any, label_ids: Any, inputs: Any) -> Mapping[str, Any]:
         """Returns the values of the user's `compute_metrics` for all samples."""

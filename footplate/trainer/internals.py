@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from footplate.trainer.data import Epoch
     from footplate.trainer.loss_total import Tally
     from footplate.trainer.metrics import Metric
-    from footplate.trainer.model_signature import Anatomy
+    from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
     from footplate.trainer.plan import Plan
     from footplate.trainer.strategies.single import Single
@@ -125,7 +125,7 @@ class Internals:
     """The model that the script passed."""
     strategy: Single = field(init=False)
     """The strategy, for one process or for several."""
-    anatomy: Anatomy = field(init=False)
+    model_signature: ModelSignature = field(init=False)
     """The facts about the model that its class and signature show."""
     model_divides_by_items: bool | None = None
     """True if a model that takes `num_items_in_batch` divides its loss by it. None until the first step detects it."""

@@ -56,7 +56,7 @@ def _loader(
 ) -> Any:
     require_samples(dataset, "the data")
     collator = trainer.data_collator
-    if trainer.args.remove_unused_columns and not trainer._footplate.anatomy.takes_anything:
+    if trainer.args.remove_unused_columns and not trainer._footplate.model_signature.takes_anything:
         keep = [*_signature_columns(trainer), "labels"]
         dataset, collator = without_columns(dataset, keep), DropUnused(collator, keep)
     strategy = trainer._footplate.strategy
@@ -66,7 +66,7 @@ def _loader(
 
 def _signature_columns(trainer: Facade) -> list[str]:
     """Returns the names of columns that the model takes, with all names that labels may have."""
-    return [*(trainer._footplate.anatomy.arguments or ("x",)), "label", "label_ids", *trainer.label_names]
+    return [*(trainer._footplate.model_signature.arguments or ("x",)), "label", "label_ids", *trainer.label_names]
 
 
 def train_sampler(trainer: Facade, train_dataset: Any) -> Sampler[Any] | None:

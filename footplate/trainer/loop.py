@@ -18,8 +18,8 @@ from footplate.trainer import losses, reporting, saving
 from footplate.trainer.data import Epoch
 from footplate.trainer.facade import Facade
 from footplate.trainer.internals import Run
-from footplate.trainer.model_changes import shaped
-from footplate.trainer.placed_models import take_model
+from footplate.trainer.model_changes import changed_for_training
+from footplate.trainer.placed_models import set_model
 from footplate.trainer.plan import Plan
 from footplate.trainer.search import trial_state
 from footplate.trainer.seeds import data_seed, seed_all
@@ -27,7 +27,7 @@ from footplate.trainer.state import TrainerState, TrainOutput
 from footplate.trainer.steps.choose import make_step
 from footplate.trainer.steps.out_of_memory import explain
 from footplate.trainer.steps.step import Step
-from footplate.trainer.trial_save import rehearse_saving
+from footplate.trainer.trial_save import try_saving
 
 log = logging.getLogger("footplate.trainer")
 
@@ -42,12 +42,12 @@ def train(
     try:
         if trainer.model_init is not None:
             seed_all(trainer.args)
-            take_model(trainer, trainer.call_model_init(trial))
+            set_model(trainer, trainer.call_model_init(trial))
             trainer.optimizer = trainer.lr_scheduler = None
-        with shaped(trainer):
+        with changed_for_training(trainer):
             return _train(trainer, resume_from)
     except BaseException as error:
-        own.strategy.peers.failed(error)
+        own.strategy.peers.report_failure(error)
         raise
     finally:
         trainer.is_in_train = False
@@ -61,7 +61,7 @@ def _train(trainer: Facade, resume_from: str | Path | bool | None) -> TrainOutpu
     loader = trainer.get_train_dataloader()
     plan = run.plan = Plan(*trainer.set_initial_training_values(args, loader))
     state = trainer.state = _new_state(trainer, plan, folder)
-    peers.first(lambda: rehearse_saving(trainer, resumes=folder is not None))
+    peers.from_main(lambda: try_saving(trainer, resumes=folder is not None))
     _prepare(trainer, plan.max_steps, loader, folder)
     rng = saving.StoredRng(folder, peers) if folder else None
 
@@ -77,7 +77,7 @@ def _train(trainer: Facade, resume_from: str | Path | bool | None) -> TrainOutpu
         run_epochs(trainer, step, loader, rng)
         output = _finish(trainer, run.plan)
     except BaseException as error:
-        saving.let_save_finish(trainer)
+        saving.finish_save_after_error(trainer)
         _end_after(trainer, error)
         raise
     trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
@@ -100,7 +100,7 @@ def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) 
     Weights are loaded first, because Accelerate then places them.
     """
     own = trainer._footplate
-    own.strategy.forget(all_but=trainer.model)
+    own.strategy.release(all_but=trainer.model)
     if folder is not None:
         trainer._load_from_checkpoint(str(folder))
     if own.made_schedule:
@@ -206,7 +206,7 @@ def log_evaluate_save(trainer: Facade) -> None:
         if trainer.args.save_strategy == "best":
             trainer.control.should_save = is_best
     if trainer.control.should_save:
-        saving.save_or_go_on(trainer)
+        saving.save_checkpoint(trainer)
 
 
 def _finish(trainer: Facade, plan: Plan) -> TrainOutput:

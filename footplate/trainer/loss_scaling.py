@@ -46,7 +46,7 @@ def divides_by_items(trainer: Facade, inputs: Mapping[str, Any], items: Tensor |
         own = None
     else:
         own = abs(few - many) > _SAME * abs(few)
-    answers = [answer for answer in trainer._footplate.strategy.peers.everyone(own) if answer is not None]
+    answers = [answer for answer in trainer._footplate.strategy.peers.all_gather(own) if answer is not None]
     divides = any(answers) if answers else None
     if divides is False:
         log.warning(

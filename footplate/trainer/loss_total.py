@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 _FOLD_AT = 512
 
@@ -22,11 +22,11 @@ class LossSum:
     not_finite: list[int]
     """The steps, counted from the last call, in which a micro-batch's loss was NaN or infinite."""
 
-    def joined(self, peers: Alone) -> LossSum:
+    def joined(self, peers: OneProcess) -> LossSum:
         """Averages losses over all processes. A loss that is NaN on one process is NaN."""
         if peers.world == 1:
             return self
-        sums = peers.everyone((self.total, self.not_finite))
+        sums = peers.all_gather((self.total, self.not_finite))
         total = sum(total for total, _ in sums) / len(sums)
         return LossSum(total, sorted({step for _, steps in sums for step in steps}))
 

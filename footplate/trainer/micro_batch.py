@@ -57,9 +57,9 @@ def loss_of(
 ) -> tuple[Tensor, Any, bool]:
     """Returns the loss, the outputs, and whether the loss is already a share of the accumulation window's loss."""
     own, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
-    batch, labels, anatomy = inputs, inputs.get("labels"), own.anatomy
+    batch, labels, signature = inputs, inputs.get("labels"), own.model_signature
     computes = compute is not None or (smoother is not None and labels is not None)
-    if computes or not anatomy.takes_labels:
+    if computes or not signature.takes_labels:
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
     scales_itself = False
     if trainer.model_accepts_loss_kwargs and num_items is not None:
@@ -71,13 +71,13 @@ def loss_of(
     if compute is not None:
         return compute(outputs, labels, num_items_in_batch=num_items), outputs, True
     if smoother is not None and labels is not None:
-        loss = smoother(outputs, labels, shift_labels=anatomy.shifts_labels, num_items_in_batch=num_items)
+        loss = smoother(outputs, labels, shift_labels=signature.shifts_labels, num_items_in_batch=num_items)
         return loss, outputs, num_items is not None
     loss, scaled = losses.loss_and_how(
-        outputs, labels, num_items, shifts=anatomy.shifts_labels, family=anatomy.family, inputs=batch
+        outputs, labels, num_items, shifts=signature.shifts_labels, family=signature.family, inputs=batch
     )
     if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
-        share = share_of_window(loss, batch, num_items, shifts=anatomy.counts_shifted)
+        share = share_of_window(loss, batch, num_items, shifts=signature.counts_shifted)
         return (loss, outputs, False) if share is None else (share, outputs, True)
     return loss, outputs, scaled or scales_itself
 

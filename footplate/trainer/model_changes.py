@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from footplate.trainer.activations import checkpoint_activations, keep_activations
+from footplate.trainer.activations import checkpoint_activations, uncheckpoint_activations
 from footplate.trainer.facade import Facade
 from footplate.trainer.liger import use_liger_kernels
 from footplate.trainer.neftune import activate_neftune, deactivate_neftune
@@ -13,7 +13,7 @@ from footplate.trainer.precision import compile_model
 
 
 @contextmanager
-def shaped(trainer: Facade) -> Iterator[None]:
+def changed_for_training(trainer: Facade) -> Iterator[None]:
     """Changes the model inside the `with` block, and restores it. Compiled code and kernels remain afterwards."""
     args, model = trainer.args, trainer.model
     if args.use_liger_kernel:
@@ -29,7 +29,7 @@ def shaped(trainer: Facade) -> Iterator[None]:
         if noise is not None:
             deactivate_neftune(model, noise)
         if args.activation_checkpointing:
-            keep_activations(model)
+            uncheckpoint_activations(model)
 
 
 def _options(kwargs: object) -> dict[str, object]:

@@ -15,7 +15,7 @@ _SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmFor
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
+class ModelSignature:
     arguments: tuple[str, ...]
     """The argument names of `forward`."""
     is_open: bool
@@ -47,7 +47,7 @@ class Anatomy:
         return self.arguments[0] if self.arguments else "x"
 
     @classmethod
-    def of(cls, model: nn.Module) -> Anatomy:
+    def of(cls, model: nn.Module) -> ModelSignature:
         base = adapters.base_model(model)
         parameters = inspect.signature(base.forward).parameters
         names = tuple(

@@ -8,30 +8,30 @@ import torch
 from torch import nn
 
 from footplate.trainer import adapters
-from footplate.trainer.model_signature import Anatomy
+from footplate.trainer.model_signature import ModelSignature
 
 if TYPE_CHECKING:
     from footplate.trainer.arguments import TrainingArguments
     from footplate.trainer.facade import Facade
 
 
-def take_model(trainer: Facade, model: nn.Module) -> None:
+def set_model(trainer: Facade, model: nn.Module) -> None:
     """Makes this model the Trainer's model: places it, and reads its arguments from its signature."""
     require_a_model(model)
-    refuse_what_cannot_learn(model)
+    refuse_quantized(model)
     own, args = trainer._footplate, trainer.args
     strategy = own.strategy
     trainer.is_model_parallel = is_model_parallel(model, strategy.device)
     trainer.place_model_on_device = strategy.moves_model = may_move(model, args, strategy.device)
     trainer.model = trainer.model_wrapped = strategy.place(model) if trainer.place_model_on_device else model
-    anatomy = own.anatomy = Anatomy.of(model)
-    trainer.model_accepts_loss_kwargs = anatomy.takes_loss_arguments
+    signature = own.model_signature = ModelSignature.of(model)
+    trainer.model_accepts_loss_kwargs = signature.takes_loss_arguments
     own.model_divides_by_items = None
-    trainer.can_return_loss = anatomy.can_return_loss
+    trainer.can_return_loss = signature.can_return_loss
     config: Any = getattr(model, "config", None)
     if config is not None and hasattr(config, "__dict__"):
         config.use_cache = args.use_cache
-    trainer.label_names = list(anatomy.labels) if args.label_names is None else args.label_names
+    trainer.label_names = list(signature.labels) if args.label_names is None else args.label_names
 
 
 def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) -> bool:
@@ -69,7 +69,7 @@ def require_a_model(model: Any) -> None:
         )
 
 
-def refuse_what_cannot_learn(model: nn.Module) -> None:
+def refuse_quantized(model: nn.Module) -> None:
     """Refuses quantized weights, which have no gradients. Only adapters on top of them can be trained."""
     if not getattr(model, "is_quantized", False) or adapters.are_in(model):
         return

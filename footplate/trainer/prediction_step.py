@@ -63,10 +63,10 @@ def labels_and_loss(trainer: Facade, inputs: Mapping[str, Any]) -> tuple[Any, bo
 
 
 def _only_compute_loss_takes(trainer: Facade, inputs: Mapping[str, Any]) -> bool:
-    anatomy = trainer._footplate.anatomy
+    signature = trainer._footplate.model_signature
     return (
-        not anatomy.is_open
-        and not inputs.keys() <= set(anatomy.arguments)
+        not signature.is_open
+        and not inputs.keys() <= set(signature.arguments)
         and "compute_loss" in trainer._footplate.overrides
     )
 

@@ -70,7 +70,7 @@ def floating_point_ops(trainer: Facade, inputs: dict[str, Any]) -> int:
     Returns 0 if the model has no `num_parameters`.
     """
     count: Any = getattr(trainer.model, "num_parameters", None)
-    name = trainer._footplate.anatomy.main_input
+    name = trainer._footplate.model_signature.main_input
     if count is None or name not in inputs:
         return 0
     return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
@@ -81,14 +81,14 @@ def count_flos(trainer: Facade, batch: Any) -> None:
 
 
 def count_flos_of_tokens(trainer: Facade, per_token: int, batch: Any) -> None:
-    tokens = batch.get(trainer._footplate.anatomy.main_input) if isinstance(batch, Mapping) else None
+    tokens = batch.get(trainer._footplate.model_signature.main_input) if isinstance(batch, Mapping) else None
     if tokens is not None:
         trainer.current_flos += float(per_token * tokens.numel())
 
 
 def count_tokens(trainer: Facade, batch: Any) -> None:
     """Counts the tokens of a batch: all of them, or those that are not padding, as the arguments say."""
-    name = trainer._footplate.anatomy.main_input
+    name = trainer._footplate.model_signature.main_input
     tokens = batch.get(name) if isinstance(batch, Mapping) else None
     if tokens is None:
         raise ValueError(

@@ -160,7 +160,7 @@ class Share:
 ALL = Share()
 
 
-class Numbered(list[int]):
+class SeededBatch(list[int]):
     """A batch's sample indices, and the seed for the process that reads them: a function of epoch and position."""
 
     def __init__(self, indices: Sequence[int], seed: int) -> None:
@@ -168,7 +168,7 @@ class Numbered(list[int]):
         self.seed = seed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Numbered, (list(self), self.seed)
+        return SeededBatch, (list(self), self.seed)
 
 
 class Batches(Sampler[list[int]]):
@@ -202,7 +202,7 @@ class Batches(Sampler[list[int]]):
             batch = self._cut(order, number)
             if not batch:
                 return  # other processes have the last samples of this round
-            yield Numbered(batch, (self.seed * 1_000_003 + self.epoch * 1_000_000_007 + number) % 2**63)
+            yield SeededBatch(batch, (self.seed * 1_000_003 + self.epoch * 1_000_000_007 + number) % 2**63)
 
     def _whole(self) -> Any:
         if isinstance(self.sampler, BatchRebalanceSampler):

@@ -22,7 +22,7 @@ from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.state import TrainerState
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 log = logging.getLogger("footplate.trainer")
 
@@ -40,7 +40,7 @@ def save_model(trainer: Facade, output_dir: str | None = None, _internal_call: b
     if trainer.args.should_save:
         folder = Path(output_dir or trainer.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
-        with strategy.named(trainer.model):
+        with strategy.original_names(trainer.model):
             trainer._save(str(folder), **({} if weights is None else {"state_dict": weights}))
     if trainer.args.push_to_hub and not _internal_call:
         trainer.push_to_hub(commit_message="Model save")
@@ -50,7 +50,7 @@ def write_model(trainer: Facade, output_dir: str | None, state_dict: dict[str, A
     folder = Path(output_dir or trainer.args.output_dir or ".")
     save_pretrained: Any = getattr(trainer.model, "save_pretrained", None)
     if save_pretrained is not None:
-        with trainer._footplate.strategy.saves_alone(trainer.model):
+        with trainer._footplate.strategy.local_save(trainer.model):
             save_pretrained(folder, state_dict=state_dict)
         if adapters.are_in(trainer.model):
             adapters.save_rest(trainer.model, folder, state_dict)
@@ -85,7 +85,7 @@ def save_merged_model(trainer: Facade, output_dir: str) -> None:
     _save_processor(trainer, folder)
 
 
-def save_or_go_on(trainer: Facade) -> None:
+def save_checkpoint(trainer: Facade) -> None:
     """Writes a checkpoint. If that fails, training continues for a while, because the older checkpoint remains."""
     if trainer._footplate.background.is_under_way:
         finish_save(trainer)
@@ -99,10 +99,10 @@ def save_or_go_on(trainer: Facade) -> None:
 def finish_save(trainer: Facade) -> None:
     """Waits for the save in the background, and reports its result."""
     background = trainer._footplate.background
-    _conclude(trainer, background.step, lambda: let_go(trainer, background.result()))
+    _conclude(trainer, background.step, lambda: delete_old_checkpoints(trainer, background.result()))
 
 
-def let_save_finish(trainer: Facade) -> None:
+def finish_save_after_error(trainer: Facade) -> None:
     """Waits for a save in the background after training failed. An error of the save is only logged."""
     background = trainer._footplate.background
     if background.is_under_way:
@@ -133,7 +133,7 @@ def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint 
 
 def load_weights(trainer: Facade, checkpoint: str, model: nn.Module | None) -> None:
     strategy = trainer._footplate.strategy
-    with strategy.brought(Path(checkpoint), files.is_no_optimizer) as folder:
+    with strategy.readable_folder(Path(checkpoint), files.is_not_optimizer) as folder:
         strategy.load_weights(model if model is not None else trainer.model, folder)
 
 
@@ -152,16 +152,16 @@ def save(trainer: Facade) -> files.Checkpoint:
         _write_progress(progress, folder)
 
     def commit(write: Callable[[Path], None] = write) -> files.Checkpoint:
-        return let_go(trainer, files.commit(parent, step, write, stamp))
+        return delete_old_checkpoints(trainer, files.commit(parent, step, write, stamp))
 
     def follow() -> None:
         trainer.save_model(str(parent / f"checkpoint-{step}"), _internal_call=True)
 
     strategy = trainer._footplate.strategy
     if strategy.writes_shards:
-        return strategy.written_in_pieces(commit, lambda folder: _write_pieces(trainer, progress, folder))
-    with strategy.gathered(trainer.model):
-        return strategy.written(commit, follow)
+        return strategy.save_shards(commit, lambda folder: _write_pieces(trainer, progress, folder))
+    with strategy.keep_whole_weights(trainer.model):
+        return strategy.save_from_main(commit, follow)
 
 
 def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> None:
@@ -199,7 +199,7 @@ def _note_best(trainer: Facade) -> Path:
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     best = parent / f"checkpoint-{state.best_global_step}"
     if state.best_global_step and (
-        state.best_global_step == state.global_step or trainer._footplate.strategy.peers.first(best.exists)
+        state.best_global_step == state.global_step or trainer._footplate.strategy.peers.from_main(best.exists)
     ):
         state.best_model_checkpoint = str(best)
     return parent
@@ -209,13 +209,13 @@ def _note_best_that_stands(trainer: Facade) -> None:
     """Replaces the best checkpoint by the next best one if it does not exist, because its save failed."""
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     peers = trainer._footplate.strategy.peers
-    if state.best_model_checkpoint is None or peers.first(Path(state.best_model_checkpoint).is_dir):
+    if state.best_model_checkpoint is None or peers.from_main(Path(state.best_model_checkpoint).is_dir):
         return
-    there = peers.first(lambda: best_steps(trainer, parent))
+    there = peers.from_main(lambda: best_steps(trainer, parent))
     state.best_model_checkpoint = str(parent / f"checkpoint-{there[0]}") if there else None
 
 
-def let_go(trainer: Facade, saved: files.Checkpoint) -> files.Checkpoint:
+def delete_old_checkpoints(trainer: Facade, saved: files.Checkpoint) -> files.Checkpoint:
     """Deletes the oldest checkpoints, except for the number that the arguments keep and those still needed."""
     args, parent = trainer.args, saved.path.parent
     protect = {saved.path, *trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
@@ -249,7 +249,7 @@ def _progress(trainer: Facade) -> dict[str, Any]:
     if args.save_only_model:
         return text_files
     places = {"places": trainer._footplate.run.epoch.places()} if trainer._footplate.run.epoch is not None else {}
-    rngs = strategy.peers.everyone({**files.rng_state(), **places})
+    rngs = strategy.peers.all_gather({**files.rng_state(), **places})
     held = held_tensors.held(trainer.callback_handler.callbacks)
     return {
         **({held_tensors.FILE: held} if held else {}),
@@ -293,7 +293,7 @@ def find(trainer: Facade, asked: str | Path | bool | None) -> Path | None:
     peers, parent = trainer._footplate.strategy.peers, Path(trainer.args.output_dir or ".")
     if trainer.args.should_save:
         files.sweep(parent)
-    return peers.first(lambda: _find(parent, asked))
+    return peers.from_main(lambda: _find(parent, asked))
 
 
 def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
@@ -319,7 +319,7 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
 def load_state(trainer: Facade, folder: Path) -> TrainerState:
     """Reads progress from the checkpoint. Intervals and limits come from the arguments."""
     own = trainer._footplate
-    state, arguments = own.strategy.peers.first(lambda: _read_state(folder, own.hooks.where_is))
+    state, arguments = own.strategy.peers.from_main(lambda: _read_state(folder, own.hooks.where_is))
     if arguments is not None:
         _compare_arguments(trainer, folder, arguments)
     if not trainer.args.restore_callback_states_from_checkpoint:
@@ -330,7 +330,8 @@ def load_state(trainer: Facade, folder: Path) -> TrainerState:
         if states and hasattr(callback, "state"):
             vars(callback).update(states.pop(0)["attributes"])
     held_tensors.restore(
-        trainer.callback_handler.callbacks, trainer._footplate.strategy.peers.first(lambda: held_tensors.read(folder))
+        trainer.callback_handler.callbacks,
+        trainer._footplate.strategy.peers.from_main(lambda: held_tensors.read(folder)),
     )
     return state
 
@@ -359,9 +360,9 @@ def load_optimizer(trainer: Facade, folder: Path) -> None:
     """Restores moments and step counts. Learning rates and weight decay come from the arguments."""
     strategy, scheduler = trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
-    with strategy.brought(folder, files.is_optimizer) as here:
+    with strategy.readable_folder(folder, files.is_optimizer) as here:
         stored = strategy.stored_optimizer(optimizer, here)
-    schedule, scale = strategy.peers.first(lambda: _read_schedule(folder))
+    schedule, scale = strategy.peers.from_main(lambda: _read_schedule(folder))
     if strategy.scale is not None and scale is not None:
         strategy.scale.load_state_dict(scale)
     if not (trainer._footplate.made_schedule and isinstance(scheduler, LambdaLR)):
@@ -396,8 +397,8 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
 class StoredRng:
     """The stored random states, read at once so that a missing or broken file is reported before training starts."""
 
-    def __init__(self, folder: Path, peers: Alone) -> None:
-        states = peers.first(lambda: files.rng_states(folder))
+    def __init__(self, folder: Path, peers: OneProcess) -> None:
+        states = peers.from_main(lambda: files.rng_states(folder))
         if len(states) != peers.world:
             log.warning(
                 "%s was written by %d processes and is continued by %d: the data continues at the same sample, but "

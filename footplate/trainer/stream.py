@@ -20,7 +20,7 @@ Collator = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PositionedBatch:
     """A batch, the loading process that made it, and the dataset's position after it."""
 
     batch: Any
@@ -50,7 +50,7 @@ class ShareOfStream(IterableDataset[Any]):
         return getattr(self.stream, name)
 
 
-def tells_its_place(loader: Any) -> bool:
+def has_position(loader: Any) -> bool:
     data = getattr(loader, "dataset", None)
     knows = hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
     return isinstance(loader, DataLoader) and isinstance(data, IterableDataset) and knows
@@ -86,7 +86,7 @@ class Stream:
 
     def take(self, batch: Any) -> Any:
         """Returns the plain batch, and stores its position."""
-        if not isinstance(batch, Placed):
+        if not isinstance(batch, PositionedBatch):
             return batch
         self._states[batch.process], self._last = batch.state, batch.process
         return batch.batch
@@ -97,9 +97,9 @@ class Stream:
         return {"processes": self.processes, "states": dict(self._states), "last": self._last}
 
 
-def _placed(collate: Collator, samples: Sequence[Any]) -> Placed:
+def _placed(collate: Collator, samples: Sequence[Any]) -> PositionedBatch:
     process: Any = get_worker_info()
-    return Placed(collate(samples), process.id, process.dataset.state_dict())
+    return PositionedBatch(collate(samples), process.id, process.dataset.state_dict())
 
 
 def _go_to(

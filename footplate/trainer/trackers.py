@@ -26,7 +26,7 @@ from accelerate.tracking import (
 Logs = dict[str, Any]
 log = logging.getLogger("footplate.trainer")
 
-OF_THE_WHOLE_RUN = frozenset(
+RUN_METRICS = frozenset(
     {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"}
 )
 _WITH_PROJECTS = ("clearml", "comet_ml", "swanlab")
@@ -159,9 +159,9 @@ class Wandb(WandBTracker):  # type: ignore[misc]
         self.run.config.update(values, allow_val_change=True)
 
     def log_values(self, logs: Logs, step: int) -> None:
-        if OF_THE_WHOLE_RUN & logs.keys():
-            self.run.summary.update({name: value for name, value in logs.items() if name in OF_THE_WHOLE_RUN})
-            logs = {name: value for name, value in logs.items() if name not in OF_THE_WHOLE_RUN}
+        if RUN_METRICS & logs.keys():
+            self.run.summary.update({name: value for name, value in logs.items() if name in RUN_METRICS})
+            logs = {name: value for name, value in logs.items() if name not in RUN_METRICS}
         self.log({**in_sections(logs), "train/global_step": step})
 
     def keep(self, checkpoint: Path, epoch: float, step: int) -> None:

@@ -43,7 +43,7 @@ from footplate.trainer.metrics import Metric, make_metric
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
-from footplate.trainer.placed_models import take_model
+from footplate.trainer.placed_models import set_model
 from footplate.trainer.plan import Plan
 from footplate.trainer.precision import use_tf32
 from footplate.trainer.seeds import seed_all
@@ -113,12 +113,12 @@ class Trainer:
         smoothing = self.args.label_smoothing_factor
         self.label_smoother = losses.LabelSmoother(smoothing) if smoothing else None
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        take_model(self, model if model is not None else self.call_model_init())
+        set_model(self, model if model is not None else self.call_model_init())
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer
         for metric in own.metrics:
             make_metric(metric, self.processing_class)
-        first = own.anatomy.first_argument
+        first = own.model_signature.first_argument
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
         named = all_named(optimizers)
@@ -220,9 +220,9 @@ class Trainer:
 
     @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
-        anatomy = self._footplate.anatomy
-        counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not anatomy.takes_labels
-        return count_items(batch_samples, device, shifts=anatomy.counts_shifted) if counts else None
+        signature = self._footplate.model_signature
+        counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not signature.takes_labels
+        return count_items(batch_samples, device, shifts=signature.counts_shifted) if counts else None
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:

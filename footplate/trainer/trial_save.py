@@ -24,7 +24,7 @@ from footplate.trainer.saving import saves_plainly
 log = logging.getLogger("footplate.trainer")
 
 
-def rehearse_saving(trainer: Facade, *, resumes: bool) -> None:
+def try_saving(trainer: Facade, *, resumes: bool) -> None:
     if trainer.args.save_strategy == "no":
         return  # a run that saves nothing needs no folder, even if a callback may request a checkpoint
     parent = Path(trainer._get_output_dir(trial=trainer._footplate.trial))

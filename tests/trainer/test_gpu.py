@@ -13,7 +13,7 @@ from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.strategies import single
-from footplate.trainer.strategies.device_copy import Beside, moved
+from footplate.trainer.strategies.device_copy import StreamCopy, moved
 from footplate.trainer.trainer import Trainer
 from tests.trainer.runs import run
 
@@ -69,7 +69,7 @@ class RefuseToWait(TrainerCallback):
 @pytest.mark.gpu
 def test_a_batch_is_copied_beside_what_is_still_computed() -> None:
     device, batch = torch.device("cuda", 0), {"x": torch.arange(1 << 20).pin_memory()}
-    beside, is_computed = Beside(device), torch.cuda.Event()
+    beside, is_computed = StreamCopy(device), torch.cuda.Event()
     torch.cuda._sleep(2_000_000_000)
     is_computed.record()
 
@@ -86,7 +86,7 @@ def test_what_a_gpu_trains_does_not_depend_on_how_batches_come_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = run(tmp_path / "beside", steps=30)
-    monkeypatch.setattr(single, "Beside", lambda device: partial(moved, device=device))
+    monkeypatch.setattr(single, "StreamCopy", lambda device: partial(moved, device=device))
     in_line = run(tmp_path / "in line", steps=30)
 
     assert beside.losses == in_line.losses

@@ -11,7 +11,7 @@ import torch
 
 import footplate
 from footplate.components import toy
-from footplate.trainer.placed_models import is_model_parallel, refuse_what_cannot_learn
+from footplate.trainer.placed_models import is_model_parallel, refuse_quantized
 
 
 class Watched(type(toy.mlp())):  # type: ignore[misc]
@@ -81,9 +81,9 @@ def test_a_quantized_model_without_an_adapter_is_refused_before_anything_runs(tm
         trained(tmp_path, is_quantized=True)
 
     by = {"is_quantized": True, "hf_quantizer": SimpleNamespace(is_qat_trainable=True, is_trainable=True)}
-    refuse_what_cannot_learn(SimpleNamespace(**by))  # type: ignore[arg-type]
+    refuse_quantized(SimpleNamespace(**by))  # type: ignore[arg-type]
     by["hf_quantizer"] = SimpleNamespace(
         is_qat_trainable=True, is_trainable=False, quantization_config=SimpleNamespace(quant_method="hqq")
     )
     with pytest.raises(ValueError, match="quantized by hqq, which does not support training"):
-        refuse_what_cannot_learn(SimpleNamespace(**by))  # type: ignore[arg-type]
+        refuse_quantized(SimpleNamespace(**by))  # type: ignore[arg-type]

@@ -70,13 +70,13 @@ def test_a_model_of_transformers_is_rehearsed_by_its_own_way_of_saving(tmp_path:
     trainer = footplate.Trainer(model, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
 
     with pytest.raises(ValueError, match="shared tensors"):
-        trial_save.rehearse_saving(trainer, resumes=False)
+        trial_save.try_saving(trainer, resumes=False)
 
     causal: Any = sides.gpt()
     causal.generation_config.temperature = 0.5  # without do_sample
     trainer = footplate.Trainer(causal, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
     with pytest.raises(ValueError, match="cannot be saved"):
-        trial_save.rehearse_saving(trainer, resumes=False)
+        trial_save.try_saving(trainer, resumes=False)
 
 
 def test_a_folder_that_takes_no_files_is_told_before_the_first_step(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_a_run_that_goes_on_is_not_ended_by_a_disk_that_is_full_now(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trial_save.Path, "mkdir", full)
-    trial_save.rehearse_saving(trainer, resumes=True)
+    trial_save.try_saving(trainer, resumes=True)
     assert "No space left on device" in caplog.text
     with pytest.raises(CannotSave, match="No space left on device"):
-        trial_save.rehearse_saving(trainer, resumes=False)
+        trial_save.try_saving(trainer, resumes=False)
 
 
 def test_an_argument_that_is_no_json_is_told_before_the_first_step(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, mo
     trainer = footplate.Trainer(big, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
     rng = torch.get_rng_state()
 
-    trial_save.rehearse_saving(trainer, resumes=False)
+    trial_save.try_saving(trainer, resumes=False)
 
     assert written[0] < 10_000
     assert torch.get_rng_state().equal(rng)
@@ -152,4 +152,4 @@ def test_who_saves_in_a_way_of_their_own_is_not_asked_to_rehearse(tmp_path: Path
             raise AssertionError("called")
 
     args = footplate.TrainingArguments(str(tmp_path), disable_tqdm=True)
-    trial_save.rehearse_saving(Own(odd(torch.eye(3).to_sparse()), args), resumes=False)
+    trial_save.try_saving(Own(odd(torch.eye(3).to_sparse()), args), resumes=False)

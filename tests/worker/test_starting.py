@@ -22,7 +22,7 @@ from footplate.runtime.starting_point import Beginning, beginning
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import STATE, Verified
 from footplate.trainer.state import TrainerControl, TrainerState
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 OTHER = new_job_id()
 CKPT = new_checkpoint_id()
@@ -136,7 +136,7 @@ def test_steps_that_others_start_from_pass_through_the_page_that_training_looks_
 def test_the_best_of_the_other_job_stays_while_this_one_trains_whatever_becomes_of_the_other(place: Place) -> None:
     best = place.artifacts / place.saved().path
     own, late = (AttemptFiles(place.artifacts, new_job_id(), attempt) for attempt in (1, 2))
-    place.emit.peers = Alone()
+    place.emit.peers = OneProcess()
     looks, state = SimpleNamespace(load_best_model_at_end=True), TrainerState(best_model_checkpoint=str(best))
     KeepBest(own, place.emit).on_train_begin(looks, state, TrainerControl())
     gone = TrainerState(best_model_checkpoint=str(best))

@@ -11,10 +11,10 @@ def make_step(trainer: Facade) -> Step:
     """Returns a new step. The modules for several processes are imported only if there are several."""
     strategy = trainer._footplate.strategy
     if strategy.context_parallel > 1:
-        from footplate.trainer.steps.cut_step import CutStep
+        from footplate.trainer.steps.cut_step import ContextParallelStep
 
-        return CutStep(trainer)
-    if strategy.shares_steps:
+        return ContextParallelStep(trainer)
+    if strategy.makes_steps_together:
         from footplate.trainer.steps.shared_step import SharedStep
 
         return SharedStep(trainer)

@@ -17,7 +17,7 @@ from footplate.trainer.strategies import attention
 from footplate.trainer.strategies.context_parallel import ContextParallel
 
 
-class CutStep(SharedStep):
+class ContextParallelStep(SharedStep):
     """Computes forward and backward of this process's pieces of each micro-batch."""
 
     strategy: ContextParallel
@@ -57,7 +57,7 @@ class CutStep(SharedStep):
 
 
 def _require_plain(trainer: Facade) -> None:
-    strategy, anatomy = trainer._footplate.strategy, trainer._footplate.anatomy
+    strategy, signature = trainer._footplate.strategy, trainer._footplate.model_signature
     size = strategy.context_parallel
     own = trainer._footplate.overrides.against(Shortcut.TRAINING_STEP)
     if trainer.compute_loss_func is not None:
@@ -72,14 +72,14 @@ def _require_plain(trainer: Facade) -> None:
             f"cp_size {size} supports one loss, and several named optimizers have one each",
             hint="use one optimizer, or train without cp_size",
         )
-    family, class_name = anatomy.family, type(trainer.model).__name__
+    family, class_name = signature.family, type(trainer.model).__name__
     if family is None or family.name not in ("ForCausalLM", "LMHeadModel"):
         raise NotAvailableYet(
             f"cp_size {size} splits samples of causal language models, and the model's class name, {class_name}, does "
             "not end with ForCausalLM",
             hint="give the class such a name if its logits at one position predict the next token",
         )
-    if "position_ids" not in anatomy.arguments:
+    if "position_ids" not in signature.arguments:
         raise NotAvailableYet(
             f"cp_size {size} passes positions to a model as position_ids, which forward of {class_name} does not take",
             hint="give forward an argument position_ids, and use it as the tokens' positions",

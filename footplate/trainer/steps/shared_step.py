@@ -15,7 +15,7 @@ from footplate.trainer.facade import Facade
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.steps.step import Step
-from footplate.trainer.strategies.peers import Hollow
+from footplate.trainer.strategies.peers import PaddingBatch
 
 
 class SharedStep(Step):
@@ -42,9 +42,9 @@ class SharedStep(Step):
         tokens = trainer.state.num_input_tokens_seen
         for number, batch in enumerate(window, start=1):
             self.gradient_state.sync_gradients = number == last
-            self.strategy.hold_back(self.model, self.by_hand or (self.holds and number < last))
+            self.strategy.skip_gradient_sync(self.model, self.by_hand or (self.holds and number < last))
             trainer.current_gradient_accumulation_steps = self._divisor(batch, last)
-            is_padding = isinstance(batch, Hollow)
+            is_padding = isinstance(batch, PaddingBatch)
             self.tally.add(self.micro_step(batch, _endless(items) if is_padding else items))
             if not is_padding:
                 self.count(batch)
@@ -63,7 +63,7 @@ class SharedStep(Step):
         """
         if not self.weighs:
             return micro_batches
-        samples = 0 if isinstance(batch, Hollow) else batch_length(batch)
+        samples = 0 if isinstance(batch, PaddingBatch) else batch_length(batch)
         all_samples = self.readers.total(samples)
         return micro_batches * all_samples / (samples * self.readers.world) if samples else math.inf
 

@@ -42,7 +42,7 @@ class Step:
         self.gradient_state = trainer.accelerator.gradient_state
         # In the model's order, so that the norm is summed in the same order as by Hugging Face.
         self.parameters = list(trainer.model.parameters())
-        self.zeroed = self.parameters + strategy.held_by_optimizer(trainer.model, self.optimizer)
+        self.zeroed = self.parameters + strategy.only_in_optimizer(trainer.model, self.optimizer)
         self.max_norm = args.max_grad_norm
         self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
         if isinstance(self.optimizer, NamedOptimizers):
@@ -152,7 +152,7 @@ def _counter(trainer: Facade) -> Callable[[Any], None]:
         counters.append(partial(reporting.count_flos, trainer))
     elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
         # The parameter count is constant, and counting a large model's parameters takes milliseconds.
-        elements = trainer._footplate.strategy.in_all(own_count(exclude_embeddings=True))
+        elements = trainer._footplate.strategy.total_elements(own_count(exclude_embeddings=True))
         counters.append(partial(reporting.count_flos_of_tokens, trainer, 6 * elements))
     if trainer.args.include_num_input_tokens_seen != "no":
         counters.append(partial(reporting.count_tokens, trainer))

@@ -38,7 +38,9 @@ def rehearse(trainer: Facade, strategy: ContextParallel, batch: Any) -> None:
     model.eval()  # draws no random numbers, so the run stays the same
     try:
         with torch.no_grad():
-            whole = forward(input_ids=tokens, **({"labels": tokens} if trainer._footplate.anatomy.takes_labels else {}))
+            whole = forward(
+                input_ids=tokens, **({"labels": tokens} if trainer._footplate.model_signature.takes_labels else {})
+            )
             with strategy.attention.over(configs_of(model), piece.length):
                 own = losses.logits_of(forward(**inputs))
     finally:
@@ -46,7 +48,7 @@ def rehearse(trainer: Facade, strategy: ContextParallel, batch: Any) -> None:
     logits = losses.logits_of(whole)
     real = places < tokens.shape[1]
     far = _relative(own[:, real], logits[:, places[real]])
-    differences = strategy.peers.everyone((far, _loss_is_far(whole, logits, tokens)))
+    differences = strategy.peers.all_gather((far, _loss_is_far(whole, logits, tokens)))
     _refuse_if_different(
         model,
         strategy,

@@ -7,20 +7,20 @@ from typing import Any
 
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.state import TrainerControl, TrainerState
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 FLAGS = tuple(field.name for field in fields(TrainerControl))
 _STOPS = ("should_training_stop", "should_epoch_stop")
 
 
-class Agreeing(CallbackHandler):
+class AgreeingHandler(CallbackHandler):
     """Exchanges the control flags after every step, epoch and evaluation, in one small message on the host.
 
     Logs and saves may run on one process alone, so no exchange happens there. A stop that is requested there waits for
     the next exchange.
     """
 
-    def __init__(self, peers: Alone, *args: Any) -> None:
+    def __init__(self, peers: OneProcess, *args: Any) -> None:
         self._peers, self._wishes = peers, dict.fromkeys(FLAGS, False)
         super().__init__(*args)
 

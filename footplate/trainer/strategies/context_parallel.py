@@ -16,7 +16,7 @@ from footplate.trainer.launcher import Place
 from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies import attention
 from footplate.trainer.strategies.ddp import Ddp
-from footplate.trainer.strategies.same_batch import read_alike
+from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.sequence_split import Piece, cut
 
 
@@ -26,10 +26,10 @@ class ContextParallel(Ddp):
             raise NotAvailableYet("fp8 was never tested with cp_size", hint="use bf16, or train in fp8 by DDP")
         self.context_parallel = size
         super().__init__(args, place)
-        self.attention = attention.SharedAttention(self.peers.neighbours(size), self.peers.rank % size, size)
+        self.attention = attention.SharedAttention(self.peers.consecutive_group(size), self.peers.rank % size, size)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return read_alike(super().epoch(epoch, loader), self.peers, self.context_parallel)
+        return require_same_batch(super().epoch(epoch, loader), self.peers, self.context_parallel)
 
     def cut(self, batch: Any) -> Piece:
         return cut(batch, self.peers.rank % self.context_parallel, self.context_parallel)

@@ -22,8 +22,8 @@ from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.launcher import Place
 from footplate.trainer.samplers import Share
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.agreement import Agreeing
-from footplate.trainer.strategies.gather import everyones, refuse_objects
+from footplate.trainer.strategies.agreement import AgreeingHandler
+from footplate.trainer.strategies.gather import gather_values, require_tensors
 from footplate.trainer.strategies.lockstep import lockstep
 from footplate.trainer.strategies.peers import Peers
 from footplate.trainer.strategies.single import Single
@@ -34,16 +34,16 @@ T = TypeVar("T")
 
 class Ddp(Single):
     peers: Peers
-    shares_steps = True
+    makes_steps_together = True
 
     def __init__(self, args: TrainingArguments, place: Place) -> None:
-        refuse_what_one_process_does(args, place.world)
+        refuse_one_process_options(args, place.world)
         device = place.gpu if _has_gpu(args) else torch.device("cpu")
         if device.type == "cuda":
             torch.cuda.set_device(device)
         peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
         super().__init__(args, peers)
-        self.readers = peers.every(self.tensor_parallel * self.context_parallel)
+        self.readers = peers.with_same_index(self.tensor_parallel * self.context_parallel)
         self.loss_factor = self.readers.world if args.average_tokens_across_devices else 1
         self._wrapped: dict[nn.Module, nn.Module] = {}
         self._knows_graph = False
@@ -97,7 +97,7 @@ class Ddp(Single):
         return loader
 
     def callback_handler(self, *args: Any) -> CallbackHandler:
-        return Agreeing(self.peers, *args)
+        return AgreeingHandler(self.peers, *args)
 
     def is_uneven(self, loader: Any) -> bool:
         if self.readers.world == 1:
@@ -112,15 +112,15 @@ class Ddp(Single):
     def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
         return lockstep(opened, self.readers)
 
-    def seen(self, batch: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
+    def gather_outputs(self, batch: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
         if not shares or self.readers.world == 1:
             return [batch] if counts else []
         objects = self.args.eval_use_gather_object
         if not objects:
-            refuse_objects(batch)
-        return everyones(batch, self.readers, counts=counts, objects=objects)
+            require_tensors(batch)
+        return gather_values(batch, self.readers, counts=counts, objects=objects)
 
-    def hold_back(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         if isinstance(model, DistributedDataParallel):
             # The first backward records a static graph, and must exchange gradients.
             learns = model.static_graph and not self._knows_graph
@@ -129,20 +129,20 @@ class Ddp(Single):
 
     # Files
 
-    def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
+    def save_from_main(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
         work: Callable[[], Any] = commit if self.args.should_save else follow
-        result: T = self.peers.each(work)[0]
+        result: T = self.peers.gather_results(work)[0]
         return result
 
-    def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
-        return shared_folder.brought(self.peers, folder, Path(self.args.output_dir or "."), wants)
+    def readable_folder(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
+        return shared_folder.readable_folder(self.peers, folder, Path(self.args.output_dir or "."), wants)
 
-    def forget(self, *, all_but: nn.Module) -> None:
-        super().forget(all_but=all_but)
+    def release(self, *, all_but: nn.Module) -> None:
+        super().release(all_but=all_but)
         self._wrapped = {model: wrapped for model, wrapped in self._wrapped.items() if model is all_but}
 
 
-def refuse_what_one_process_does(args: TrainingArguments, world: int) -> None:
+def refuse_one_process_options(args: TrainingArguments, world: int) -> None:
     if args.auto_find_batch_size:
         raise ValueError(
             f"auto_find_batch_size splits a batch in one process, and {world} processes must all do the same: "

@@ -60,7 +60,7 @@ class DeepSpeed(Sharded):
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         return model if model in self._wrapped else model.to(self.device)
 
-    def held_by_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    def only_in_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
         """Returns nothing: the engine clears the gradients of its flat parameters, or keeps them when it offloads."""
         return []
 
@@ -74,7 +74,7 @@ class DeepSpeed(Sharded):
             return value
         return in_type(value, torch.bfloat16)
 
-    def hold_back(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(not holds)
 
     def backward(self, loss: Tensor) -> None:

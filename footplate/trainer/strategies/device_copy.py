@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Beside:
+class StreamCopy:
     """Copies values from pinned memory to one GPU, without making the host wait."""
 
     def __init__(self, device: torch.device) -> None:

@@ -61,6 +61,6 @@ class Fsdp(Sharded):
             return MixedPrecisionPolicy()
         return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-    def hold_back(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(not holds)

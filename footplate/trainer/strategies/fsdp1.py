@@ -31,7 +31,7 @@ from footplate.trainer.background import copied
 from footplate.trainer.launcher import Place
 from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
-from footplate.trainer.strategies.gather import leaf_of_each
+from footplate.trainer.strategies.gather import gather_tensor
 from footplate.trainer.strategies.sharded import Sharded
 
 
@@ -79,7 +79,7 @@ class Fsdp1(Sharded):
             use_orig_params=True,
             **self._prefetches(),
         )
-        counts = self.peers.everyone([parameter.numel() for parameter in parameters])
+        counts = self.peers.all_gather([parameter.numel() for parameter in parameters])
         for parameter, shape, *rank_counts in zip(parameters, shapes, *counts, strict=True):
             self._cuts[parameter] = _Cut(shape, rank_counts)
         generate: Any = getattr(model, "generate", None)
@@ -103,7 +103,7 @@ class Fsdp1(Sharded):
             return None
         return MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-    def hold_back(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         self._holding.close()
         if holds and isinstance(model, FullyShardedDataParallel):
             self._holding.enter_context(model.no_sync())
@@ -142,7 +142,7 @@ class Fsdp1(Sharded):
             FullyShardedDataParallel.summon_full_params(
                 self._wrapped[model], writeback=writes, offload_to_cpu=goes, rank0_only=goes and not writes
             ),
-            self.named(model),
+            self.original_names(model),
         ):
             yield
 
@@ -150,11 +150,11 @@ class Fsdp1(Sharded):
         cut = self._cuts.get(parameter)
         return parameter.numel() if cut is None else cut.shape.numel()
 
-    def in_all(self, elements: int) -> int:
+    def total_elements(self, elements: int) -> int:
         return int(self.peers.total(elements))
 
     @contextmanager
-    def named(self, model: nn.Module) -> Iterator[None]:
+    def original_names(self, model: nn.Module) -> Iterator[None]:
         """Removes the FSDP wrappers around layers inside the `with` block, because they are part of parameter names."""
         hulls = [
             (module, name, child)
@@ -175,7 +175,7 @@ class Fsdp1(Sharded):
         state = self.plain_optimizer(optimizer).state_dict()
         here: dict[int, dict[str, Any]] = state["state"]
         known_state: dict[int, dict[str, Any]] = {}
-        for rank_state in self.peers.everyone({at: _described(values) for at, values in here.items()}):
+        for rank_state in self.peers.all_gather({at: _described(values) for at, values in here.items()}):
             known_state = rank_state | known_state
         numbered = [
             parameter for group in self.plain_optimizer(optimizer).param_groups for parameter in group["params"]
@@ -198,7 +198,7 @@ class Fsdp1(Sharded):
                 f"the optimizer keeps a tensor of {tuple(part.shape)} for a part of {cut.counts[self.peers.rank]} "
                 "elements, and FSDP 1 can save only state with one value per element: leave version out of fsdp_config"
             )
-        parts = leaf_of_each(part, [(count,) for count in cut.counts], self.peers)
+        parts = gather_tensor(part, [(count,) for count in cut.counts], self.peers)
         return torch.cat(parts).view(cut.shape).cpu() if self.args.should_save else None
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:

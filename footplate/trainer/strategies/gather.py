@@ -9,21 +9,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 
-def everyones(value: Any, peers: Alone, *, counts: bool, objects: bool) -> list[Any]:
+def gather_values(value: Any, peers: OneProcess, *, counts: bool, objects: bool) -> list[Any]:
     """Returns the values of all processes that count, by rank. The values have the same structure everywhere.
 
     Tensors travel from device to device, and may differ in shape. With `objects`, values of any type are pickled.
     """
     if objects:
-        values = peers.everyone((counts, mapped(value, lambda leaf: leaf.cpu())))
+        values = peers.all_gather((counts, mapped(value, lambda leaf: leaf.cpu())))
         return [value for is_counted, value in values if is_counted]
     leaves: list[Tensor] = []
     mapped(value, leaves.append)
-    layouts = peers.everyone((counts, [tuple(leaf.shape) for leaf in leaves]))
-    columns = [leaf_of_each(leaf, [shapes[at] for _, shapes in layouts], peers) for at, leaf in enumerate(leaves)]
+    layouts = peers.all_gather((counts, [tuple(leaf.shape) for leaf in leaves]))
+    columns = [gather_tensor(leaf, [shapes[at] for _, shapes in layouts], peers) for at, leaf in enumerate(leaves)]
     result = []
     for rank, (is_counted, _) in enumerate(layouts):
         own_leaves = iter([column[rank] for column in columns])
@@ -32,7 +32,7 @@ def everyones(value: Any, peers: Alone, *, counts: bool, objects: bool) -> list[
     return result
 
 
-def leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> list[Tensor]:
+def gather_tensor(leaf: Tensor, shapes: list[tuple[int, ...]], peers: OneProcess) -> list[Tensor]:
     """Gathers tensors that differ in shape: each is padded to the largest sizes, and cut back after the collective."""
     box = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
     padded = leaf.detach()
@@ -40,7 +40,7 @@ def leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> l
         padded = leaf.new_zeros(box)
         padded[tuple(slice(size) for size in leaf.shape)] = leaf
     received = [torch.empty_like(padded, memory_format=torch.contiguous_format) for _ in shapes]
-    dist.all_gather(received, padded.contiguous(), group=peers.way_of(padded))
+    dist.all_gather(received, padded.contiguous(), group=peers.group_of(padded))
     return [tensor[tuple(slice(size) for size in shape)] for tensor, shape in zip(received, shapes, strict=True)]
 
 
@@ -54,13 +54,13 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
-def refuse_objects(value: Any) -> None:
+def require_tensors(value: Any) -> None:
     """Refuses predictions that are neither tensors nor None, because only tensors travel between processes."""
     if value is None or isinstance(value, Tensor):
         return
     if isinstance(value, (Mapping, list, tuple)):
         for item in value.values() if isinstance(value, Mapping) else value:
-            refuse_objects(item)
+            require_tensors(item)
         return
     raise TypeError(
         f"a prediction holds a {type(value).__name__}, and only tensors travel between processes: set "

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from footplate.trainer.strategies.gather import mapped
-from footplate.trainer.strategies.peers import Alone, Hollow
+from footplate.trainer.strategies.peers import OneProcess, PaddingBatch
 
 _NONE = object()
 
 
-def lockstep(batches: Iterator[Any], peers: Alone) -> Iterator[Any]:
+def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
     """Yields as many batches as the process with the most has. A process that has run out yields padding batches."""
     last: Any = _NONE
     begins = True
     while True:
         batch = next(batches, _NONE)
-        have = peers.everyone(batch is not _NONE)
+        have = peers.all_gather(batch is not _NONE)
         if not any(have):
             return
         if begins and not all(have):
             last = _lent(batch, have.index(True), peers)
         begins, last = False, last if batch is _NONE else batch
-        yield Hollow(last) if batch is _NONE else batch
+        yield PaddingBatch(last) if batch is _NONE else batch
 
 
-def _lent(batch: Any, lender: int, peers: Alone) -> Any:
+def _lent(batch: Any, lender: int, peers: OneProcess) -> Any:
     """Copies a batch from the process `lender`. In a small dataset a process may have no batch to make padding from."""
-    return peers.everyone(mapped(batch, lambda leaf: leaf.cpu()) if peers.rank == lender else None)[lender]
+    return peers.all_gather(mapped(batch, lambda leaf: leaf.cpu()) if peers.rank == lender else None)[lender]

@@ -33,7 +33,7 @@ def _whole(norm: Tensor) -> Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-class ByMesh:
+class StepByMesh:
     """Steps an optimizer whose groups are split by mesh during the step. Its state and checkpoints do not change."""
 
     def __init__(self, optimizer: Optimizer) -> None:

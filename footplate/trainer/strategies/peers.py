@@ -1,6 +1,6 @@
 """Communication between processes: whatever all processes must know or decide together goes through this module.
 
-`Alone` gives the same interface to a single process. `Peers` communicates on the host (gloo), separately from the
+`OneProcess` gives the same interface to a single process. `Peers` communicates on the host (gloo), separately from the
 gradients, so that a vote does not wait for a GPU.
 """
 
@@ -29,7 +29,7 @@ _LAST_WORDS_SECONDS = 5.0
 one process gone kills the others before they have printed their errors."""
 
 
-class Alone:
+class OneProcess:
     """The communication interface for a single process: every operation is local."""
 
     rank = local_rank = 0
@@ -41,47 +41,47 @@ class Alone:
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def everyone(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Returns the values of all processes, in the order of their ranks."""
         return [value]
 
-    def first(self, make: Callable[[], T]) -> T:
+    def from_main(self, make: Callable[[], T]) -> T:
         """Runs `make` on the main process and returns its result to all. An error is raised in all processes."""
         return make()
 
-    def each(self, make: Callable[[], T]) -> list[T]:
+    def gather_results(self, make: Callable[[], T]) -> list[T]:
         """Runs `make` on every process and returns all results by rank. An error of one is raised in all."""
         return [make()]
 
-    def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
+    def transfer(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
         """Copies bytes from the process `source` into `data` of the process `to`, or of all processes."""
 
     def any(self, flags: list[bool]) -> list[bool]:
         """Returns each flag as true if it is true in any process."""
         return flags
 
-    def most(self, number: int) -> int:
+    def maximum(self, number: int) -> int:
         return number
 
     def total(self, number: Any) -> Any:
         return number
 
-    def way_of(self, tensor: torch.Tensor) -> Any:
+    def group_of(self, tensor: torch.Tensor) -> Any:
         """Returns the process group for this tensor: the device's group, or the host's group for a CPU tensor."""
         return self.group
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Waits until all processes have called this method."""
 
-    def every(self, size: int) -> Alone:
+    def with_same_index(self, size: int) -> OneProcess:
         """Returns the ranks that have the same index as this one in every group of `size` consecutive ranks."""
         return self
 
-    def failed(self, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """Reports that training raised here, so that processes that wait for this one stop waiting."""
 
 
-class Peers(Alone):
+class Peers(OneProcess):
     """Communication among several processes, over torch.distributed."""
 
     failures = 0
@@ -98,39 +98,39 @@ class Peers(Alone):
             self._group: Any = None if speaks_on_host else dist.new_group(backend="gloo", timeout=timeout)
         self._timeout = timeout
 
-    def everyone(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value, group=self._group)
         return values
 
-    def first(self, make: Callable[[], T]) -> T:
+    def from_main(self, make: Callable[[], T]) -> T:
         outcome: list[Any] = [None, None]
         raised: BaseException | None = None
         if self.is_main:
             try:
                 outcome[0] = make()
             except Exception as error:
-                raised, outcome[1] = error, as_told(error)
+                raised, outcome[1] = error, picklable(error)
         dist.broadcast_object_list(outcome, group_src=0, group=self._group)
         if raised is not None or outcome[1] is not None:
             raise raised or outcome[1]
         return outcome[0]  # type: ignore[no-any-return]
 
-    def each(self, make: Callable[[], T]) -> list[T]:
+    def gather_results(self, make: Callable[[], T]) -> list[T]:
         made: T | None = None
         raised: Exception | None = None
         try:
             made = make()
         except Exception as error:
             raised = error
-        outcomes = self.everyone((made, None if raised is None else as_told(raised)))
+        outcomes = self.all_gather((made, None if raised is None else picklable(raised)))
         for rank, (_, failure) in enumerate(outcomes):
             if failure is not None:
                 # Raise the same error everywhere: if one process catches it, all do.
                 raise (raised if raised is not None and rank == self.rank else failure) from None
         return [made for made, _ in outcomes]  # type: ignore[misc]
 
-    def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
+    def transfer(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
         if to is None:
             dist.broadcast(data, src=source, group=self._group)
         elif self.rank == source:
@@ -143,7 +143,7 @@ class Peers(Alone):
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
         return [bool(vote) for vote in votes.tolist()]
 
-    def most(self, number: int) -> int:
+    def maximum(self, number: int) -> int:
         maximum = torch.tensor(number)
         dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=self._group)
         return int(maximum)
@@ -151,29 +151,29 @@ class Peers(Alone):
     def total(self, number: Any) -> Any:
         """Returns the sum of a number on the host, or sums a tensor in place on its device."""
         if isinstance(number, torch.Tensor):
-            dist.all_reduce(number, group=self.way_of(number))
+            dist.all_reduce(number, group=self.group_of(number))
             return number
         total = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
         dist.all_reduce(total, group=self._group)
         return type(number)(total.item())
 
-    def way_of(self, tensor: torch.Tensor) -> Any:
+    def group_of(self, tensor: torch.Tensor) -> Any:
         return self._group if tensor.device.type == "cpu" else self.group
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         self.any([False])
 
-    def every(self, size: int) -> Alone:
-        return self if size == 1 else Alone() if size == self.world else Circle(self, size, self._timeout)
+    def with_same_index(self, size: int) -> OneProcess:
+        return self if size == 1 else OneProcess() if size == self.world else Subgroup(self, size, self._timeout)
 
-    def neighbours(self, size: int) -> Any:
+    def consecutive_group(self, size: int) -> Any:
         """Returns torch's process group of the `size` consecutive ranks that include this one."""
         with sockets.opening():
             starts = range(0, self.world, size)
             every = [dist.new_group(list(range(at, at + size)), timeout=self._timeout) for at in starts]
         return every[self.rank // size]
 
-    def failed(self, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """Reports the error to the other processes, and closes the connections unless all have failed alike.
 
         If all failed alike, they may continue together, for example with a smaller batch. Otherwise a process that
@@ -215,7 +215,7 @@ class Peers(Alone):
                 _within(_LAST_WORDS_SECONDS, lambda: store.check(everyone))
 
 
-class Circle(Peers):
+class Subgroup(Peers):
     """A subgroup of the processes, which communicate among themselves."""
 
     def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
@@ -240,7 +240,7 @@ def _within(seconds: float, holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def as_told(error: BaseException) -> BaseException:
+def picklable(error: BaseException) -> BaseException:
     """Returns a copy of the error that can be pickled: the same class if it takes one text, else a RuntimeError."""
     try:
         copy = type(error)(str(error))
@@ -249,7 +249,7 @@ def as_told(error: BaseException) -> BaseException:
     return copy
 
 
-class Hollow(dict[str, Any]):
+class PaddingBatch(dict[str, Any]):
     """A padding batch that counts for nothing.
 
     A process that has run out of batches uses it to take part in forward. A sharded model needs every process in every

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from footplate.contract.errors import DatasetError
 from footplate.trainer.strategies.gather import mapped
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 
-def read_alike(batches: Iterator[Any], peers: Alone, size: int) -> Iterator[Any]:
+def require_same_batch(batches: Iterator[Any], peers: OneProcess, size: int) -> Iterator[Any]:
     """Yields the batches after comparing an epoch's first batch in the group. Different data would train silently."""
     first = next(batches, None)
     start = peers.rank // size * size
     group = range(start, start + size)
-    digests = peers.everyone(_digest(first))
+    digests = peers.all_gather(_digest(first))
     if len({digests[rank] for rank in group}) > 1:
         raise DatasetError(
             f"processes {group[0]} to {group[-1]} compute every batch together, but have read different first batches "

@@ -51,11 +51,11 @@ class Sharded(Ddp):
                 f"several named optimizers send losses to single parameters, and {type(self).__name__.lower()} "
                 "shards these over processes: use DDP, or one optimizer"
             )
-        with self.named(model):
+        with self.original_names(model):
             adapters.require_places(model, type(self).__name__)
             names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
         wrapped = self._wrap(model)
-        with self.named(model):
+        with self.original_names(model):
             pieces = dict(model.named_parameters(remove_duplicate=False))
         for group in plain.param_groups:
             group["params"] = [
@@ -73,9 +73,9 @@ class Sharded(Ddp):
         return placed
 
     def _share_first_weights(self, model: nn.Module) -> None:
-        if len(set(self.peers.everyone(_fingerprint(model)))) > 1:
+        if len(set(self.peers.all_gather(_fingerprint(model)))) > 1:
             for tensor in model.state_dict().values():
-                dist.broadcast(tensor, src=0, group=self.peers.way_of(tensor))
+                dist.broadcast(tensor, src=0, group=self.peers.group_of(tensor))
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         norm = super().clip(parameters, max_norm)
@@ -94,7 +94,7 @@ class Sharded(Ddp):
         return gathered(adapters.state_to_save(model), keep=self.args.should_save)
 
     @contextmanager
-    def gathered(self, model: nn.Module) -> Iterator[None]:
+    def keep_whole_weights(self, model: nn.Module) -> Iterator[None]:
         if self.writes_shards:
             yield
             return
@@ -115,7 +115,7 @@ class Sharded(Ddp):
     def load_weights(self, model: nn.Module, folder: Path) -> None:
         if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
             return super().load_weights(model, folder)
-        if files.is_in_pieces(folder):
+        if files.is_sharded(folder):
             return shards.load_model(model, folder)
         whole = files.read_weights(model, folder)
         for name, own in model.state_dict().items():
@@ -124,7 +124,7 @@ class Sharded(Ddp):
         return None
 
     def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
-        if files.is_in_pieces(folder):
+        if files.is_sharded(folder):
             return shards.load_optimizer(optimizer, folder)
         return super().stored_optimizer(optimizer, folder)
 
@@ -137,8 +137,8 @@ class Sharded(Ddp):
         }
         optimizer.load_state_dict({"state": pieces, "param_groups": state["param_groups"]})
 
-    def written_in_pieces(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
-        return shared_folder.written(self.peers, commit, pieces, Path(self.args.output_dir or "."))
+    def save_shards(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
+        return shared_folder.fill_and_commit(self.peers, commit, pieces, Path(self.args.output_dir or "."))
 
 
 def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:

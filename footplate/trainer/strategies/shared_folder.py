@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from footplate.trainer.checkpoint import MANIFEST
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 T = TypeVar("T")
 
@@ -36,7 +36,9 @@ class Listed(NamedTuple):
     sha256: str
 
 
-def written(peers: Alone, commit: Callable[[Callable[[Path], None]], T], fill: Callable[[Path], None], own: Path) -> T:
+def fill_and_commit(
+    peers: OneProcess, commit: Callable[[Callable[[Path], None]], T], fill: Callable[[Path], None], own: Path
+) -> T:
     """Runs `commit(write)` in the main process and returns its result to all.
 
     `write` makes every process call `fill`. A process that does not see the main process's folder fills a temporary
@@ -54,16 +56,16 @@ def written(peers: Alone, commit: Callable[[Callable[[Path], None]], T], fill: C
             return commit(write)
         except Exception as error:
             if not opened:
-                peers.first(partial(_raise, error))
+                peers.from_main(partial(_raise, error))
             raise
 
     work: Callable[[], Any] = lead if peers.is_main else lambda: _filled(peers, None, fill, own)
-    result: T = peers.each(work)[0]
+    result: T = peers.gather_results(work)[0]
     return result
 
 
-def _filled(peers: Alone, opened: Path | None, fill: Callable[[Path], None], own: Path) -> None:
-    place = Path(peers.first(lambda: str(opened)))
+def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None], own: Path) -> None:
+    place = Path(peers.from_main(lambda: str(opened)))
     sees = _sees(peers, place)
     mine = place if sees else own / f".tmp-checkpoint-part-{peers.rank}"
 
@@ -75,41 +77,41 @@ def _filled(peers: Alone, opened: Path | None, fill: Callable[[Path], None], own
         return [] if sees else _listed(mine)
 
     try:
-        parts = peers.each(part)
-        peers.each(lambda: _collect(peers, parts, mine))
+        parts = peers.gather_results(part)
+        peers.gather_results(lambda: _collect(peers, parts, mine))
     finally:
         if not sees:
             shutil.rmtree(mine, ignore_errors=True)
 
 
-def _sees(peers: Alone, place: Path) -> bool:
+def _sees(peers: OneProcess, place: Path) -> bool:
     """Returns True if this process sees the main process's folder, whose name is new and unique."""
     return place.is_dir()
 
 
-def _collect(peers: Alone, parts: list[list[Listed]], mine: Path) -> None:
+def _collect(peers: OneProcess, parts: list[list[Listed]], mine: Path) -> None:
     _tell([_pass(peers, files, mine, source, to=0) for source, files in enumerate(parts)])
 
 
 @contextmanager
-def brought(peers: Alone, folder: Path, own: Path, wants: Callable[[str], bool]) -> Iterator[Path]:
+def readable_folder(peers: OneProcess, folder: Path, own: Path, wants: Callable[[str], bool]) -> Iterator[Path]:
     """Gives a folder with the wanted files. Each machine without the folder gets one temporary copy, below `own`."""
     place = own / f".tmp-checkpoint-at-{peers.rank - peers.local_rank}"
     try:
-        yield bring(peers, folder, place, wants)
-        peers.wait()
+        yield fetch(peers, folder, place, wants)
+        peers.barrier()
     finally:
         if peers.local_rank == 0:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def bring(peers: Alone, folder: Path, place: Path, wants: Callable[[str], bool] = lambda name: True) -> Path:
+def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], bool] = lambda name: True) -> Path:
     """Returns a folder in which this process can read the main process's wanted files.
 
     That is `folder` itself if this process sees the same one. Otherwise it is a copy in `place`, which holds nothing
     else.
     """
-    manifests = peers.everyone(_seal(folder))
+    manifests = peers.all_gather(_seal(folder))
     if len(set(manifests)) == 1:
         return folder
     sees, into = manifests[peers.rank] == manifests[0], place / folder.name
@@ -120,8 +122,8 @@ def bring(peers: Alone, folder: Path, place: Path, wants: Callable[[str], bool] 
             shutil.rmtree(place, ignore_errors=True)
         _tell([_pass(peers, files, folder if peers.is_main else into if takes else None, 0, to=None)])
 
-    files = peers.first(lambda: [file for file in _listed(folder) if wants(file.name)])
-    peers.each(lambda: pass_on(files))
+    files = peers.from_main(lambda: [file for file in _listed(folder) if wants(file.name)])
+    peers.gather_results(lambda: pass_on(files))
     return folder if sees else into
 
 
@@ -141,12 +143,14 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _pass(peers: Alone, files: Sequence[Listed], folder: Path | None, source: int, to: int | None) -> OSError | None:
+def _pass(
+    peers: OneProcess, files: Sequence[Listed], folder: Path | None, source: int, to: int | None
+) -> OSError | None:
     """Copies files from the folder of process `source` to that of process `to`, or of all processes with a folder.
 
     Returns the first error after all pieces have passed, because the other processes expect that number of pieces.
     """
-    hand = partial(peers.hand, source=source, to=to)
+    hand = partial(peers.transfer, source=source, to=to)
     problems: list[OSError | None] = []
     if peers.rank == source and folder is not None:
         problems = [_give(folder / file.name, file, hand) for file in files]

@@ -28,8 +28,8 @@ from footplate.trainer.accelerator_config import AcceleratorConfig
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.precision import LossScale, autocast, compute_in_fp8, fp8_handlers, precision_of
 from footplate.trainer.samplers import ALL, Share
-from footplate.trainer.strategies.device_copy import Beside, moved
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.device_copy import StreamCopy, moved
+from footplate.trainer.strategies.peers import OneProcess
 
 T = TypeVar("T")
 
@@ -37,13 +37,13 @@ T = TypeVar("T")
 class Single:
     """The interface that the loop needs of a strategy. The loop never checks which strategy it has."""
 
-    readers: Alone
+    readers: OneProcess
     """The processes that read different batches. If groups of processes compute one batch together, these are the
     processes that have the same index as this one in their group. Otherwise they are all processes."""
     tensor_parallel = context_parallel = sequence_parallel = 1
     """The number of processes that compute one batch together, for each way to share a batch."""
 
-    shares_steps = False
+    makes_steps_together = False
     """True if several processes make each optimizer step together."""
     loss_factor = 1
     """The factor for a loss that is already divided by the item count of all processes. Such a loss is multiplied,
@@ -59,11 +59,11 @@ class Single:
     moves_model = True
     """False for a model whose parts must stay on the devices on which they were loaded."""
 
-    def __init__(self, args: TrainingArguments, peers: Alone | None = None) -> None:
-        self.peers = self.readers = peers or Alone()
+    def __init__(self, args: TrainingArguments, peers: OneProcess | None = None) -> None:
+        self.peers = self.readers = peers or OneProcess()
         self.args = args
         self.accelerator_config = AcceleratorConfig.of(args.accelerator_config)
-        self.accelerator_config.refuse_what_is_not_done(self.peers.world)
+        self.accelerator_config.refuse_unsupported(self.peers.world)
         args.gradient_accumulation_steps = self.accelerator_config.accumulates(args.gradient_accumulation_steps)
         self.precision = precision_of(args)
         # Accelerate needs a GPU for fp16. On a CPU, autocast is put around forward here instead.
@@ -85,7 +85,7 @@ class Single:
         self.device: torch.device = self.accelerator.device
         self._copy: Callable[[Any], Any] | None = None
         if self.device.type != "cpu":
-            self._copy = Beside(self.device) if self.device.type == "cuda" else partial(moved, device=self.device)
+            self._copy = StreamCopy(self.device) if self.device.type == "cuda" else partial(moved, device=self.device)
         self.scale: LossScale | None = None
 
     def _handlers(self) -> list[Any]:
@@ -150,7 +150,7 @@ class Single:
         plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
         return plain
 
-    def held_by_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    def only_in_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
         """Returns the parameters that only the optimizer has. A step clears their gradients as well."""
         own = {id(parameter) for parameter in model.parameters()}
         return [
@@ -183,7 +183,7 @@ class Single:
             return ALL
         rank, world = self.readers.rank, self.readers.world
         # Processes that compute one batch together read the same share, so all use one order.
-        return Share(rank, world, evens and world > 1, self.peers.first)
+        return Share(rank, world, evens and world > 1, self.peers.from_main)
 
     def callback_handler(self, *args: Any) -> CallbackHandler:
         return CallbackHandler(*args)
@@ -192,7 +192,7 @@ class Single:
         """Returns True if a process may get a smaller batch than another, or fewer batches."""
         return False
 
-    def hold_back(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         """Skips the gradient exchange of the next backward if `holds` is true.
 
         Only the last micro-batch of an accumulation window exchanges gradients, those of the whole window.
@@ -206,7 +206,7 @@ class Single:
         """Returns the batches of an evaluation, the same number in every process."""
         return opened
 
-    def seen(self, batch: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
+    def gather_outputs(self, batch: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
         """Returns the outputs of all processes for one evaluation batch if `shares`, else only this process's."""
         return (batch,)
 
@@ -234,31 +234,31 @@ class Single:
         """Returns the number of elements of the whole parameter, even if this process has only a part."""
         return parameter.numel()
 
-    def in_all(self, elements: int) -> int:
+    def total_elements(self, elements: int) -> int:
         """Returns the element count of the whole model, if this process's parameters have `elements` elements."""
         return elements
 
-    def named(self, model: nn.Module) -> AbstractContextManager[Any]:
+    def original_names(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Gives modules and parameters their original names inside the `with` block."""
         return nullcontext()
 
-    def gathered(self, model: nn.Module) -> AbstractContextManager[Any]:
+    def keep_whole_weights(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Gathers the weights once, so that `whole_weights` does not wait for other processes in the `with` block."""
         return nullcontext()
 
-    def saves_alone(self, model: nn.Module) -> AbstractContextManager[Any]:
+    def local_save(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Lets the model's own save method run without waiting for other processes inside the `with` block."""
         return nullcontext()
 
-    def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
+    def save_from_main(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
         """Runs `commit` on the process that writes and `follow` on the others; returns the writer's result to all."""
         return commit()
 
-    def written_in_pieces(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
+    def save_shards(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
         """Lets every process write its shard into the folder that the main process opens and commits."""
         return commit(pieces)
 
-    def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
+    def readable_folder(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
         """Gives a folder with the main process's wanted files, readable by this process in the `with` block."""
         return nullcontext(folder)
 
@@ -267,14 +267,14 @@ class Single:
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
         """Loads the weights from one file, or from the shards of several processes."""
-        if files.is_in_pieces(folder):
+        if files.is_sharded(folder):
             from footplate.trainer.strategies import shards
 
             return shards.load_model(model, folder)
         return files.load_weights(model, folder)
 
     def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
-        if files.is_in_pieces(folder):
+        if files.is_sharded(folder):
             from footplate.trainer.strategies import shards
 
             return shards.load_optimizer(optimizer, folder)
@@ -284,7 +284,7 @@ class Single:
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state)
 
-    def forget(self, *, all_but: nn.Module) -> None:
+    def release(self, *, all_but: nn.Module) -> None:
         """Drops prepared objects, so that a second `train()` starts clean. The model `all_but` stays prepared."""
         # Models that model_init made for earlier runs would fill the device.
         self.accelerator._models[:] = [prepared for prepared in self.accelerator._models if prepared is all_but]

@@ -24,7 +24,7 @@ from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import meshes
 from footplate.trainer.strategies.fsdp import Fsdp
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
-from footplate.trainer.strategies.same_batch import read_alike
+from footplate.trainer.strategies.same_batch import require_same_batch
 
 
 class TensorParallel(Fsdp):
@@ -99,16 +99,16 @@ class TensorParallel(Fsdp):
                     dist.broadcast(tensor.data, src=0)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return read_alike(super().epoch(epoch, loader), self.peers, self.tensor_parallel)
+        return require_same_batch(super().epoch(epoch, loader), self.peers, self.tensor_parallel)
 
     def stepper(self, optimizer: Any) -> Any:
-        return meshes.ByMesh(self.plain_optimizer(optimizer))
+        return meshes.StepByMesh(self.plain_optimizer(optimizer))
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         return meshes.clip(parameters, max_norm)
 
     @contextmanager
-    def saves_alone(self, model: nn.Module) -> Iterator[None]:
+    def local_save(self, model: nn.Module) -> Iterator[None]:
         """Removes transformers' distributed config for a save, in which transformers would wait for every process."""
         config: Any = getattr(model, "config", None)
         distributed_config = getattr(config, "distributed_config", None)

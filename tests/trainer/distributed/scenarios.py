@@ -28,7 +28,7 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.collators import default_data_collator
 from footplate.trainer.named import NamedOptimizer
-from footplate.trainer.placed_models import take_model
+from footplate.trainer.placed_models import set_model
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from footplate.trainer.steps import trial_forward
 from footplate.trainer.testing import Events, StopAt
@@ -368,7 +368,7 @@ def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
     trainer, _ = _trainer(folder, name=name, text=True, lora=True, max_steps=1, **values)
     trainer.train()
     trainer.save_merged_model(str(folder / name / "merged"))
-    trainer._footplate.strategy.peers.wait()
+    trainer._footplate.strategy.peers.barrier()
     return {"files": sorted(path.name for path in (folder / name / "merged").iterdir())}
 
 
@@ -460,7 +460,7 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
         values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
     trainer, events = _trainer(folder, name=how, text=True, **values)
     if how in ("looks back", "adds"):
-        take_model(trainer, LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
+        set_model(trainer, LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
     if how == "a loss of its own":
         trainer.compute_loss_func = lambda *args, **kwargs: None
     return _came(trainer, events, trainer.train())

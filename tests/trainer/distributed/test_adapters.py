@@ -32,7 +32,7 @@ def test_one_process_reads_what_processes_have_saved_of_adapters(came: Results, 
     checkpoint = folder / f"{strategy}-lora" / "checkpoint-2"
     model = scenarios.adapted(toy.gpt(layers=2, heads=2, width=16, context=16))
 
-    if files.is_in_pieces(checkpoint):
+    if files.is_sharded(checkpoint):
         from footplate.trainer.strategies import shards
 
         shards.load_model(model, checkpoint)

@@ -217,8 +217,8 @@ def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
     peers = object.__new__(Peers)
     peers.group, peers._group = "NCCL", "gloo"
 
-    assert peers.way_of(torch.ones(1)) == "gloo"
-    assert peers.way_of(torch.ones(1, device="meta")) == "NCCL"
+    assert peers.group_of(torch.ones(1)) == "gloo"
+    assert peers.group_of(torch.ones(1, device="meta")) == "NCCL"
 
 
 def test_a_launcher_s_compilation_works_in_one_process_and_is_refused_in_several(

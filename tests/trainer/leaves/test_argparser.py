@@ -204,7 +204,7 @@ def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, 
     config = AcceleratorConfig.of({name: value == "true"})
 
     with pytest.raises(ValueError, match=said):
-        config.refuse_what_is_not_done(processes)
+        config.refuse_unsupported(processes)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,13 @@ def test_accumulation_that_would_not_be_followed_is_refused(given: dict[str, obj
     config = AcceleratorConfig.of({"gradient_accumulation_kwargs": given})
 
     with pytest.raises(ValueError, match=told):
-        config.refuse_what_is_not_done(1)
+        config.refuse_unsupported(1)
 
 
 def test_accumulation_that_happens_anyway_is_taken() -> None:
     config = AcceleratorConfig.of({"gradient_accumulation_kwargs": {"sync_with_dataloader": True, "num_steps": 3}})
 
-    config.refuse_what_is_not_done(1)
+    config.refuse_unsupported(1)
     assert (config.accumulates(1), config.accumulates(3)) == (3, 3)
     with pytest.raises(ValueError, match="num_steps: 3, but gradient_accumulation_steps is 2: keep one"):
         config.accumulates(2)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from footplate.trainer import checkpoint as files
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.peers import Alone, Peers
+from footplate.trainer.strategies.peers import OneProcess, Peers
 
 WORLD = 3
 WITHIN = 30
@@ -33,29 +33,29 @@ class Company:
         self.spoils = False
 
 
-class Thread(Alone):
+class Thread(OneProcess):
     """One of them, alone on its machine."""
 
     world = WORLD
-    each = Peers.each
+    gather_results = Peers.gather_results
 
     def __init__(self, rank: int, company: Company) -> None:
         self.rank, self._company = rank, company
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self._company.said[self.rank] = value
         self._company.barrier.wait()
         said = list(self._company.said)
         self._company.barrier.wait()
         return said
 
-    def first(self, make: Callable[[], Any]) -> Any:
-        return self.each(lambda: make() if self.is_main else None)[0]
+    def from_main(self, make: Callable[[], Any]) -> Any:
+        return self.gather_results(lambda: make() if self.is_main else None)[0]
 
-    def wait(self) -> None:
-        self.everyone(None)
+    def barrier(self) -> None:
+        self.all_gather(None)
 
-    def hand(self, data: Tensor, source: int, to: int | None = None) -> None:
+    def transfer(self, data: Tensor, source: int, to: int | None = None) -> None:
         others = [rank for rank in range(WORLD) if rank != source and to in (None, rank)]
         if self.rank == source:
             for other in others:
@@ -88,7 +88,7 @@ def saved(company: Company, folder: Path, fill: Callable[[int, Path], None]) -> 
     def work(peers: Thread) -> Any:
         own = folder / f"machine-{peers.rank}"
         commit = lambda write: files.commit(own, 5, write, {})  # noqa: E731
-        return shared_folder.written(peers, commit, lambda at: fill(peers.rank, at), own)
+        return shared_folder.fill_and_commit(peers, commit, lambda at: fill(peers.rank, at), own)
 
     return all_do(company, work)
 
@@ -161,7 +161,7 @@ def test_what_the_first_has_is_read_where_it_is_not_seen(company: Company, tmp_p
 
     def read(peers: Thread) -> Any:
         own = tmp_path / f"machine-{peers.rank}"
-        with shared_folder.brought(peers, own / "checkpoint-5", own, lambda name: name != "same") as here:
+        with shared_folder.readable_folder(peers, own / "checkpoint-5", own, lambda name: name != "same") as here:
             return here.name, {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
 
     first, *others = all_do(company, read)
@@ -177,7 +177,7 @@ def test_where_all_have_the_same_nothing_is_sent(company: Company, tmp_path: Pat
 
     def bring(peers: Thread) -> Path:
         own = tmp_path / f"machine-{peers.rank}"
-        return shared_folder.bring(peers, own / "checkpoint-5", own / "copy")
+        return shared_folder.fetch(peers, own / "checkpoint-5", own / "copy")
 
     result = all_do(company, bring)
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from footplate.trainer.strategies.lockstep import lockstep
-from footplate.trainer.strategies.peers import Alone, Hollow
+from footplate.trainer.strategies.peers import OneProcess, PaddingBatch
 
 
-class Together(Alone):
+class Together(OneProcess):
     """One of several that wait for each other."""
 
     def __init__(self, rank: int, told: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.world, self._told, self._barrier = rank, len(told), told, barrier
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self._told[self.rank] = value
         self._barrier.wait(20)
         result = list(self._told)
@@ -45,7 +45,7 @@ def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.
 def test_each_comes_along_as_often_as_the_one_with_most_and_counts_its_own(counts: tuple[int, ...]) -> None:
     for result, own in zip(rounds(*counts), counts, strict=True):
         assert len(result) == max(counts)
-        assert [isinstance(item, Hollow) for item in result] == [at >= own for at in range(max(counts))]
+        assert [isinstance(item, PaddingBatch) for item in result] == [at >= own for at in range(max(counts))]
 
 
 def test_who_has_none_at_all_goes_through_the_motions_with_another_s() -> None:

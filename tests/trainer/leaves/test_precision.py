@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.integrations import neftune as theirs
 
 from footplate.trainer import neftune
-from footplate.trainer.activations import checkpoint_activations, keep_activations
+from footplate.trainer.activations import checkpoint_activations, uncheckpoint_activations
 from footplate.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
 
 
@@ -171,7 +171,7 @@ def test_in_evaluation_and_after_switching_off_nothing_runs_twice() -> None:
     gradients(model)
     assert [block.calls for block in model.blocks] == [1] * 4
     model.train()
-    keep_activations(model)
+    uncheckpoint_activations(model)
     gradients(model)
     assert [block.calls for block in model.blocks] == [2] * 4
 
