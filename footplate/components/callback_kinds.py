@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from footplate.trainer.callback_tensors import HoldsTensors, put, read, swapped
 from footplate.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
-from footplate.trainer.held_tensors import HoldsTensors, put, read, swapped
 from footplate.trainer.state import TrainerControl, TrainerState
 
 

@@ -46,7 +46,7 @@ def _canonical(name: str) -> str:
 
 def describe_all() -> Iterator[Described]:
     from footplate.trainer.metrics import METRICS, TEXTS
-    from footplate.trainer.metrics.others import PREFIX
+    from footplate.trainer.metrics.third_party import PREFIX
 
     for group in GROUPS:
         for name, entry in sorted(registered(group).items()):

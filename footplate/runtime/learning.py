@@ -42,7 +42,7 @@ def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]
 def metric(asked: Component, load: Load, registered: Mapping[str, Any]) -> Any:
     """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
     from footplate.trainer.metrics import METRICS, TEXTS
-    from footplate.trainer.metrics.others import PREFIX, TorchMetric
+    from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
 
     if asked.use in (*METRICS, *TEXTS) and not asked.args:
         return asked.use

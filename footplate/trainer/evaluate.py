@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 from torch import Tensor
 
+from footplate.trainer.callback_tensors import in_place
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from footplate.trainer.eval_totals import ExactLoss, Kept, MeanLoss
 from footplate.trainer.facade import Facade
-from footplate.trainer.held_tensors import in_place
 from footplate.trainer.losses import shifted
 from footplate.trainer.metrics import Metric, Sums, make_metric
 from footplate.trainer.precision import Precision, evaluating_in

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.contract.arguments.resuming import fixed
 from footplate.contract.errors import CheckpointCorrupt
-from footplate.trainer import adapters, held_tensors
+from footplate.trainer import adapters, callback_tensors
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
 from footplate.trainer.facade import Facade
@@ -250,9 +250,9 @@ def _progress(trainer: Facade) -> dict[str, Any]:
         return text_files
     places = {"places": trainer._footplate.run.epoch.places()} if trainer._footplate.run.epoch is not None else {}
     rngs = strategy.peers.all_gather({**files.rng_state(), **places})
-    held = held_tensors.held(trainer.callback_handler.callbacks)
+    tensors = callback_tensors.collect(trainer.callback_handler.callbacks)
     return {
-        **({held_tensors.FILE: held} if held else {}),
+        **({callback_tensors.FILE: tensors} if tensors else {}),
         **({} if strategy.scale is None else {files.SCALER: strategy.scale.state_dict()}),
         files.OPTIMIZER: strategy.optimizer_state(trainer.optimizer),
         files.SCHEDULER: trainer.lr_scheduler.state_dict(),
@@ -329,9 +329,9 @@ def load_state(trainer: Facade, folder: Path) -> TrainerState:
         states = stored.get(type(callback).__name__)
         if states and hasattr(callback, "state"):
             vars(callback).update(states.pop(0)["attributes"])
-    held_tensors.restore(
+    callback_tensors.restore(
         trainer.callback_handler.callbacks,
-        trainer._footplate.strategy.peers.from_main(lambda: held_tensors.read(folder)),
+        trainer._footplate.strategy.peers.from_main(lambda: callback_tensors.read(folder)),
     )
     return state
 

@@ -109,7 +109,7 @@ class ReportCallback(TrainerCallback):
         """Opens the trackers that are not open, and sends the arguments of a run once."""
         if not state.is_world_process_zero:
             return
-        from footplate.trainer.trackers import About, tracker
+        from footplate.trainer.trackers import RunInfo, tracker
 
         accelerator, settings = self.trainer.accelerator, None
         if not self.trackers:
@@ -117,8 +117,8 @@ class ReportCallback(TrainerCallback):
             model, strategy = self.trainer.model, self.trainer._footplate.strategy
             size = sum(strategy.elements(parameter) for parameter in model.parameters())
             folder, log_every = logging_dir(args), int(state.logging_steps)
-            about = About(args, model, name, state.trial_name, folder, log_every, state.global_step)
-            self.trackers, settings = [tracker(name, about) for name in self.names], _settings(args, model, size)
+            run_info = RunInfo(args, model, name, state.trial_name, folder, log_every, state.global_step)
+            self.trackers, settings = [tracker(name, run_info) for name in self.names], _settings(args, model, size)
         closed = [open_tracker for open_tracker in self.trackers if open_tracker not in accelerator.trackers]
         if closed:
             open_ones, accelerator.trackers = accelerator.trackers, []

@@ -34,7 +34,7 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class RunInfo:
     """The facts about a run that a tracker needs before it opens one."""
 
     args: Any
@@ -49,15 +49,15 @@ class About:
     """The step at which this run starts: more than 0 if it is resumed."""
 
 
-def tracker(name: str, about: About) -> GeneralTracker:
+def tracker(name: str, run_info: RunInfo) -> GeneralTracker:
     own: dict[str, Any] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio, "tensorboard": TensorBoard}
     if name in own:
-        own_tracker: GeneralTracker = own[name](about)
+        own_tracker: GeneralTracker = own[name](run_info)
         return own_tracker
     kind: Any = LOGGER_TYPE_TO_CLASS[name]
-    run_name = about.args.project if name in _WITH_PROJECTS else about.run
+    run_name = run_info.args.project if name in _WITH_PROJECTS else run_info.run
     # Accelerate appends the name to the folder, so a name with slashes could lead outside of it.
-    return kind(one_part(run_name), str(about.folder)) if kind.requires_logging_directory else kind(run_name)
+    return kind(one_part(run_name), str(run_info.folder)) if kind.requires_logging_directory else kind(run_name)
 
 
 def one_part(name: str) -> str:
@@ -98,9 +98,9 @@ class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
     Values after the checkpoint will be logged again, so TensorBoard drops the earlier ones.
     """
 
-    def __init__(self, about: About) -> None:
-        super().__init__(one_part(about.run), str(about.folder))
-        self.resumes_at = about.first_step
+    def __init__(self, run_info: RunInfo) -> None:
+        super().__init__(one_part(run_info.run), str(run_info.folder))
+        self.resumes_at = run_info.first_step
 
     def start(self) -> None:
         self.init_kwargs = {"purge_step": self.resumes_at + 1} if self.resumes_at else {}
@@ -124,9 +124,9 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     _ours: ClassVar[set[str]] = set()
     """The ids of runs that Trainers have opened in this process."""
 
-    def __init__(self, about: About) -> None:
-        super().__init__(os.environ.get("WANDB_PROJECT") or about.args.project)
-        self.about, self.is_theirs = about, False
+    def __init__(self, run_info: RunInfo) -> None:
+        super().__init__(os.environ.get("WANDB_PROJECT") or run_info.args.project)
+        self.run_info, self.is_theirs = run_info, False
         self._keeps = _wandb_keeps()
 
     def start(self) -> None:
@@ -145,15 +145,15 @@ class Wandb(WandBTracker):  # type: ignore[misc]
         self.run.define_metric("*", step_metric="train/global_step", step_sync=True)
         watched = os.environ.get("WANDB_WATCH", "false")
         if watched in ("all", "parameters", "gradients"):
-            self.run.watch(self.about.model, log=watched, log_freq=max(100, self.about.log_every))
+            self.run.watch(self.run_info.model, log=watched, log_freq=max(100, self.run_info.log_every))
 
     def _called(self) -> dict[str, Any]:
-        about = self.about
+        run_info = self.run_info
         if getattr(self, "run", None) is not None:
             return {"id": self.run.id, "name": self.run.name, "resume": "allow"}
-        if about.trial is not None:
-            return {"name": about.trial, "group": about.args.run_name or about.args.output_dir}
-        return {} if about.args.run_name is None and "WANDB_NAME" in os.environ else {"name": about.run}
+        if run_info.trial is not None:
+            return {"name": run_info.trial, "group": run_info.args.run_name or run_info.args.output_dir}
+        return {} if run_info.args.run_name is None and "WANDB_NAME" in os.environ else {"name": run_info.run}
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self.run.config.update(values, allow_val_change=True)
@@ -174,7 +174,7 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def _store(self, folder: Path, aliases: list[str]) -> None:
         import wandb
 
-        run_name = self.about.args.run_name
+        run_name = self.run_info.args.run_name
         artifact = wandb.Artifact(f"model-{self.run.id if run_name is None else self.run.name}", type="model")
         artifact.add_dir(str(folder))
         self.run.log_artifact(artifact, aliases=aliases)
@@ -187,9 +187,9 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
     The experiment is MLFLOW_EXPERIMENT_NAME, or the one that the script has set, or else `project` if given.
     """
 
-    def __init__(self, about: About) -> None:
-        super().__init__(run_name=about.run)
-        self.about, self.is_theirs = about, False
+    def __init__(self, run_info: RunInfo) -> None:
+        super().__init__(run_name=run_info.run)
+        self.run_info, self.is_theirs = run_info, False
         self._keeps = os.environ.get("HF_MLFLOW_LOG_ARTIFACTS", "").upper() in _TRUE
 
     def start(self) -> None:
@@ -214,8 +214,8 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         from mlflow.tracking import fluent
 
         named = {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"} & os.environ.keys()
-        project = str(self.about.args.project)
-        if named or fluent._active_experiment_id is not None or project == type(self.about.args).project:
+        project = str(self.run_info.args.project)
+        if named or fluent._active_experiment_id is not None or project == type(self.run_info.args).project:
             return None
         experiment = mlflow.get_experiment_by_name(project)
         return str(mlflow.create_experiment(project) if experiment is None else experiment.experiment_id)
@@ -232,18 +232,18 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
 class Trackio(TrackioTracker):  # type: ignore[misc]
     """A Trackio run, in a local folder or in the Space `trackio_space_id`, which becomes a static copy at the end."""
 
-    def __init__(self, about: About) -> None:
-        args = about.args
+    def __init__(self, run_info: RunInfo) -> None:
+        args = run_info.args
         super().__init__(
             args.project,
-            name=about.run,
+            name=run_info.run,
             # A user's run name continues a run of that name. A generated name might be that of another run.
             resume="never" if args.run_name is None else "allow",
             space_id=args.trackio_space_id,
             bucket_id=args.trackio_bucket_id,
             private=args.hub_private_repo,
         )
-        self.about = about
+        self.run_info = run_info
         self._static_space = args.trackio_static_space_id or _name_of_a_space(args.project)
 
     def start(self) -> None:
@@ -258,7 +258,7 @@ class Trackio(TrackioTracker):  # type: ignore[misc]
     def publish(self) -> None:
         """Uploads the logged values as a static page, beside a model that is uploaded to the hub."""
         if self.space is None:
-            bucket = self.about.args.trackio_bucket_id
+            bucket = self.run_info.args.trackio_bucket_id
             self._make_static("sync", space_id=self._static_space, sdk="static", bucket_id=bucket, force=True)
 
     @property
@@ -272,7 +272,7 @@ class Trackio(TrackioTracker):  # type: ignore[misc]
     def _make_static(self, how: str, **where: Any) -> None:
         import trackio
 
-        args = self.about.args
+        args = self.run_info.args
         if args.trackio_static_space_id is False:
             return
         try:

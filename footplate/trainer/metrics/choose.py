@@ -11,10 +11,10 @@ import torch
 
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.metrics.counting import Accuracy, Average, Counted, Error, Matthews, Perplexity
-from footplate.trainer.metrics.others import PREFIX, AddBatch, TorchMetric
 from footplate.trainer.metrics.ranking import Auroc
 from footplate.trainer.metrics.sums import Metric
 from footplate.trainer.metrics.text import TEXTS, Text
+from footplate.trainer.metrics.third_party import PREFIX, AddBatch, TorchMetric
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "accuracy": Accuracy,

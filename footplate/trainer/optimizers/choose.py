@@ -16,15 +16,15 @@ from footplate.trainer.names import OptimizerNames
 from footplate.trainer.optimizers import extras
 from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.optimizers.lion import Lion
+from footplate.trainer.optimizers.request import ClassAndArguments, OptimizerRequest
 from footplate.trainer.optimizers.schedule_free import AdamWScheduleFree, SGDScheduleFree
-from footplate.trainer.optimizers.wanted import Made, Wanted
 
 
-def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> Made:
+def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> ClassAndArguments:
     """Returns the optimizer's class and its arguments, without parameters."""
     name = str(args.optim)
     if name in _MAKERS:
-        return _MAKERS[name](Wanted(args, model, parsed(getattr(args, "optim_args", None))))
+        return _MAKERS[name](OptimizerRequest(args, model, parsed(getattr(args, "optim_args", None))))
     declined = CHOICES_NOT_YET["optim"]
     if name in declined:
         raise NotAvailableYet(f"optim {name} is not available", hint=declined[name])
@@ -44,37 +44,37 @@ def parsed(optim_args: str | None) -> dict[str, str]:
     return options
 
 
-def _adamw(wanted: Wanted) -> Made:
-    fused = {"fused": True} if wanted.name == OptimizerNames.ADAMW_TORCH_FUSED else {}
-    return wanted.with_options(torch.optim.AdamW, {**wanted.adam, **fused})
+def _adamw(request: OptimizerRequest) -> ClassAndArguments:
+    fused = {"fused": True} if request.name == OptimizerNames.ADAMW_TORCH_FUSED else {}
+    return request.with_options(torch.optim.AdamW, {**request.adam, **fused})
 
 
-def _adafactor(wanted: Wanted) -> Made:
-    return wanted.with_options(Adafactor, {**wanted.rate, "scale_parameter": False, "relative_step": False})
+def _adafactor(request: OptimizerRequest) -> ClassAndArguments:
+    return request.with_options(Adafactor, {**request.rate, "scale_parameter": False, "relative_step": False})
 
 
-def _lion(wanted: Wanted) -> Made:
-    betas = {"betas": (wanted.args.adam_beta1, wanted.args.adam_beta2)}
-    return wanted.with_options(Lion, {**wanted.rate, **betas})
+def _lion(request: OptimizerRequest) -> ClassAndArguments:
+    betas = {"betas": (request.args.adam_beta1, request.args.adam_beta2)}
+    return request.with_options(Lion, {**request.rate, **betas})
 
 
-def _schedule_free(wanted: Wanted) -> Made:
-    if 0 < wanted.args.warmup_steps < 1:
+def _schedule_free(request: OptimizerRequest) -> ClassAndArguments:
+    if 0 < request.args.warmup_steps < 1:
         raise ValueError(
-            f"warmup_steps {wanted.args.warmup_steps:g} is a share of a schedule, and {wanted.name} has none: "
+            f"warmup_steps {request.args.warmup_steps:g} is a share of a schedule, and {request.name} has none: "
             "give a whole number of steps"
         )
-    warmup = {"weight_decay": wanted.args.weight_decay, "warmup_steps": int(wanted.args.warmup_steps)}
-    if wanted.name == OptimizerNames.SCHEDULE_FREE_ADAMW:
-        return wanted.with_options(AdamWScheduleFree, {**wanted.adam, **warmup})
-    return wanted.with_options(SGDScheduleFree, {**wanted.rate, **warmup})
+    warmup = {"weight_decay": request.args.weight_decay, "warmup_steps": int(request.args.warmup_steps)}
+    if request.name == OptimizerNames.SCHEDULE_FREE_ADAMW:
+        return request.with_options(AdamWScheduleFree, {**request.adam, **warmup})
+    return request.with_options(SGDScheduleFree, {**request.rate, **warmup})
 
 
-def _of_torch(made: type[Optimizer]) -> Callable[[Wanted], Made]:
-    return lambda wanted: wanted.with_options(made, wanted.rate)
+def _of_torch(made: type[Optimizer]) -> Callable[[OptimizerRequest], ClassAndArguments]:
+    return lambda request: request.with_options(made, request.rate)
 
 
-_MAKERS: dict[str, Callable[[Wanted], Made]] = {
+_MAKERS: dict[str, Callable[[OptimizerRequest], ClassAndArguments]] = {
     "adamw_torch": _adamw,
     "adamw_torch_fused": _adamw,
     "adafactor": _adafactor,
@@ -84,6 +84,6 @@ _MAKERS: dict[str, Callable[[Wanted], Made]] = {
     "lion_32bit": _lion,
     "schedule_free_adamw": _schedule_free,
     "schedule_free_sgd": _schedule_free,
-    **dict.fromkeys(OF_BITSANDBYTES, lambda wanted: extras.bitsandbytes(wanted)),
-    **dict.fromkeys(OF_TORCHAO, lambda wanted: extras.torchao(wanted)),
+    **dict.fromkeys(OF_BITSANDBYTES, lambda request: extras.bitsandbytes(request)),
+    **dict.fromkeys(OF_TORCHAO, lambda request: extras.torchao(request)),
 }

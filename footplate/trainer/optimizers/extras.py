@@ -8,39 +8,41 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from footplate.trainer.optimizers.wanted import Made, Wanted
+from footplate.trainer.optimizers.request import ClassAndArguments, OptimizerRequest
 
 
-def bitsandbytes(wanted: Wanted) -> Made:
+def bitsandbytes(request: OptimizerRequest) -> ClassAndArguments:
     """8-bit optimizers need a quarter of the memory; paged ones move their state to the host if the GPU is full."""
-    name, args = wanted.name, wanted.args
+    name, args = request.name, request.args
     betas = (args.adam_beta1, args.adam_beta2)
-    kwargs: dict[str, Any] = {**wanted.rate, "optim_bits": 8 if "8bit" in name else 32}
+    kwargs: dict[str, Any] = {**request.rate, "optim_bits": 8 if "8bit" in name else 32}
     if "rmsprop" not in name:
         kwargs["is_paged"] = name.startswith("paged")
     if "ademamix" in name:
-        third = float(wanted.options.get("beta3", 0.9999))
-        alpha = float(wanted.options.get("alpha", 5.0))
+        third = float(request.options.get("beta3", 0.9999))
+        alpha = float(request.options.get("alpha", 5.0))
         kwargs |= {"betas": (*betas, third), "alpha": alpha, "eps": args.adam_epsilon}
-        options = {key: value for key, value in wanted.options.items() if key not in ("beta3", "alpha")}
-        return _with(wanted, _class("bitsandbytes.optim", "AdEMAMix", "bitsandbytes", name), kwargs, options)
+        options = {key: value for key, value in request.options.items() if key not in ("beta3", "alpha")}
+        return _with(request, _class("bitsandbytes.optim", "AdEMAMix", "bitsandbytes", name), kwargs, options)
     if "adam" in name:
-        class_name, kwargs = "AdamW", {**kwargs, **wanted.adam}
+        class_name, kwargs = "AdamW", {**kwargs, **request.adam}
     elif "lion" in name:
         class_name, kwargs = "Lion", {**kwargs, "betas": betas}
     else:
         class_name = "RMSprop"
-    return _with(wanted, _class("bitsandbytes.optim", class_name, "bitsandbytes", name), kwargs, wanted.options)
+    return _with(request, _class("bitsandbytes.optim", class_name, "bitsandbytes", name), kwargs, request.options)
 
 
-def torchao(wanted: Wanted) -> Made:
+def torchao(request: OptimizerRequest) -> ClassAndArguments:
     """AdamW with its state in 4 or 8 bits, in plain torch."""
-    optimizer = _class("torchao.optim", "AdamW4bit" if "4bit" in wanted.name else "AdamW8bit", "torchao", wanted.name)
-    return _with(wanted, optimizer, wanted.adam, wanted.options)
+    optimizer = _class("torchao.optim", "AdamW4bit" if "4bit" in request.name else "AdamW8bit", "torchao", request.name)
+    return _with(request, optimizer, request.adam, request.options)
 
 
-def _with(wanted: Wanted, optimizer: type[Optimizer], kwargs: dict[str, Any], options: dict[str, str]) -> Made:
-    return replace(wanted, options=options).with_options(optimizer, kwargs)
+def _with(
+    request: OptimizerRequest, optimizer: type[Optimizer], kwargs: dict[str, Any], options: dict[str, str]
+) -> ClassAndArguments:
+    return replace(request, options=options).with_options(optimizer, kwargs)
 
 
 def _class(module: str, name: str, extra: str, optim: str) -> type[Optimizer]:

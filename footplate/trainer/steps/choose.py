@@ -11,7 +11,7 @@ def make_step(trainer: Facade) -> Step:
     """Returns a new step. The modules for several processes are imported only if there are several."""
     strategy = trainer._footplate.strategy
     if strategy.context_parallel > 1:
-        from footplate.trainer.steps.cut_step import ContextParallelStep
+        from footplate.trainer.steps.context_parallel_step import ContextParallelStep
 
         return ContextParallelStep(trainer)
     if strategy.makes_steps_together:

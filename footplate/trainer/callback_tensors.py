@@ -34,7 +34,7 @@ class HoldsTensors:
         return nullcontext()
 
 
-def held(callbacks: Iterable[Any]) -> Held:
+def collect(callbacks: Iterable[Any]) -> Held:
     tensors: Held = {}
     for callback in callbacks:
         if isinstance(callback, HoldsTensors):

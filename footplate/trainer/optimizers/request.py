@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
 
-Made = tuple[type[Optimizer], dict[str, Any]]
+ClassAndArguments = tuple[type[Optimizer], dict[str, Any]]
 _OWNED = {
     "lr": "learning_rate",
     "betas": "adam_beta1 and adam_beta2",
@@ -23,7 +23,7 @@ _OWNED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OptimizerRequest:
     """The request for an optimizer: the arguments, the model and `optim_args`."""
 
     args: TrainingArguments
@@ -44,7 +44,7 @@ class Wanted:
         args = self.args
         return {**self.rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
 
-    def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> Made:
+    def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> ClassAndArguments:
         """Adds `optim_args` to the arguments, converted to the types that the class expects."""
         return optimizer, {**kwargs, **_typed(self.options, optimizer, taken=kwargs)}
 
