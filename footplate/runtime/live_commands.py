@@ -23,7 +23,7 @@ from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE
 from footplate.trainer.live_changes import Changed, begin_with, change
 from footplate.trainer.state import TrainerControl, TrainerState
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
 
 NOTHING = bytes(8)
@@ -33,7 +33,7 @@ class SteeredRun(Protocol):
     """A run that live commands can change between two steps."""
 
     @property
-    def peers(self) -> Alone: ...
+    def peers(self) -> OneProcess: ...
 
     def begin_with(self, values: dict[str, Any]) -> None:
         """Applies values that were set before the checkpoint from which the run continues."""
@@ -52,7 +52,7 @@ class OurRun:
         self._trainer = trainer
 
     @property
-    def peers(self) -> Alone:
+    def peers(self) -> OneProcess:
         return self._trainer._footplate.strategy.peers
 
     def begin_with(self, values: dict[str, Any]) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.trainer.live_changes import CADENCES, Changed
-from footplate.trainer.strategies.peers import Alone
+from footplate.trainer.strategies.peers import OneProcess
 
 
 class TransformersRun:
     """A run of transformers' Trainer. Its learning rate and its intervals can change between two steps."""
 
-    def __init__(self, trainer: Any, peers: Alone) -> None:
+    def __init__(self, trainer: Any, peers: OneProcess) -> None:
         self._trainer, self.peers = trainer, peers
 
     def begin_with(self, values: dict[str, Any]) -> None:

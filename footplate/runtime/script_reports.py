@@ -39,7 +39,7 @@ from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import Checkpoint, Verified
 from footplate.trainer.launcher import Place
-from footplate.trainer.strategies.peers import Alone, Peers
+from footplate.trainer.strategies.peers import OneProcess, Peers
 from footplate.trainer.trainer import Trainer
 
 PART = "footplate-part.json"
@@ -132,11 +132,11 @@ class ScriptReports:
             self._is_training = False
             self._steps_before = self._part.first_step + self._part.steps
 
-    def _peers(self, trainer: Any) -> Alone:
+    def _peers(self, trainer: Any) -> OneProcess:
         if isinstance(trainer, Trainer):
             return trainer._footplate.strategy.peers
         if self._order.world == 1:
-            return Alone()
+            return OneProcess()
         device = torch.device("cuda" if self._order.gpus else "cpu")
         return Peers(Place.here(), None, timedelta(seconds=trainer.args.ddp_timeout), device)
 
@@ -144,7 +144,7 @@ class ScriptReports:
         """Returns the newest valid checkpoint of this part, or what the script asked for."""
         if isinstance(asked, str | os.PathLike):
             return asked
-        return self._emit.peers.first(self._newest_checkpoint) or asked
+        return self._emit.peers.from_main(self._newest_checkpoint) or asked
 
     def _load_if_ended(self, trainer: Any, resume_from: Any) -> Any:
         """Loads the model of a part that had ended before, and returns what `train` returns. None if it had not.
@@ -216,7 +216,7 @@ class ScriptReports:
         job_state.log_history = [
             {**row, "step": job_state.global_step} for row in state.log_history if row.get("step") == state.global_step
         ]
-        kept = peers.first(lambda: self._keep(source, job_state.global_step, may_link=True))
+        kept = peers.from_main(lambda: self._keep(source, job_state.global_step, may_link=True))
         self._emit.on_save(args, job_state, None, checkpoint=kept)  # type: ignore[arg-type]
         self._newest_of_parts[self._part.number] = kept.path
         if peers.is_main and kept.path != source:
