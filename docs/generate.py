@@ -1,7 +1,7 @@
 """Writes the pages that are made from the code. `make fix` runs it.
 
-The pages are settings, lifecycle, events, metrics, parity, components, the job spec and the API's description. Their
-texts are the docstrings below fields and states in the code. A test compares the pages with the code.
+`pages` lists the pages. Most texts are the docstrings below fields and states in the code. A test compares the pages
+with the code.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from docs.errors_page import errors_page
+from docs.performance_page import performance_page, plot
+from docs.rest_page import rest_page
 from docs.spec_page import spec_page
 from footplate.contract import events, lifecycle
 from footplate.contract.arguments import NOT_YET, TrainingArguments
@@ -42,6 +45,7 @@ MADE = "<!-- Made by docs/generate.py; edit the code that it is made from. -->\n
 
 
 def pages() -> dict[str, str]:
+    api = describe_api(routes())
     return {
         "reference/settings.md": settings_page(),
         "reference/lifecycle.md": lifecycle_page(),
@@ -50,7 +54,11 @@ def pages() -> dict[str, str]:
         "reference/metrics.md": metrics_page(),
         "reference/components.md": components_page(),
         "reference/spec.md": spec_page(MADE),
-        "openapi.json": json.dumps(describe_api(routes()), indent=1, ensure_ascii=False) + "\n",
+        "reference/errors.md": errors_page(MADE),
+        "reference/rest.md": rest_page(MADE, api),
+        "explanation/performance.md": performance_page(MADE),
+        "explanation/performance.svg": plot(),
+        "openapi.json": json.dumps(api, indent=1, ensure_ascii=False) + "\n",
     }
 
 
@@ -149,7 +157,7 @@ def metrics_page() -> str:
         [
             "# What Prometheus may scrape",
             MADE,
-            "`GET /metrics` of any API process. What to alert on: [operations](../guides/operations.md).",
+            "`GET /metrics` of any API process. What to alert on: [monitor the service](../guides/monitor.md).",
             "\n## Of control: counted since its start\n",
             "| name | meaning | what to do when it moves |",
             "|---|---|---|",

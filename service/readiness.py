@@ -31,7 +31,7 @@ FREE_BYTES = 1 << 30
 FREE_SHARE = 0.02
 
 Part = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk", "tracing"]
-"""What may not be as it should be. docs/guides/operations.md says of each what goes on meanwhile, and what to do."""
+"""What may not be as it should be. docs/guides/monitor.md says of each what goes on meanwhile, and what to do."""
 Degraded = dict[Part, str]
 
 

@@ -11,7 +11,9 @@ from tests.embedded.conftest import Up
 from tests.support.processes import REPOSITORY, Process, Processes
 
 NEXT = (REPOSITORY / "README.md").read_text().partition("## Next, paste this")[2]
-COMMANDS, SCRIPT = re.findall(r"```(?:sh|python)\n(.*?)```", NEXT, re.DOTALL)[:2]
+COMMANDS = re.findall(r"```sh\n(.*?)```", NEXT, re.DOTALL)[0]
+STREAM = (REPOSITORY / "docs/reference/stream.md").read_text()
+SCRIPT = STREAM.partition("## Watch metrics from the first one on")[2].partition("```python\n")[2].partition("```")[0]
 
 
 def paste(commands: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from docs import spec_page
+from docs import errors_page, spec_page
 from footplate.contract.settings import variable
 from footplate.sdk.settings import ClientSettings
 from service import readiness
@@ -17,7 +17,7 @@ from service.settings import ServiceSettings
 from tests.support.processes import REPOSITORY
 from worker.settings import WorkerSettings
 
-README = (REPOSITORY / "README.md").read_text()
+TREE = (REPOSITORY / "docs/developers/tree.md").read_text()
 DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md") for path in sorted(REPOSITORY.glob(pattern))]
 ALL_SETTINGS = (ServiceSettings, WorkerSettings, ClientSettings)
 SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields}
@@ -49,12 +49,23 @@ def test_a_field_of_the_spec_without_an_example_stops_the_spec_page(monkeypatch:
         spec_page.spec_page("")
 
 
-def test_the_readme_lists_every_folder_of_the_tree_with_its_purpose() -> None:
-    tree = README.partition("## The tree")[2].partition("```\n")[2].partition("```")[0]
+def test_an_error_code_without_a_cure_and_a_cure_without_a_code_stop_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    cures = errors_page.CURES["Errors of a job"]
+    monkeypatch.setitem(errors_page.CURES, "Errors of a job", {**cures, "no_such_code": ("", "")})
+    with pytest.raises(ValueError, match="no_such_code"):
+        errors_page.errors_page("")
+
+    monkeypatch.setitem(errors_page.CURES, "Errors of a job", {})
+    with pytest.raises(ValueError, match=r"add the cause and the cure of .*dataset_error"):
+        errors_page.errors_page("")
+
+
+def test_the_page_about_the_tree_lists_every_folder_with_its_purpose() -> None:
+    tree = TREE.partition("```\n")[2].partition("```")[0]
     named = {line.split("/")[0] for line in tree.splitlines() if not line.startswith(" ")}
     there = {path.name for path in REPOSITORY.iterdir() if path.is_dir() and has_source(path)}
 
-    assert named >= there, f"say in README.md, in one line each, what these are for: {there - named}"
+    assert named >= there, f"say in docs/developers/tree.md, in one line each, what these are for: {there - named}"
 
 
 def has_source(folder: Path) -> bool:
@@ -62,7 +73,7 @@ def has_source(folder: Path) -> bool:
 
 
 def test_operations_says_what_to_do_about_each_part_that_may_be_degraded() -> None:
-    page = (REPOSITORY / "docs/guides/operations.md").read_text()
+    page = (REPOSITORY / "docs/guides/monitor.md").read_text()
     matches = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
 
     assert matches[1:] == list(get_args(readiness.Part)), (
@@ -71,7 +82,8 @@ def test_operations_says_what_to_do_about_each_part_that_may_be_degraded() -> No
 
 
 def test_every_number_that_operations_names_is_scraped() -> None:
-    named = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/guides/operations.md").read_text()))
+    pages = [(REPOSITORY / f"docs/guides/{name}.md").read_text() for name in ("operations", "monitor")]
+    named = set(re.findall(r"`(footplate_[a-z_]+)`", "".join(pages)))
     scraped = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/reference/metrics.md").read_text()))
 
     assert named <= scraped

@@ -1,4 +1,4 @@
-"""The names, labels and values that ops/ and docs/guides/operations.md use are served at /metrics.
+"""The names, labels and values that ops/ and docs/guides/monitor.md use are served at /metrics.
 
 A real Prometheus loads it, asks it and fires by it. No Grafana is at hand: that it loads the dashboard is not tested.
 """
@@ -26,7 +26,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
 OPS = REPOSITORY / "ops"
-PAGE = (REPOSITORY / "docs/guides/operations.md").read_text()
+PAGE = (REPOSITORY / "docs/guides/monitor.md").read_text()
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((OPS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
 ]

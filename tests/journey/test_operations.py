@@ -1,4 +1,4 @@
-"""The commands of docs/guides/operations.md, pasted while jobs train: upgrade, drain, back up, lose all, restore."""
+"""The commands of docs/guides/backup-and-upgrade.md, pasted while jobs train: drain, back up, lose all, restore."""
 
 from __future__ import annotations
 

@@ -7,11 +7,13 @@ import os
 import signal
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.examples.conftest import EXAMPLES, Examples, zipped
 from tests.journey.conftest import standing_on
+from tests.support.pages import paste, snippets
 from tests.support.processes import at_ease
 from tests.support.system import JSON, System, assert_whole
 
@@ -74,6 +76,15 @@ def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(
     again = ["queued", "starting", "running"]
     assert moves == [*again, *again, "stopping", "paused", *again, "succeeded"]
     assert system.training_pids(job) == []
+
+
+def test_the_tutorial_about_two_nodes_trains_on_two(system: System, tmp_path: Path) -> None:
+    printed = paste(snippets("tutorials/two-nodes.md"), tmp_path, system.url)
+
+    assert "succeeded (completed)" in printed
+    [job] = system.get("/jobs?name=both")["data"]
+    [attempt] = system.get(f"/jobs/{job['id']}/attempts")["data"]
+    assert len(attempt["nodes"]) == 2
 
 
 def the_save(system: System, job: str) -> list[JSON]:

@@ -1,4 +1,4 @@
-"""Finds the commands of docs/guides/operations.md, and pastes them."""
+"""Finds the commands of docs/guides/backup-and-upgrade.md, and pastes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.processes import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/guides/operations.md").read_text()
+PAGE = (REPOSITORY / "docs/guides/backup-and-upgrade.md").read_text()
 SQLITE, POSTGRES = 0, 1
 """Positions of a section's blocks, if it has one for each database."""
 

@@ -1,0 +1,71 @@
+"""The tutorials and guides work as they are written: each page's snippets run in order, on one system."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs import spec_page
+from tests.examples.conftest import Examples
+from tests.support.pages import DOCS, paste, snippets
+
+PREPARE = re.compile(r"^python examples/([a-z-]+)/prepare\.py \.footplate\n", re.MULTILINE)
+PRINTED = {
+    "tutorials/first-job.md": ["succeeded (completed)", "model.safetensors", "stopping (cancel)"],
+    "tutorials/bert-csv.md": ["valid: ", "succeeded (completed)", "eval_accuracy", "'label': 'good'"],
+    "tutorials/lora-chat.md": ["succeeded (completed)", "config.json", "model.safetensors", "tokenizer.json"],
+    "tutorials/own-code.md": ["succeeded (completed)", "failed", "my_code.py"],
+    "reference/rest.md": ['"state":"succeeded"', "did you mean 'toy/regression'?"],
+    "guides/resume-and-fork.md": ["succeeded (completed)", "max_steps"],
+    "guides/migrate-from-cron-and-tmux.md": ["step 2 loss", "result.txt", "rate 0.1"],
+}
+
+
+@pytest.mark.parametrize("page", PRINTED)
+def test_the_snippets_of_a_page_run_in_order(page: str, examples: Examples, tmp_path: Path) -> None:
+    (tmp_path / ".footplate").symlink_to(examples.system.folder)
+    commands = snippets(page)
+    for folder in PREPARE.findall("\n".join(commands)):
+        examples.prepare(folder)
+
+    printed = paste([PREPARE.sub("", command) for command in commands], tmp_path, examples.system.url)
+
+    assert [text for text in PRINTED[page] if text not in printed] == [], printed
+
+
+def test_the_keys_of_the_tutorial_about_a_server_work_until_they_are_deleted(
+    examples: Examples, tmp_path: Path
+) -> None:
+    bootstrap, *others = snippets("tutorials/server.md")
+    key = paste([bootstrap, "echo $FOOTPLATE_API_KEY"], tmp_path, "").strip()
+    url_file = tmp_path / "url"
+    settings = {"FOOTPLATE_API_KEY": key, "FOOTPLATE_PORT": "0", "FOOTPLATE_URL_FILE": str(url_file)}
+    service = examples.system.run("service", "api", name="keyed", **settings)
+    service.until(url_file.exists, within=30, what="the service with a key listens")
+
+    printed = paste(others, tmp_path, url_file.read_text().strip(), FOOTPLATE_API_KEY=key)
+    service.terminate()
+
+    assert re.search(r"anna +vision +.*submit", printed)
+    assert "ok     key" in printed
+    assert re.search(r"key_\w+ deleted", printed)
+
+
+SPECS = [
+    (path, block)
+    for path in sorted(DOCS.rglob("*.md"))
+    if path.name not in ("spec.md", "CHANGELOG.md")
+    for block in re.findall(r"```json\n(.*?)```", path.read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("path", "block"), SPECS, ids=lambda value: getattr(value, "stem", ""))
+def test_the_json_of_a_page_is_valid_and_its_specs_are_accepted(path: Path, block: str) -> None:
+    example: dict[str, Any] = json.loads(block)
+
+    if "model" in example or "loop" in example:
+        spec_page.checked(example, "")
