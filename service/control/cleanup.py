@@ -1,74 +1,61 @@
-"""What need not be kept any more goes: rotated checkpoints, the files of deleted jobs, what the dead have left.
+"""Removes files and rows that are not needed any more.
 
-Control has one; SQL says what may go. First the files, then the row says so: who dies in between does it again.
+SQL says what may go. Files go first and their rows are marked afterwards, so that a crash between the two is repeated.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import CheckpointId, uuid7
 from service.artifact_files import Store
+from service.control.state import ControlState
 from service.jobs.pins import prune_pins
-from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
-from service.jobs.remove_folders import Remover
+from service.jobs.prune import late_window, prune_deleted, prune_folders, prune_late
+from service.jobs.prune import prune as prune_rows
 from service.store import attempts, checkpoints, jobs
-from service.store.database import Database, Write
 from service.store.rows import CheckpointRow
-from service.store.times import now_ms
 
 log = logging.getLogger("footplate.control")
 
-Ask = Callable[[Write[Any]], Awaitable[Any]]
+
+async def rotate(state: ControlState) -> None:
+    """Removes the folders of checkpoints that their jobs need not keep."""
+    outside, remover = state.outside, state.outside.remover
+    expired = await state.db.read(checkpoints.deleting)
+    if expired:
+        removed = await outside.in_thread(remover.remove, state.settings.store, expired, outside.clock())
+        reached(Moment.AFTER_CHECKPOINTS_REMOVED)
+        if removed:
+            await state.write(lambda conn: checkpoints.mark_deleted(conn, removed))
+    state.counts.checkpoints_stuck = remover.stuck if expired else 0
 
 
-class Upkeep:
-    """Of one artifact store, and of SQL, which is written by `write`."""
+async def prune(state: ControlState) -> None:
+    """Removes old rows, the files of deleted jobs, and the leftovers of lost attempts."""
+    artifacts, now, in_thread = state.settings.store, state.outside.now_ms(), state.outside.in_thread
 
-    def __init__(self, db: Database, write: Ask, artifacts: Store) -> None:
-        self._db, self._write, self._artifacts = db, write, artifacts
-        self._remover = Remover()
-        self.stuck = 0
-        """Checkpoints that are to go and cannot be removed."""
+    def checkpoint(checkpoint_id: CheckpointId) -> CheckpointRow | None:
+        return state.db.read_now(lambda conn: checkpoints.find(conn, checkpoint_id))
 
-    async def rotate(self) -> None:
-        """What jobs need not keep."""
-        going = await self._db.read(checkpoints.deleting)
-        if going:
-            removed = await asyncio.to_thread(self._remover.remove, self._artifacts, going, time.monotonic())
-            reached(Moment.AFTER_CHECKPOINTS_REMOVED)
-            if removed:
-                await self._write(lambda conn: checkpoints.mark_deleted(conn, removed))
-        self.stuck = self._remover.stuck if going else 0
-
-    async def prune(self) -> None:
-        """What nobody can need: once in a while."""
-        artifacts, now = self._artifacts, now_ms()
-        await asyncio.to_thread(write_probe, artifacts)
-        await self._write(lambda conn: prune(conn, now))
-        stay = await asyncio.to_thread(prune_deleted, artifacts, await self._db.read(jobs.deleted))
-        for job, why in stay.items():
-            log.warning("the files of %s, which was deleted, cannot be removed: %s; it is tried again", job, why)
-        lost = await self._db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
-        late = await asyncio.to_thread(prune_late, artifacts, lost)
-        if late:
-            log.info("removed %d checkpoints of given-up attempts that nobody had heard of: %s …", len(late), late[0])
-        await asyncio.to_thread(prune_folders, artifacts)
-        await asyncio.to_thread(prune_pins, artifacts, self._checkpoint)
-
-    def _checkpoint(self, checkpoint: CheckpointId) -> CheckpointRow | None:
-        return self._db.read_now(lambda conn: checkpoints.find(conn, checkpoint))
+    await in_thread(write_probe, artifacts)
+    await state.write(lambda conn: prune_rows(conn, now))
+    errors = await in_thread(prune_deleted, artifacts, await state.db.read(jobs.deleted))
+    for job, error in errors.items():
+        log.warning("the files of the deleted job %s cannot be removed and are tried again: %s", job, error)
+    lost = await state.db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
+    late = await in_thread(prune_late, artifacts, lost)
+    if late:
+        log.info("removed %d checkpoints that lost attempts had saved and not reported: %s …", len(late), late[0])
+    await in_thread(prune_folders, artifacts)
+    await in_thread(prune_pins, artifacts, checkpoint)
 
 
 def write_probe(artifacts: Store) -> None:
-    """What a node must be able to read, to know that it sees the same files."""
+    """Writes the file by which a node knows that it sees the same artifact store as the service."""
     if isinstance(artifacts, RemoteStore):
         if not artifacts.has(layout.PROBE):
             artifacts.write(f"footplate {uuid7()}\n".encode(), layout.PROBE)

@@ -1,4 +1,4 @@
-"""The numbers that control counts for Prometheus. docs/reference/metrics.md explains them."""
+"""The numbers that control exports to Prometheus. docs/reference/metrics.md is generated from this file."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ FAILURES = (
 
 
 def _none_yet() -> Counter[str]:
-    """Each reason at 0: Prometheus sees no rise in a number whose first word is 1."""
+    """Returns 0 for each reason, because Prometheus sees no rise in a series that starts at 1."""
     return Counter(dict.fromkeys(map(str, FAILURES), 0))
 
 
-NOTHING = "Nothing: it says how busy control is."
+NOTHING = "Nothing to do. The number shows how busy control is."
 
 
 @dataclass(slots=True)
 class Counts:
-    """Names are for ever: dashboards and alerts use them."""
+    """The counters and gauges of control. Dashboards and alerts use the names, so they never change."""
 
     attempts_placed: int = _counter("Attempts that were given a node.", NOTHING)
     bells_rung: int = _counter(
-        "Messages to nodes that an attempt waits for them.",
-        "Much faster than placements: nodes do not claim. Look whether they consume (`GET /nodes`), and at Redis.",
+        "Messages to nodes that say that an attempt may start.",
+        "If it rises much faster than placements, nodes do not claim: check `GET /nodes`, and Redis.",
     )
-    claims_granted: int = _counter("Claims answered with yes.", NOTHING)
+    claims_granted: int = _counter("Claims that were granted.", NOTHING)
     claims_denied: int = _counter(
-        "Claims answered with no: late, double, or of another version.",
-        "A few come with every restart. A steady rise: the nodes' logs say why, in the denial.",
+        "Claims that were denied because they were late, double, or from another version.",
+        "A few come with every restart. If it rises steadily, the nodes' logs show the reason of each denial.",
     )
     attempts_lost: int = _counter(
-        "Attempts that ended without a word: silent for a lease, their node started again, their supervisor killed.",
-        "The job's history says which. Many on one node: look at that machine (its kernel's log for the OOM killer).",
+        "Attempts that ended without a report: the lease ran out, the node restarted, or the supervisor was killed.",
+        "The job's history says which. If many are on one node, look for the OOM killer in its kernel's log.",
     )
-    attempts_closed: int = _counter("Attempts that ended with a word.", NOTHING)
+    attempts_closed: int = _counter("Attempts that ended with a report.", NOTHING)
     retries: Counter[str] = field(
         default_factory=_none_yet,
         metadata={
             "meaning": "Jobs queued again after a lost or failed attempt.",
-            "advice": "By its reason: `node_lost` and `stalled` point at machines, `crashed` and `oom` at jobs.",
+            "advice": "Look at the reason: `node_lost` and `stalled` point at machines, `crashed` and `oom` at jobs.",
             BY: "reason",
         },
     )
@@ -67,98 +67,98 @@ class Counts:
         default_factory=_none_yet,
         metadata={
             "meaning": "Jobs that failed, by the reason that they show.",
-            "advice": "`error`, `oom`, `crashed` are their authors' to mend; many of another at once point at the "
-            "machines, the data or the installation.",
+            "advice": "The authors of the jobs fix `error`, `oom` and `crashed`. Many of another reason point at "
+            "the machines, the data or the installation.",
             BY: "reason",
         },
     )
-    beats: int = _counter("Heartbeats heard.", "It stands still: workers and control do not meet in one Redis.")
+    beats: int = _counter("Heartbeats received.", "If it stands still, workers and control do not use the same Redis.")
     events_stored: int = _counter("Events committed to SQL.", NOTHING)
     events_duplicate: int = _counter(
-        "Events that came again and were dropped: journals re-send until acknowledged.",
-        "It jumps when Redis or control restarts. A steady rise: acknowledgements are slow, look at `ingest_lag_ms`.",
+        "Events that came again and were dropped, because journals send again until they are acknowledged.",
+        "It jumps when Redis or control restarts. A steady rise means slow acknowledgements: see `ingest_lag_ms`.",
     )
     events_ahead: int = _counter(
-        "Events that came before their forerunners; their journal sends them again.", "As for duplicates."
+        "Events that came before earlier ones of the same journal, which sends them again.", "As for duplicates."
     )
     events_dead: int = _counter(
-        "Events and messages that could not be understood or stored, kept in `dead_events`.",
-        "Any: read that table. Something writes to this Redis that should not, or a worker of another version does.",
+        "Events and messages that could not be parsed or stored, kept in `dead_events`.",
+        "If there is any, read that table: a foreign program or a worker of another version writes to this Redis.",
     )
     events_late: int = _counter("Events of jobs that had ended: acknowledged and dropped.", "Some follow every kill.")
     gaps_declared: int = _counter(
-        "Events that are lost and known to be: a node's disk lost part of a journal.",
-        "Any: look at that disk. The job's history has a `gap` with the numbers.",
+        "Ranges of events that are lost because a node's disk lost part of a journal.",
+        "If there is any, check that disk. The job's history has a `gap` with the numbers.",
     )
     checkpoints_refused: int = _counter(
-        "Checkpoints that were found corrupt, or that named files that are not theirs.",
-        "Any: look at the artifact store's disk. The job went on from an older one.",
+        "Checkpoints that were corrupt, or that named files of somebody else.",
+        "If there is any, check the artifact store's disk. The job went on from an older checkpoint.",
     )
     checkpoints_stuck: int = _gauge(
-        "Folders of checkpoints that no job need keep, and that cannot be removed.",
-        "Any: control's log says which and why, usually rights in the artifact store. It tries again by itself.",
+        "Folders of checkpoints that no job needs, and that cannot be removed.",
+        "If there is any, control's log names the reason, usually rights in the artifact store. Control retries.",
     )
     stale_refused: int = _counter(
-        "Beats and events of someone who no longer holds the attempt.",
-        "A few per lost attempt: a worker that was only frozen came back, and was told to stop.",
+        "Heartbeats and events from a worker that does not hold the attempt any more.",
+        "A few per lost attempt: a frozen worker came back, and was stopped.",
     )
     journal_depth: int = _gauge(
         "Events in nodes' journals that SQL does not have, as of their last heartbeats.",
-        "It grows: ingest does not keep up, or Redis or SQL is away. Nothing is lost below `FOOTPLATE_JOURNAL_MAX_MB`.",
+        "If it grows, ingest is too slow, or Redis or SQL is down. Nothing is lost below `FOOTPLATE_JOURNAL_MAX_MB`.",
     )
     journals_unreadable: int = _gauge(
-        "Journals that lost everything that says whose they are, set aside on nodes as `journals/*.unreadable`.",
-        "Any: look at that node's disk; its log names the file. After seven days it is dropped.",
+        "Journals that do not say which attempt they belong to, set aside on nodes as `journals/*.unreadable`.",
+        "If there is any, check that node's disk; its log names the file. The file is deleted after seven days.",
     )
     ingest_lag_ms: int = _gauge(
         "How long the oldest event in Redis has waited for SQL; 0 when none waits.",
-        "Above seconds: SQL is slow or away; users see their jobs late.",
+        "Above a few seconds, SQL is slow or down, and users see their jobs late.",
     )
-    webhooks_delivered: int = _counter("Deliveries to webhooks that were taken with 2xx.", NOTHING)
+    webhooks_delivered: int = _counter("Deliveries to webhooks that were accepted with 2xx.", NOTHING)
     webhooks_failed: int = _counter(
-        "Tries to deliver to a webhook that failed; each is made again for a day.",
-        "`GET /webhooks` says which of them fails, and since when; its deliveries say why.",
+        "Tries to deliver to a webhook that failed; each is retried for a day.",
+        "`GET /webhooks` shows which of them fail, and since when; their deliveries show why.",
     )
     redis_outages: int = _counter(
         "Times that Redis stopped answering.",
-        "Training goes on and events wait on nodes' disks; bring it back.",
+        "Training goes on and events wait on the nodes' disks. Start Redis again.",
     )
     database_outages: int = _counter(
-        "Turns that the database did not serve.",
-        "It rises while SQL is away: `/readyz` answers 503 then.",
+        "Runs of a duty that failed because the database did not answer.",
+        "It rises while SQL is down; `/readyz` answers 503 then.",
     )
 
     def numbers(self) -> dict[str, int]:
-        """Flat: a counter by label is one number for each, as Prometheus writes it."""
-        found: dict[str, int] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if label := each.metadata.get(BY):
-                found |= {f'{each.name}{{{label}="{name}"}}': count for name, count in sorted(value.items())}
+        """Returns every number by its name, with one name for each label of a counter, as Prometheus writes it."""
+        numbers: dict[str, int] = {}
+        for counter in fields(self):
+            value = getattr(self, counter.name)
+            if label := counter.metadata.get(BY):
+                numbers |= {f'{counter.name}{{{label}="{name}"}}': count for name, count in sorted(value.items())}
             else:
-                found[each.name] = value
-        return found
+                numbers[counter.name] = value
+        return numbers
 
 
 class Depths:
-    """A number of each, as it was last heard of: how much a journal held. Who falls silent is forgotten."""
+    """The newest number that each sender reported. A sender that stops reporting is forgotten after a minute."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, float]] = {}
+        self._reported: dict[str, tuple[int, float]] = {}
 
     def update(self, depths: Mapping[str, int]) -> None:
         clock = time.monotonic()
-        self._found |= {whose: (depth, clock) for whose, depth in depths.items()}
+        self._reported |= {sender: (depth, clock) for sender, depth in depths.items()}
 
     def total(self) -> int:
         horizon = time.monotonic() - REMEMBERED_SECONDS
-        self._found = {whose: one for whose, one in self._found.items() if one[1] > horizon}
-        return sum(depth for depth, _ in self._found.values())
+        self._reported = {sender: report for sender, report in self._reported.items() if report[1] > horizon}
+        return sum(depth for depth, _ in self._reported.values())
 
 
-GAUGES = frozenset(each.name for each in fields(Counts) if each.metadata.get("is_gauge"))
+GAUGES = frozenset(counter.name for counter in fields(Counts) if counter.metadata.get("is_gauge"))
 
 
 def prometheus_name(name: str) -> str:
-    """Of a field, as it is scraped."""
+    """Returns the name under which a field is scraped."""
     return f"footplate_control_{name}" + ("" if name in GAUGES else "_total")

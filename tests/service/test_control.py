@@ -33,8 +33,9 @@ from footplate.contract.messages import (
     NodeBeat,
 )
 from footplate.contract.testing import make_spec, make_worker_event
+from service.control.duties import DUTIES, Duty
 from service.control.process import Control
-from service.control.turns import NotSure
+from service.control.state import ControlState, LockUncertain
 from service.jobs.cancel import cancel
 from service.jobs.submit import submit
 from service.settings import ServiceSettings
@@ -463,14 +464,14 @@ async def test_a_turn_that_swallows_its_end_does_not_keep_control_from_working_a
     """A library does this if its timeout comes at the same moment."""
     swallowed = asyncio.Event()
 
-    async def stubborn() -> None:
+    async def stubborn(_: ControlState) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             swallowed.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(line.control._turns, "prune", stubborn)
+    monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(stubborn)))
     for _ in range(2):
         await begins_anew(line)
 
@@ -483,11 +484,11 @@ async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
     """A closing control sleeps no more: such a turn would come round for ever, and nothing else ever again."""
     tries = 0
 
-    async def refuses() -> None:
+    async def refuses(_: ControlState) -> None:
         nonlocal tries
         if (tries := tries + 1) >= 1000:
             await asyncio.sleep(0)
-        raise NotSure("the lock may be somebody else's")
+        raise LockUncertain("the lock may be somebody else's")
 
     asked, answered = threading.Event(), threading.Event()
 
@@ -495,7 +496,7 @@ async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
         asked.set()
         return answered.wait(10)
 
-    monkeypatch.setattr(line.control._turns, "rescue", refuses)
+    monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(refuses)))
     await begins_anew(line)
     monkeypatch.setattr(line.control._lock, "is_held", slow)
     await until_async(asked.is_set, within=10, what="it asks for its lock")

@@ -1,25 +1,29 @@
-"""The real turns of control, one step at a time: between any two steps it may be left standing, or die.
+"""The real duties of control, one step at a time: between any two steps control may be left standing, or die.
 
-`service.control.turns` runs as it is. The test owns what it sees of the world outside: the clock, Redis, the bell,
-and an event loop that is advanced by hand.
+`service.control.duties` run as they are. The test replaces `Outside`: the clock, Redis, the bell and threads. It has no
+event loop, and advances the coroutines by hand.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import service.control.cleanup
-import service.control.turns
+import service.control.inbox
+import service.control.ingest
 import worker.attempt.control_link
 import worker.attempt.journal
 from footplate.contract.errors import Unavailable
-from service.control.turns import AWAY, Turns
+from service.control.duties import DUTIES
+from service.control.state import UNREACHABLE, ControlState, Outside
+from service.jobs.dispatch import ring_all
 from service.settings import ServiceSettings
+from service.store.queue import BellRow
 from tests.simulation.books import Ear
 from tests.simulation.pipe import AsyncLine, Bell, Redis
 from tests.simulation.training import Store
@@ -33,7 +37,8 @@ SETTINGS = ServiceSettings(
     retry_backoff_seconds=0.5,
 )  # fmt: skip
 EVERY = {"decide": 1.5, "read_inbox": 0.7, "ingest": 0.7, "rescue": 1.5, "watch_epoch": 2.0, "rotate": 1.5}
-"""Seconds between two turns. A poke brings the next decision at once."""
+"""Seconds between two runs of a duty. A poke brings the next decision at once."""
+RUN = {duty.name: duty.run for duty in DUTIES}
 
 
 class Lock:
@@ -51,24 +56,28 @@ class Lock:
         self.is_held = False
 
 
-class Event:
-    """asyncio.Event; who would wait finds that its time is over."""
+class SimulatedOutside(Outside):
+    """Simulated time, Redis, bell and store. A wait is over at once."""
 
-    def __init__(self) -> None:
-        self._is_set = False
+    def __init__(self, world: World, redis: Redis, store: Store) -> None:
+        self._world, self._bell = world, Bell(redis)
+        self.redis = AsyncLine(redis)  # type: ignore[assignment]
+        self.remover = SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0)  # type: ignore[assignment]
+        self.clock = lambda: world.clock  # type: ignore[misc]
+        self.now_ms = world.now_ms  # type: ignore[misc]
 
-    def set(self) -> None:
-        self._is_set = True
+    def warm_up(self) -> None: ...
 
-    def clear(self) -> None:
-        self._is_set = False
+    async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        await self._world.breathe()
+        result = fn(*args)
+        await self._world.breathe()
+        return result
 
-    def is_set(self) -> bool:
-        return self._is_set
+    async def ring(self, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
+        return ring_all(self._bell, rows)  # type: ignore[arg-type]
 
-    async def wait(self) -> None:
-        if not self._is_set:
-            raise TimeoutError
+    async def wait(self, event: asyncio.Event, seconds: float) -> None: ...
 
 
 class Control:
@@ -76,7 +85,9 @@ class Control:
 
     def __init__(self, railway: Railway, name: str) -> None:
         self.railway, self.world, self.name = railway, railway.world, name
-        self.turns = Turns(railway.sql, SETTINGS, lambda _: None)  # type: ignore[arg-type]
+        outside = SimulatedOutside(self.world, railway.redis, railway.store)
+        self.state = ControlState(railway.sql, SETTINGS, outside)  # type: ignore[arg-type]
+        self.state._writing = Lock()  # type: ignore[assignment]
         self.is_dead = self.is_frozen = False
         self.ear = Ear(self.world.clock)
         self._was_deaf_at = self.world.clock
@@ -93,7 +104,7 @@ class Control:
             turn.close()
 
     def poke(self) -> None:
-        self.turns.poked.set()
+        self.state.poked.set()
         self.world.after(0.02, self._step, "decide", True)
 
     def _step(self, turn: str, is_extra: bool = False) -> None:
@@ -106,19 +117,17 @@ class Control:
         self.railway.books.ear = self.ear
         if turn == "rescue" and turn not in self._running:
             self.ear.since = self._was_deaf_at
-        coroutine = self._running.pop(turn, None) or getattr(self.turns, turn)()
+        coroutine = self._running.pop(turn, None) or RUN[turn](self.state)
         try:
             coroutine.send(None)
         except StopIteration:
-            if turn == "read_inbox" and self.turns.poked.is_set():
+            if turn == "read_inbox" and self.state.poked.is_set():
                 self.world.after(0.02, self._step, "decide", True)
         except Unavailable:
-            self.turns.sql_is_away()
+            self.state.database_is_unreachable()
             self._was_deaf_at = self.world.clock
-        except AWAY:
-            # As service.control.process has it.
+        except UNREACHABLE:
             if turn == "read_inbox":
-                self.turns.redis_is_away()
                 self._was_deaf_at = self.world.clock
         else:
             self._running[turn] = coroutine
@@ -128,67 +137,25 @@ class Control:
             self.world.after(pause * self.world.between(0.8, 1.2), self._step, turn)
 
 
-class Loop:
-    async def run_in_executor(self, _thread: object, fn: Callable[..., Any], *args: Any) -> Any:
-        return fn(*args)
-
-
-@asynccontextmanager
-async def _timeout(_seconds: float) -> AsyncIterator[None]:
-    yield
-
-
 def _is_a_bug(text: str, *_: object, **__: object) -> None:
     """Control logs what it did not expect, and goes on. Here nothing is unexpected."""
     raise
 
 
 @contextmanager
-def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[None]:
-    """What control and workers see: simulated time, Redis and loop; buffers so small that they matter."""
-    clock = SimpleNamespace(monotonic=lambda: world.clock)
-
-    async def to_thread(fn: Callable[..., Any], *args: Any) -> Any:
-        await world.breathe()
-        done = fn(*args)
-        await world.breathe()
-        return done
-
-    loop = SimpleNamespace(
-        Lock=Lock,
-        Event=Event,
-        timeout=_timeout,
-        get_running_loop=Loop,
-        TimeoutError=asyncio.TimeoutError,
-        to_thread=to_thread,
-    )
-    turns: dict[str, Any] = {
-        "time": clock,
-        "now_ms": world.now_ms,
-        "asyncio": loop,
-        "Redis": SimpleNamespace(from_url=lambda *_, **__: AsyncLine(redis)),
-        "Bell": lambda _url: Bell(redis),
-        "ThreadPoolExecutor": lambda *_, **__: SimpleNamespace(submit=lambda *_: None),
-        "MAX_MESSAGES": 6,
-        "MAX_ENTRIES": 4,
-    }
-    upkeep: dict[str, Any] = {
-        "time": clock,
-        "now_ms": world.now_ms,
-        "asyncio": loop,
-        "Remover": lambda: SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0),
-    }
-    control = {
-        "time": clock,
+def in_place_of_reality(world: World) -> Iterator[None]:
+    """Simulated time for workers, and buffers so small that their limits are reached."""
+    link = {
+        "time": SimpleNamespace(monotonic=lambda: world.clock),
         "BATCH_EVENTS": 4,
         "WINDOW_EVENTS": 12,
         "SILENCE_SECONDS": 3.0,
         "LONGEST_SILENCE_SECONDS": 8.0,
     }
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(service.control.turns, **turns))
-        stack.enter_context(patch.multiple(service.control.cleanup, **upkeep))
-        stack.enter_context(patch.object(service.control.turns.log, "exception", _is_a_bug))
-        stack.enter_context(patch.multiple(worker.attempt.control_link, **control))
+        stack.enter_context(patch.object(service.control.inbox, "MAX_MESSAGES", 6))
+        stack.enter_context(patch.object(service.control.ingest, "MAX_ENTRIES", 4))
+        stack.enter_context(patch.object(logging.getLogger("footplate.control"), "exception", _is_a_bug))
+        stack.enter_context(patch.multiple(worker.attempt.control_link, **link))
         stack.enter_context(patch.multiple(worker.attempt.journal, INDEX_EVERY=4, FORGET_BYTES=600))
         yield

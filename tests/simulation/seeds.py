@@ -35,7 +35,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
         world = World(seed, weather_of(seed, without), Path(folder))
         railway = Railway(world, ground)
         ran = Ran(world, railway)
-        with in_place_of_reality(world, railway.redis, railway.store), _silence():
+        with in_place_of_reality(world), _silence():
             try:
                 railway.open()
                 Adversary(railway, CHAOS_SECONDS)

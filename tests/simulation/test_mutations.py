@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +12,9 @@ import pytest
 from sqlalchemy import update
 
 from footplate.contract.lifecycle import Desired
-from service.control.turns import Turns
+from service.control import ingest as ingest_duty
+from service.control import rescue as rescue_duty
+from service.control.state import ControlState
 from service.events import ingest as ingesting
 from service.events.entries import Read
 from service.events.ingest import Ingested
@@ -91,14 +94,15 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
 
 @off("hears that")
 def events_are_acknowledged_before_the_commit() -> Off:
-    store = Turns._store
+    store = ingest_duty._store
 
-    async def hasty(self: Turns, read: Read, now: int) -> list[Ingested]:
-        marks = {(one.job, one.attempt, one.source): one.events[-1].seq for one in read.batches if one.events}
-        await self._acknowledge([b"0-0"], [Ingested(watermarks=marks)])
-        return await store(self, read, now)
+    async def hasty(state: ControlState, read: Read, now: int) -> list[Ingested]:
+        batches = [batch for batch in read.batches if batch.events]
+        marks = {(batch.job, batch.attempt, batch.source): batch.events[-1].seq for batch in batches}
+        await ingest_duty._acknowledge(state, [b"0-0"], [Ingested(watermarks=marks)])
+        return await store(state, read, now)
 
-    return [patch.object(Turns, "_store", hasty)]
+    return [patch.object(ingest_duty, "_store", hasty)]
 
 
 @off("is called silent")
@@ -146,9 +150,7 @@ def a_key_is_not_remembered() -> Off:
 
 @off("not quiet")
 def nobody_is_rescued() -> Off:
-    async def rescue(self: Turns) -> None: ...
-
-    return [patch.object(Turns, "rescue", rescue)]
+    return [patch.object(rescue_duty, "operation", SimpleNamespace(rescue=lambda *_: rescue.Rescued()))]
 
 
 @off("not quiet")

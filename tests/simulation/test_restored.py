@@ -33,7 +33,7 @@ class Story:
     def run(self) -> tuple[int, int]:
         """The watermarks of the first job at the backup and at its end."""
         railway, books = self.railway, self.railway.books
-        reality = in_place_of_reality(self.world, railway.redis, railway.store)
+        reality = in_place_of_reality(self.world)
         with reality, patch.object(worker.attempt.journal, "FORGET_BYTES", self.forget_bytes):
             railway.open()
             self.world.run(until=15)

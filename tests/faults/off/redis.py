@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
-@switch("a lost bell rings again", module="service.control.turns")
-def ring_once(turns: ModuleType) -> None:
-    """Rings a bell once, also after a new epoch, and for attempts that nobody claims."""
-
-    async def look_away(self: Any) -> None: ...
-
-    turns.Turns.watch_epoch = look_away
-    turns.dispatch.due = lambda rows, *_: [row for row in rows if row.rung_at is None]
+@switch("a lost bell rings again", module="service.control.dispatch")
+def ring_once(dispatch: ModuleType) -> None:
+    """Rings no bell again, neither for a new epoch nor for an attempt that nobody claims."""
+    dispatch._due = lambda _state, rows, _clock: [row for row in rows if row.rung_at is None]
 
 
 @switch("what is not acknowledged is sent again", module="worker.attempt.control_link")
@@ -41,31 +38,32 @@ def store_whatever_comes(ingest: ModuleType) -> None:
     ingest._Ledger.take = eager
 
 
-@switch("nobody is silent while Redis carries nothing", module="service.control.turns")
-def blame_the_workers(turns: ModuleType) -> None:
+@switch("nobody is silent while Redis carries nothing", module="service.control.state")
+def blame_the_workers(control: ModuleType) -> None:
     """Leases run on, whatever Redis does."""
 
     def always_fine(self: Any, **_: Any) -> None:
-        self.redis_ok, self._redis_heard_at = True, math.inf
+        self.redis_ok, self.memory.redis_answered_at = True, math.inf
 
-    turns.Turns._redis_answered = always_fine
-    turns.Turns.redis_is_away = lambda self: None
-    turns.ResponseError = ZeroDivisionError
+    control.ControlState.redis_answered = always_fine
+    control.ControlState.redis_is_unreachable = control.ControlState.redis_refuses_writes = lambda self: None
 
 
-@switch("a stop is told until it is heard", module="service.control.turns")
-def tell_a_stop_once(turns: ModuleType) -> None:
-    """Pushed when it is decided, whether or not there is a Redis, and in no answer to a beat."""
+@switch("a stop is told until it is heard", module="service.control.push")
+def tell_a_stop_once(push: ModuleType) -> None:
+    """Pushes a stop when it is decided, whether or not Redis answers, and repeats it in no reply to a heartbeat."""
+    from service.control.state import UNREACHABLE
     from service.jobs import inbox
 
-    answered, ring = inbox.attempt_beat, turns.Turns.ring
+    answered = inbox.attempt_beat
 
-    async def push_and_ring(self: Any) -> None:
-        words = await self._db.read(lambda conn: turns.words(conn, self._stop_left()))
-        fresh, self._told = [words[key] for key in words.keys() - self._told], set(words)
-        with turns.suppress(*turns.AWAY):
-            await self._send([(turns.keys.reply(reply.claim), reply) for reply in fresh])
-        await ring(self)
+    async def push_once(state: Any) -> None:
+        stop_left = state.stop_left()
+        replies = await state.db.read(lambda conn: push.words(conn, stop_left))
+        unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
+        state.memory.pushed = set(replies)
+        with suppress(*UNREACHABLE):
+            await state.send([(push.keys.reply(reply.claim), reply) for reply in unsent])
 
-    turns.Turns.ring = push_and_ring
+    push.push = push_once
     inbox.attempt_beat = lambda *asked: answered(*asked).model_copy(update={"stop": None})

@@ -796,7 +796,7 @@ async def test_control_sends_by_itself(api: Api, receiver: Receiver) -> None:
 
     await until_async(lambda: receiver.got, within=30, what="control tells the webhook")
     await until_async(
-        lambda: control.counts and control._turns.numbers()["webhooks_delivered"], within=30, what="it is noted"
+        lambda: control.counts and control._state.numbers()["webhooks_delivered"], within=30, what="it is noted"
     )
 
     assert receiver.got[0].told["data"]["job"] == job

@@ -1,0 +1,102 @@
+"""Reads claims and heartbeats from the inbox in Redis, and replies to their senders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from footplate.contract import keys
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import Unavailable
+from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, NodeBeat
+from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain
+from service.jobs.inbox import Heard, answer
+
+log = logging.getLogger("footplate.control")
+
+MAX_MESSAGES = 500
+"""Messages that one transaction answers."""
+
+Received = Claim | AttemptBeat | NodeBeat
+
+
+async def read_inbox(state: ControlState) -> None:
+    """Answers what is in the inbox, after one transaction. A sender repeats a message that gets no reply."""
+    try:
+        messages = await _take(state)
+        now, clock = state.outside.now_ms(), state.outside.clock()
+        for heard in await _answer(state, messages, now):
+            if any(isinstance(message, AttemptBeat) for message in messages):
+                reached(Moment.AFTER_BEAT_COMMITS)
+            if heard.granted:
+                reached(Moment.AFTER_GRANT_COMMITS)
+            for key, number in heard.alive:
+                state.memory.timers.heard(key, number, clock)
+            _count(state, heard)
+            state.announce(heard.jobs)
+            if heard.has_new_room or heard.lost or heard.told_to_stop:
+                state.place_again()
+            await state.send(heard.replies)
+            if heard.granted:
+                reached(Moment.AFTER_GRANT_TOLD)
+    except UNREACHABLE:
+        # Leases depend on the inbox alone, so only this duty decides whether Redis works.
+        state.redis_is_unreachable()
+        raise
+
+
+async def _take(state: ControlState) -> list[Received]:
+    """Waits for a message, and takes others that are there. Returns [] if none came."""
+    redis, asked_at = state.outside.redis, state.outside.clock()
+    first = await redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
+    state.redis_answered(after=state.outside.clock() - asked_at)
+    if first is None:
+        return []
+    more = await redis.lpop(keys.INBOX, MAX_MESSAGES)
+    return [message for raw in (first[1], *(more or ())) if (message := _parsed(state, raw))]
+
+
+def _parsed(state: ControlState, raw: bytes) -> Received | None:
+    try:
+        return TO_CONTROL.validate_json(raw)
+    except ValidationError as error:
+        state.counts.events_dead += 1
+        log.warning("dropped an invalid message from the inbox: %s", str(error).partition("\n")[0])
+        return None
+
+
+async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[Heard]:
+    """Answers all messages in one transaction.
+
+    If that fails, each message gets its own, so that one bad message costs no other sender its lease.
+    """
+    if not messages:
+        return []
+    try:
+        left = state.stop_left()
+        return [await state.write(lambda conn: answer(conn, messages, now, state.settings, left))]
+    except (Unavailable, LockUncertain, *UNREACHABLE):
+        raise
+    except Exception:
+        log.exception("a message cannot be answered")
+        if len(messages) == 1:
+            state.counts.events_dead += 1
+            return []
+    return [heard for message in messages for heard in await _answer(state, [message], now)]
+
+
+def _count(state: ControlState, heard: Heard) -> None:
+    counts, memory = state.counts, state.memory
+    counts.claims_granted += heard.granted
+    counts.claims_denied += heard.denied
+    counts.beats += heard.beats
+    counts.stale_refused += heard.superseded
+    counts.attempts_lost += heard.lost
+    counts.retries.update(heard.retries)
+    counts.jobs_failed.update(heard.failures)
+    memory.depths.update(heard.depths)
+    counts.journal_depth = memory.depths.total()
+    memory.unreadable.update(heard.unreadable)
+    counts.journals_unreadable = memory.unreadable.total()

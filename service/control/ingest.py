@@ -1,0 +1,123 @@
+"""Moves events from Redis to SQL, and acknowledges them afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from footplate.contract import keys
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import Unavailable
+from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain, push_reply
+from service.events import ingest as operation
+from service.events.entries import Read, apart, as_gap, read_entries
+from service.events.ingest import Ingested
+from service.store.times import text_of
+
+log = logging.getLogger("footplate.control")
+
+MAX_ENTRIES = 64
+"""Entries that one transaction stores. Each entry holds many events."""
+WATERMARK_SECONDS = 24 * 3600
+
+
+async def ingest(state: ControlState) -> None:
+    """Reads the stream from its beginning, because committed entries are deleted from it."""
+    answer = await state.outside.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
+    entries = _entries(answer)
+    if not entries:
+        state.oldest_unread_ms = None
+        return
+    now = state.outside.now_ms()
+    state.oldest_unread_ms = int(entries[0][0].partition(b"-")[0])
+    transactions = await _store(state, read_entries([fields.get(b"batch") for _, fields in entries], text_of(now)), now)
+    reached(Moment.AFTER_INGEST_COMMITS)
+    has_closed = any(ingested.closed for ingested in transactions)
+    if has_closed:
+        reached(Moment.AFTER_CLOSE_COMMITS)
+    # Watchers are woken before the acknowledgement, because that needs Redis and can fail.
+    for ingested in transactions:
+        state.announce(ingested.jobs)
+        _count(state, ingested)
+    if has_closed:
+        state.place_again()
+    await _acknowledge(state, [entry_id for entry_id, _ in entries], transactions)
+    reached(Moment.AFTER_ACKNOWLEDGE)
+
+
+async def _store(state: ControlState, read: Read, now: int) -> list[Ingested]:
+    """Stores everything in one transaction. If that fails, each event gets its own, so that only a bad one is lost."""
+    try:
+        return [await _commit(state, read, now)]
+    except (Unavailable, LockUncertain, *UNREACHABLE):
+        raise
+    except Exception:
+        log.exception("events could not be stored together, and are stored one by one")
+    return [ingested for event in apart(read) for ingested in await _store_alone(state, event, now)]
+
+
+async def _store_alone(state: ControlState, event: Read, now: int) -> list[Ingested]:
+    """Stores one event, or a gap in its place if it cannot be stored."""
+    try:
+        return [await _commit(state, event, now)]
+    except (Unavailable, LockUncertain, *UNREACHABLE):
+        raise
+    except Exception as error:
+        if not event.batches:
+            log.exception("a dead event could not be stored either")
+            return []
+        why = f"it cannot be stored: {error}"
+    try:
+        return [await _commit(state, as_gap(event, why, text_of(now)), now)]
+    except (Unavailable, LockUncertain, *UNREACHABLE):
+        raise
+    except Exception:
+        log.exception("an event of %s delays the later events of this job", event.batches[0].job)
+        return []
+
+
+async def _commit(state: ControlState, read: Read, now: int) -> Ingested:
+    settings = state.settings
+    backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
+    return await state.write(
+        lambda conn: operation.ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
+    )
+
+
+async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[Ingested]) -> None:
+    """Publishes the watermarks, replies to attempts that ended, and deletes the entries from the stream."""
+    async with state.outside.redis.pipeline(transaction=False) as pipeline:
+        for ingested in transactions:
+            for (job, attempt, source), watermark in ingested.watermarks.items():
+                pipeline.set(keys.watermark(job, attempt, source), watermark, ex=WATERMARK_SECONDS)
+            for claim, reply in ingested.replies.items():
+                push_reply(pipeline, keys.reply(claim), reply)
+        pipeline.xdel(keys.EVENTS, *entry_ids)
+        await pipeline.execute()
+
+
+def _count(state: ControlState, ingested: Ingested) -> None:
+    counts = state.counts
+    counts.events_stored += ingested.stored
+    counts.events_duplicate += ingested.duplicate
+    counts.events_ahead += ingested.ahead
+    counts.events_late += ingested.late
+    counts.events_dead += ingested.dead
+    counts.stale_refused += ingested.stale
+    counts.attempts_closed += ingested.closed
+    counts.gaps_declared += ingested.gaps
+    counts.checkpoints_refused += ingested.refused
+    counts.retries.update(ingested.retries)
+    counts.jobs_failed.update(ingested.failures)
+
+
+def _entries(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """Returns the stream's entries from an answer in either version of Redis's protocol."""
+    if not answer:
+        return []
+    if isinstance(answer, dict):
+        chunks = next(iter(answer.values()))
+        return [entry for chunk in chunks for entry in (chunk if isinstance(chunk, list) else [chunk])]
+    return list(answer[0][1])

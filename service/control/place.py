@@ -1,0 +1,39 @@
+"""Places queued jobs on nodes with free slots."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from footplate.contract.crash_points import Moment, reached
+from service.control.state import ControlState
+from service.jobs.place import look, start
+from service.store import queue
+
+PLAN_AGAIN_SECONDS = 5.0
+"""The longest time between two plans, even if nothing seems to have changed."""
+STARTED_AT_ONCE = 32
+"""Jobs that one transaction starts. Few, because requests wait for it."""
+
+
+async def place(state: ControlState) -> None:
+    """Plans in a read, which delays no request, and then writes the plan in small transactions."""
+    memory, now, clock = state.memory, state.outside.now_ms(), state.outside.clock()
+    while await state.db.read(lambda conn: queue.has_due(conn, now)):
+        await state.write(lambda conn: queue.release(conn, now))
+    must_plan = memory.room_changed or clock - memory.placed_at > PLAN_AGAIN_SECONDS
+    glimpse, memory.glimpse = None if must_plan else memory.glimpse, None
+    memory.room_changed = False
+    plan = await state.db.read(lambda conn: look(conn, unless=glimpse))
+    if plan.is_news:
+        memory.placed_at = clock
+        for first in range(0, len(plan.placements), STARTED_AT_ONCE):
+            placements = plan.placements[first : first + STARTED_AT_ONCE]
+            started = await state.write(partial(start, placements=placements, now=now))
+            if started:
+                reached(Moment.AFTER_PLACE_COMMITS)
+            state.counts.attempts_placed += len(started)
+            state.announce(started)
+        if plan.changed or plan.gone:
+            await state.write(lambda conn: queue.explain(conn, plan.changed, plan.gone))
+    if not plan.placements:
+        memory.glimpse = plan.glimpse

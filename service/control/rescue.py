@@ -1,0 +1,36 @@
+"""Gives up attempts and nodes whose lease or deadline is over."""
+
+from __future__ import annotations
+
+import logging
+
+from footplate.contract.crash_points import Moment, reached
+from service.control.state import STALE_SECONDS, ControlState
+from service.jobs import rescue as operation
+
+log = logging.getLogger("footplate.control")
+
+RESCUE_SECONDS = 1.0
+
+
+async def rescue(state: ControlState) -> None:
+    """Gives up what is over, unless heartbeats may be waiting unread because control or Redis was frozen."""
+    memory, settings = state.memory, state.settings
+    clock, now = state.outside.clock(), state.outside.now_ms()
+    if clock - memory.rescued_at > max(settings.lease_seconds / 3, 5 * RESCUE_SECONDS):
+        # This process was frozen or starved.
+        memory.timers.restart_all(clock)
+    memory.rescued_at = clock
+    if not state.redis_ok or clock - memory.redis_answered_at > STALE_SECONDS:
+        return
+    rescued = await state.write(lambda conn: operation.rescue(conn, memory.timers, clock, now, settings))
+    if rescued.jobs:
+        reached(Moment.AFTER_RESCUE_COMMITS)
+    state.counts.attempts_lost += rescued.lost
+    state.counts.retries.update(rescued.retries)
+    state.counts.jobs_failed.update(rescued.failures)
+    for node in rescued.nodes_lost:
+        log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
+    if rescued.jobs or rescued.told_to_stop:
+        state.announce(rescued.jobs)
+        state.place_again()

@@ -1,0 +1,221 @@
+"""The state that the duties of control share. SQL holds everything that must survive a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from sqlalchemy import Connection
+
+from footplate.contract import keys
+from footplate.contract.ids import JobId
+from footplate.contract.messages import Message
+from footplate.contract.outbound import Allowed
+from service.control.counters import Counts, Depths
+from service.jobs.beat import StopLeft
+from service.jobs.dispatch import Bell, ring_all
+from service.jobs.place import Glimpse
+from service.jobs.remove_folders import Remover
+from service.jobs.rescue import Timers, stop_left
+from service.settings import ServiceSettings
+from service.store.database import Database, Write
+from service.store.queue import BellRow
+from service.store.times import now_ms
+from service.webhooks.deliver import Courier
+
+T = TypeVar("T")
+
+BLOCK_SECONDS = 1
+"""The longest time that a read of Redis may block. A limit above the socket timeout would make every idle read fail."""
+SOCKET_SECONDS = 5
+STALE_SECONDS = 1.5
+"""A Redis that has not answered for this long may be frozen. No lease runs out then."""
+UNREACHABLE = (RedisError, OSError, asyncio.TimeoutError)
+"""The errors of a Redis or a file system that does not answer."""
+
+
+class LockUncertain(Exception):
+    """The lock was not checked for a while, so another control process may have taken over."""
+
+
+class Outside:
+    """Redis, the bell, clocks and threads, which are all that duties use besides SQL. The simulation replaces them."""
+
+    clock = staticmethod(time.monotonic)
+    now_ms = staticmethod(now_ms)
+
+    def __init__(self, redis_url: str) -> None:
+        self.redis: Redis = Redis.from_url(
+            redis_url,
+            socket_timeout=SOCKET_SECONDS,
+            socket_connect_timeout=2,
+            # The loop is the only retry. redis-py's own would send a command several times into a Redis that stalls.
+            retry=Retry(NoBackoff(), 0),
+        )
+        self.remover = Remover()
+        self._bell = Bell(redis_url)
+        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="bell")
+
+    async def in_thread(self, fn: Callable[..., T], *args: Any) -> T:
+        """Runs a function that blocks, in a thread."""
+        return await asyncio.to_thread(fn, *args)
+
+    def warm_up(self) -> None:
+        """Connects the bell in its thread, so that the first job does not wait for the connection."""
+
+        def warm() -> None:
+            with suppress(Exception):
+                self._bell.warm()
+
+        self._bell_thread.submit(warm)
+
+    async def ring(self, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
+        """Rings until one fails. Returns the rows that rang, and the error."""
+        return await asyncio.get_running_loop().run_in_executor(self._bell_thread, ring_all, self._bell, rows)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Returns once the event is set or the time is over."""
+        with suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
+
+    async def close(self) -> None:
+        """Closes the connections, and waits for a bell that is being rung."""
+        await asyncio.to_thread(self._bell_thread.shutdown)
+        self._bell.close()
+        with suppress(*UNREACHABLE):
+            await self.redis.aclose()
+
+
+@dataclass(slots=True)
+class Memory:
+    """The facts that control remembers while it holds the lock.
+
+    An empty memory gives every lease its full time, rings every bell again and plans every placement again.
+    """
+
+    timers: Timers = field(default_factory=Timers)
+    ring_everything: bool = True
+    room_changed: bool = True
+    """Nodes may have free slots that the last plan did not know."""
+    glimpse: Glimpse | None = None
+    """The state of queue and nodes at the last placement, if it found nothing to start."""
+    placed_at: float = 0.0
+    rescued_at: float = 0.0
+    redis_answered_at: float = 0.0
+    pushed: set[tuple[str, int]] = field(default_factory=set)
+    """The stops and commands that were pushed to their attempts."""
+    depths: Depths = field(default_factory=Depths)
+    unreadable: Depths = field(default_factory=Depths)
+
+
+class ControlState:
+    """The database, the outside world, the counters and the memory that all duties work on."""
+
+    def __init__(
+        self,
+        db: Database,
+        settings: ServiceSettings,
+        outside: Outside,
+        on_events: Callable[[Collection[JobId]], None] = lambda _: None,
+        is_alone: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_alone` returns at once. It says whether no other control process can hold the lock."""
+        self.db, self.settings, self.outside = db, settings, outside
+        self._on_events, self._is_alone = on_events, is_alone
+        self.counts, self.memory = Counts(), Memory()
+        self.redis_ok = False
+        self.oldest_unread_ms: int | None = None
+        """The time at which the oldest event that SQL does not have was put into Redis."""
+        self.poked = asyncio.Event()
+        self.courier = Courier(db.read, self.write, Allowed.of(settings.webhooks_allow))
+        self._writing = asyncio.Lock()
+
+    def begin(self) -> None:
+        """Forgets everything, because another control process may have worked meanwhile."""
+        self.memory = Memory()
+        self.outside.warm_up()
+
+    def numbers(self) -> dict[str, int]:
+        """Returns all counters, and how late ingest is now."""
+        counts, waits_since = self.counts, self.oldest_unread_ms
+        counts.webhooks_delivered, counts.webhooks_failed = self.courier.delivered, self.courier.failed
+        counts.ingest_lag_ms = 0 if waits_since is None else max(0, self.outside.now_ms() - waits_since)
+        return counts.numbers()
+
+    async def write(self, fn: Write[T]) -> T:
+        """Runs one transaction. Two at once could deadlock, because each locks many jobs in its own order."""
+
+        def write(conn: Connection) -> T:
+            if not self._is_alone():
+                raise LockUncertain("the lock was not checked for a while")
+            return fn(conn)
+
+        async with self._writing:
+            return await self.db.write(write)
+
+    async def send(self, replies: Sequence[tuple[str, Message]]) -> None:
+        """Pushes each reply to its list in Redis."""
+        if not replies:
+            return
+        async with self.outside.redis.pipeline(transaction=False) as pipeline:
+            for key, message in replies:
+                push_reply(pipeline, key, message)
+            await pipeline.execute()
+
+    def announce(self, job_ids: Iterable[JobId]) -> None:
+        """Wakes whoever watches these jobs."""
+        if changed := set(job_ids):
+            self._on_events(changed)
+
+    def place_again(self) -> None:
+        """Makes `decide` run at once, with a new plan."""
+        self.memory.room_changed = True
+        self.poked.set()
+
+    def stop_left(self) -> StopLeft:
+        """Returns a function that computes how many seconds a stopping job has left."""
+        return partial(stop_left, timers=self.memory.timers, clock=self.outside.clock(), settings=self.settings)
+
+    # ── Outages: heartbeats that could not be read are not missing ─────────────────────────────────────────────────
+
+    def renew_leases(self) -> None:
+        """Gives every lease its full time again."""
+        self.memory.timers.restart_all(self.outside.clock())
+
+    def database_is_unreachable(self) -> None:
+        """Counts an outage of the database, during which heartbeats wait unread."""
+        self.counts.database_outages += 1
+        self.renew_leases()
+
+    def redis_is_unreachable(self) -> None:
+        """Counts the start of an outage of Redis."""
+        self.counts.redis_outages += self.redis_ok
+        self.redis_ok = False
+
+    def redis_answered(self, after: float) -> None:
+        """Records that Redis answered a blocking read after this many seconds."""
+        self.memory.redis_answered_at = self.outside.clock()
+        if not self.redis_ok or after > STALE_SECONDS:
+            self.renew_leases()
+        self.redis_ok = True
+
+    def redis_refuses_writes(self) -> None:
+        """Renews leases while Redis is full or a replica, because workers cannot send heartbeats."""
+        self.renew_leases()
+
+
+def push_reply(pipeline: Any, key: str, message: Message) -> None:
+    """Adds a reply to a pipeline. The list expires, because its reader may be dead."""
+    pipeline.rpush(key, message.model_dump_json())
+    pipeline.expire(key, keys.REPLY_TTL_SECONDS)
