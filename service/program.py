@@ -38,7 +38,8 @@ from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
 from service.store.database import Database
-from service.tracing.enabled import Untraced, begin
+from service.tracing import begin
+from service.tracing.enabled import Untraced
 from service.webhooks.subscribed import Listening
 
 log = logging.getLogger("footplate")

@@ -29,7 +29,6 @@ from opentelemetry.util.types import AttributeValue
 
 from footplate.contract.events import DoneData, Ending, Kind
 from footplate.contract.messages import Grant
-from worker.tracing import Untraced
 
 LAST_SECONDS = 3.0
 """How long what is left may take to be sent, at the end of a node: Celery waits no longer for its pool."""
@@ -54,7 +53,7 @@ class Sender:
         ending.join(LAST_SECONDS)
 
 
-class AttemptSpans(Untraced):
+class AttemptSpans:
     def __init__(self, tracer: Tracer, grant: Grant, node: str, since: int) -> None:
         self._tracer = tracer
         about: dict[str, AttributeValue] = {

@@ -1,7 +1,7 @@
-"""Whether this node sends traces, and what a supervisor tells them of its attempt.
+"""Traces of a node's attempts.
 
-What sends is imported only where OpenTelemetry's own variables ask for it, and never by training: it does not even
-inherit them, for a collector's key may be among them.
+OpenTelemetry's SDK is imported only if its variables ask for traces, and never by training. Training does not inherit
+the variables, because a key of the collector may be among them.
 """
 
 from __future__ import annotations
@@ -17,43 +17,47 @@ from footplate.contract.messages import Grant
 from footplate.contract.tracing import asked
 
 if TYPE_CHECKING:
-    from worker.spans import Sender
+    from worker.spans import AttemptSpans, Sender
 
 log = logging.getLogger("footplate.traces")
 
 
 class Untraced:
-    """Told the same, and keeps nothing of it."""
+    """The spans of an attempt without a trace, which are discarded."""
 
     def begins(self, phase: str) -> None:
-        """What came before has ended."""
+        """Ends the span of the last phase, and begins one for this phase."""
 
     def heard(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Training said this."""
+        """Adds training's events to the spans."""
 
     def ends(self, done: DoneData) -> None:
-        """What is left is to hand everything over."""
+        """Records the outcome, and begins the phase in which the last events are delivered."""
 
     def close(self) -> None: ...
 
 
+if TYPE_CHECKING:
+    Spans = Untraced | AttemptSpans
+
+
 class Traces:
-    """Of one process. Made in the parent, which sends nothing: a thread would not survive the forks of its pool."""
+    """The traces of one process. The parent sends nothing, because a sending thread would not survive its forks."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        found = asked(environ)
+        settings = asked(environ)
         self._sender: Sender | None = None
-        self._is_on = found.is_on
-        if found.wrong:
-            log.warning("%s", found.wrong)
-        if found.is_on:
-            # Once, for all that are forked from here.
+        self._is_on = settings.is_on
+        if settings.wrong:
+            log.warning("%s", settings.wrong)
+        if settings.is_on:
+            # Imported once, for all processes that are forked from this one.
             import worker.spans  # noqa: F401
 
             log.info("traces are sent, as OTEL_* says")
 
-    def of(self, grant: Grant, node: str, since: int) -> Untraced:
-        """An attempt's, from the nanosecond in which its bell was heard."""
+    def of(self, grant: Grant, node: str, since: int) -> Spans:
+        """Returns the spans of an attempt. `since` is the nanosecond in which its bell rang."""
         if not self._is_on or grant.traceparent is None:
             return Untraced()
         from worker.spans import AttemptSpans, Sender
@@ -62,7 +66,7 @@ class Traces:
         return AttemptSpans(self._sender.tracer, grant, node, since)
 
     def close(self) -> None:
-        """Sends what is left, or leaves it."""
+        """Sends what is left, if the collector answers soon."""
         if self._sender is not None:
             self._sender.close()
 

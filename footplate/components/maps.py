@@ -7,11 +7,11 @@ stream are changed as they are read, and every map keeps the stream's position (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from footplate.components.hf_processors import require_tokenizer
-from footplate.components.rows import is_stream, mapped, require_rows
+from footplate.components.rows import Mapped, Row, is_stream, require_rows
 from footplate.contract.errors import NotBuildable
 
 Longest = Annotated[int | None, "The largest number of tokens; longer texts are cut. null uses the tokenizer's limit"]
@@ -199,3 +199,12 @@ def _tell(config: Any, names: list[str], known: dict[str, int]) -> None:
         )
     if config is not None and classes == len(names):
         config.id2label, config.label2id = dict(enumerate(names)), numbers
+
+
+def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
+    """Applies a change to rows when they are read: by number if they have numbers, else in their order."""
+    if not is_stream(rows):
+        return Mapped(rows, change)
+    from footplate.components.streams import MappedStream
+
+    return MappedStream(rows, change)

@@ -46,15 +46,6 @@ class Mapped:
         return where(self.rows, index)
 
 
-def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
-    """Changes rows by number, or one after the other if they are a stream."""
-    if not is_stream(rows):
-        return Mapped(rows, change)
-    from footplate.components.streams import MappedStream
-
-    return MappedStream(rows, change)
-
-
 def is_stream(rows: Any) -> bool:
     """Returns True for an iterable without numbers. An iterator is refused: nobody can read it twice."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)

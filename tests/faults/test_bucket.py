@@ -15,7 +15,7 @@ from tests.faults.off import turned_off
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from tests.worker.test_shipping import SCRIPT, Attempt, offer_of
-from worker.attempt.artifact_sync import Shipping, _is_as, _listed
+from worker.attempt.artifact_sync import ArtifactSync, _is_as, _listed
 
 Make = Callable[..., Attempt]
 
@@ -54,7 +54,7 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
         RemoteStore.put(store, file, path)
 
     monkeypatch.setattr(store, "put", put)
-    monkeypatch.setattr(Shipping, "_forget", lambda self, path: None)
+    monkeypatch.setattr(ArtifactSync, "_forget", lambda self, path: None)
     return asked
 
 

@@ -28,7 +28,7 @@ SENTENCES = {
         r"attempt \d+ on node-1 was lost: its supervisor died, as its node reported; the next attempt starts in",
         r"continues at step \d+",
     ],
-    "Redis is away": [r"Redis did not answer for \d+ s: what was said meanwhile waited on the node's disk"],
+    "Redis is away": [r"Redis did not answer for \d+ s: events were buffered on the node's disk"],
     "its newest checkpoint is torn": [
         r"attempt \d+ ended: the training process was killed",
         r"checkpoint-\d+.*(sha256|bytes|manifest)",

@@ -13,7 +13,7 @@ from pathlib import Path
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
 from worker.attempt import control_link
-from worker.attempt.control_link import Link
+from worker.attempt.control_link import ControlLink
 from worker.attempt.journal import Header, Journal
 from worker.redis_client import connect
 
@@ -26,7 +26,7 @@ def main(url: str, folder: Path) -> None:
         job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec={}, lease_seconds=4, beat_seconds=0.1
     )
     journal = Journal.create(folder, Header(grant.job, grant.attempt, grant.fence, grant.claim), 10)
-    link = Link(connect(url), grant, journal, os.eventfd(0, os.EFD_NONBLOCK))
+    link = ControlLink(connect(url), grant, journal, os.eventfd(0, os.EFD_NONBLOCK))
     link.start()
     while not (folder / "hang").exists():
         link.turned()

@@ -15,14 +15,14 @@ from footplate.contract.host.launch import Order
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.runtime import process_group
 from worker.attempt import address
-from worker.attempt.address import (
+from worker.attempt.rendezvous import (
+    address_text,
+    bound_socket,
+    can_reach,
     host_and_port,
     interface_of,
-    leads_there,
-    meeting_place,
     own_address,
     require_own,
-    said,
 )
 from worker.settings import WorkerSettings
 
@@ -35,14 +35,14 @@ def test_a_node_is_where_it_speaks_to_redis_from_unless_its_operator_says_otherw
 
 def test_an_address_that_is_not_of_this_machine_is_refused_with_what_would_work() -> None:
     require_own(WorkerSettings(node_address="127.0.0.1"))
-    with pytest.raises(SettingsError, match=r"FOOTPLATE_NODE_ADDRESS=203\.0\.113\.9 is no address of this machine"):
+    with pytest.raises(SettingsError, match=r"FOOTPLATE_NODE_ADDRESS=203\.0\.113\.9 is not an address of this machine"):
         require_own(WorkerSettings(node_address="203.0.113.9"))
 
 
 def test_a_place_to_meet_is_nobody_elses_and_opens_when_it_is_needed() -> None:
-    with meeting_place("127.0.0.1") as one, meeting_place("127.0.0.1") as other:
-        assert said(one) != said(other)
-        there = host_and_port(said(one))
+    with bound_socket("127.0.0.1") as one, bound_socket("127.0.0.1") as other:
+        assert address_text(one) != address_text(other)
+        there = host_and_port(address_text(one))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(there)
         one.listen()
@@ -50,8 +50,8 @@ def test_a_place_to_meet_is_nobody_elses_and_opens_when_it_is_needed() -> None:
 
 
 def test_an_address_that_went_away_keeps_no_node_from_working_alone() -> None:
-    with meeting_place("203.0.113.9") as place:
-        assert host_and_port(said(place))[0] == "127.0.0.1"
+    with bound_socket("203.0.113.9") as place:
+        assert host_and_port(address_text(place))[0] == "127.0.0.1"
 
 
 def test_both_kinds_of_addresses_are_read_as_they_are_written() -> None:
@@ -72,7 +72,7 @@ def test_both_kinds_of_addresses_are_read_as_they_are_written() -> None:
     ],
 )
 def test_a_loopback_address_leads_to_this_machine_alone(own: str, host: str, leads: bool) -> None:
-    assert leads_there(own, host) is leads
+    assert can_reach(own, host) is leads
 
 
 def test_the_interface_of_an_address_is_found_by_its_name() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from footplate.contract import keys
 from footplate.contract.ids import NodeId
 from tests.support.processes import REPOSITORY, clean_environment
-from worker.app import app, configuration, queue_of
+from worker.celery_app import app, configuration, queue_of
 from worker.settings import WorkerSettings
 
 

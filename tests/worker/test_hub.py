@@ -82,8 +82,8 @@ class Attempt:
 
     def ended(self) -> Attempt:
         until(lambda: self.hub.is_idle, within=60, what="it has fetched, or given up")
-        while not self.hub.told.empty():
-            self.notes.append(self.hub.told.get()["data"])
+        while not self.hub.events.empty():
+            self.notes.append(self.hub.events.get()["data"])
         return self
 
     @property
@@ -237,7 +237,7 @@ def test_a_hub_that_is_away_is_waited_for_and_then_another_attempt_may_try(
     commit = hub.push("models/me/tiny", FILES)
     hub.go_away()
     waits = attempt()
-    until(lambda: not waits.hub.told.empty(), within=60, what="it says that it waits")
+    until(lambda: not waits.hub.events.empty(), within=60, what="it says that it waits")
     hub.come_back()
     assert waits.commit == commit
     assert waits.notes[0]["code"] == "hub_unreachable"

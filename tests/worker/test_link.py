@@ -21,7 +21,7 @@ from tests.support.processes import REPOSITORY, Processes, until
 from tests.support.redis_server import RedisServer
 from tests.worker.hanging import HUNG_SECONDS
 from worker.attempt import control_link
-from worker.attempt.control_link import Link, Sender
+from worker.attempt.control_link import ControlLink, Sender
 from worker.attempt.journal import SUFFIX, Header, Journal
 from worker.node.heartbeat import KEEP_JOURNALS_SECONDS, Resender
 from worker.redis_client import connect
@@ -51,7 +51,7 @@ def test_a_link_that_hangs_in_a_frozen_redis_leaves_no_descriptor_open(
 ) -> None:
     before = descriptors()
     client, wake = connect(redis.url), os.eventfd(0, os.EFD_NONBLOCK)
-    link = Link(client, grant, journal, wake)
+    link = ControlLink(client, grant, journal, wake)
     link.start()
     until(lambda: client.llen(keys.INBOX), what="it has beaten")
     redis.freeze()

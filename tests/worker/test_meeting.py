@@ -8,8 +8,7 @@ import pytest
 
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from worker.attempt.address import host_and_port, meeting_place, said
-from worker.attempt.rendezvous import Meeting
+from worker.attempt.rendezvous import Rendezvous, address_text, bound_socket, host_and_port
 
 
 def grant(**more: object) -> Grant:
@@ -18,26 +17,26 @@ def grant(**more: object) -> Grant:
 
 
 def test_on_one_node_ranks_meet_on_loopback_at_a_port_of_their_own() -> None:
-    meeting = Meeting(grant(), None)
+    meeting = Rendezvous(grant(), None)
     assert meeting.is_open
     assert meeting.trouble("here") is None
 
-    with meeting.place() as place:
+    with meeting.address() as place:
         assert (place.host, place.interface) == ("127.0.0.1", None)
         socket.create_connection((place.host, place.port)).close()
 
 
 def test_the_first_of_several_nodes_is_met_where_its_claim_said_once_all_have_claimed() -> None:
-    with meeting_place("127.0.0.1") as claimed:
-        there = said(claimed)
-        meeting = Meeting(grant(nodes=2), claimed)
+    with bound_socket("127.0.0.1") as claimed:
+        there = address_text(claimed)
+        meeting = Rendezvous(grant(nodes=2), claimed)
         assert not meeting.is_open
-        meeting.hear(None)
+        meeting.open(None)
         assert not meeting.is_open
 
-        meeting.hear(there)
+        meeting.open(there)
         assert meeting.is_open
-        with meeting.place() as place:
+        with meeting.address() as place:
             assert (place.host, place.port) == host_and_port(there)
             assert place.interface == "lo"
             assert place.listening is claimed
@@ -48,24 +47,24 @@ def test_the_first_of_several_nodes_is_met_where_its_claim_said_once_all_have_cl
 
 
 def test_a_start_that_failed_may_be_tried_again_at_the_same_place() -> None:
-    with meeting_place("127.0.0.1") as claimed:
-        meeting = Meeting(grant(nodes=2, meets_at=said(claimed)), claimed)
-        with pytest.raises(ConnectionRefusedError), meeting.place():
+    with bound_socket("127.0.0.1") as claimed:
+        meeting = Rendezvous(grant(nodes=2, meets_at=address_text(claimed)), claimed)
+        with pytest.raises(ConnectionRefusedError), meeting.address():
             raise ConnectionRefusedError
-        with meeting.place() as place:
+        with meeting.address() as place:
             assert place.listening is claimed
 
 
 def test_the_ranks_of_the_other_nodes_come_there_with_no_socket_of_theirs() -> None:
-    with meeting_place("127.0.0.1") as claimed:
-        meeting = Meeting(grant(nodes=2, source=1, meets_at="127.0.0.1:29500"), claimed)
-        with meeting.place() as place:
+    with bound_socket("127.0.0.1") as claimed:
+        meeting = Rendezvous(grant(nodes=2, source=1, meets_at="127.0.0.1:29500"), claimed)
+        with meeting.address() as place:
             assert (place.host, place.port, place.listening) == ("127.0.0.1", 29500, None)
 
 
 def test_a_way_that_leads_nowhere_is_told_with_the_setting_that_would_help() -> None:
-    with meeting_place("127.0.0.1") as claimed:
-        verdict = Meeting(grant(nodes=2, source=1, meets_at="10.0.0.1:29500"), claimed).trouble("node-2")
+    with bound_socket("127.0.0.1") as claimed:
+        verdict = Rendezvous(grant(nodes=2, source=1, meets_at="10.0.0.1:29500"), claimed).trouble("node-2")
 
     assert verdict is not None
     assert (verdict.reason, verdict.error.code) == ("not_buildable", "unreachable_node")

@@ -28,7 +28,7 @@ from footplate.trainer import checkpoint as files
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from worker.attempt import artifact_sync
-from worker.attempt.artifact_sync import Shipping
+from worker.attempt.artifact_sync import ArtifactSync
 
 JSON = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Attempt:
             checkpoints=self.offers, lease_seconds=30, beat_seconds=2, source=source, nodes=nodes,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self.shipping = Shipping(store, grant, self.root, self.wake)
+        self.shipping = ArtifactSync(store, grant, self.root, self.wake)
         self.told: list[JSON] = []
 
     def save(self, step: int, content: str = "weights", best: JSON | None = None) -> JSON:
@@ -114,8 +114,8 @@ class Attempt:
         return self.heard()
 
     def heard(self) -> list[JSON]:
-        while not self.shipping.told.empty():
-            self.told.append(self.shipping.told.get())
+        while not self.shipping.events.empty():
+            self.told.append(self.shipping.events.get())
         return self.told
 
     def hears(self, code: str) -> bool:
@@ -246,7 +246,7 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
         store.remove_file(f"{place}/{NAMES[0] if harm == 'missing' else 'manifest.json'}")
     second = attempt(2, offer_of(newer), offer_of(older))
     if not verifies:
-        monkeypatch.setattr(Shipping, "_is_got", lambda self, offer: True if _got_anyhow(self, offer) else None)
+        monkeypatch.setattr(ArtifactSync, "_is_got", lambda self, offer: True if _got_anyhow(self, offer) else None)
         with pytest.raises(NoValidCheckpoint):
             second.begins()
         return
@@ -260,7 +260,7 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
         assert NAMES[0] in said
 
 
-def _got_anyhow(self: Shipping, offer: CheckpointOffer) -> bool:
+def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
     """Whatever is found of the newest is taken for it."""
     for one in self._store.files(offer.path):
         self._get(f"{offer.path}/{one.path}")

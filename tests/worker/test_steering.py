@@ -72,7 +72,7 @@ class AskIn(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step - 1:
             for deed in self.deeds:
-                self.line.training.tell_deed(deed)
+                self.line.training.send_command(deed)
 
 
 def run(
@@ -150,9 +150,9 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
     steering = Steering(line.wire, line.fd, [])
-    line.training.tell_deed(Deed(no=1, save=True))
+    line.training.send_command(Deed(no=1, save=True))
     whole = line.training._deed_bytes
-    line.training.tell_deed(Deed(no=2, save=True))
+    line.training.send_command(Deed(no=2, save=True))
     line.training._stop_byte[NEWS_AT] = (whole + 5).to_bytes(8, "little")
 
     first = steering._hear()

@@ -35,7 +35,7 @@ from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDER as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.safe_paths import NOT_THERE, link_below
-from worker.attempt.output_files import Left, is_a_script
+from worker.attempt.output_files import AttemptOutputs, is_a_script
 
 log = logging.getLogger("footplate.worker")
 
@@ -47,14 +47,14 @@ _NAME = re.compile(r"checkpoint-\d+")
 Event = dict[str, Any]
 
 
-class Shipping:
+class ArtifactSync:
     """Of one attempt. Whoever owns it is woken when there is something in `told`, or when it is idle."""
 
     def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
         self._store, self._grant, self._root, self._wake = store, grant, root, wake
         self._files = AttemptFiles(root, grant.job, grant.attempt)
-        self._left = Left(store, grant, self._files)
-        self.told: SimpleQueue[Event] = SimpleQueue()
+        self._left = AttemptOutputs(store, grant, self._files)
+        self.events: SimpleQueue[Event] = SimpleQueue()
         """What may be heard of now."""
         self.failure: Exception | None = None
         """What asking again does not mend: this node's own disk, above all."""
@@ -116,7 +116,7 @@ class Shipping:
             self._ring()
 
     def _tell(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
-        self.told.put({"kind": kind, "at": now_text(), "step": step, "data": data})
+        self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})
         self._ring()
 
     def _ring(self) -> None:
@@ -258,7 +258,7 @@ class Shipping:
                 # Training has let go of it while the ones before were sent: a newer one is behind it.
                 self._let_go += deleted
             elif self._patiently(what, partial(self._send, aside, names, path)):
-                self.told.put({**event, "data": {**data, "deleted": [*self._let_go, *deleted]}})
+                self.events.put({**event, "data": {**data, "deleted": [*self._let_go, *deleted]}})
                 self._let_go = []
             else:
                 self._forget(path)

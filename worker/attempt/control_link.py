@@ -137,7 +137,7 @@ class Sender:
         return sum(size for _, size in self._sent_bytes) + sum(size for _, size in sizes or ()) >= WINDOW_BYTES
 
 
-class Link(threading.Thread):
+class ControlLink(threading.Thread):
     """Starts with the grant, ends with `close`. `replies` fills as control speaks; `wake` is told when it did."""
 
     def __init__(self, client: redis.Redis, grant: Grant, journal: Journal, wake: int) -> None:
@@ -146,8 +146,8 @@ class Link(threading.Thread):
         self.outages: SimpleQueue[float] = SimpleQueue()
         """For how many seconds Redis did not answer, once it does again."""
         self.is_hurried = False
-        self.deeds = max((deed.no for deed in grant.deeds), default=0)
-        """The newest that training was told of: its supervisor raises it, beats tell it."""
+        self.last_command = max((command.no for command in grant.deeds), default=0)
+        """The number of the newest command that training has. Heartbeats report this number."""
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
         self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -267,7 +267,7 @@ class Link(threading.Thread):
             source=grant.source,
             number=self._number,
             journaled=self._sender.journal.last,
-            deeds=self.deeds,
+            deeds=self.last_command,
         )
 
     def _look_at_the_supervisor(self) -> None:

@@ -22,7 +22,7 @@ from worker.attempt.training_processes import Training
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ExitFacts:
     """What a supervisor knows once nothing of training is left."""
 
     grant: Grant
@@ -40,38 +40,38 @@ class Seen:
     """By this machine's kernel, meanwhile."""
 
 
-def how_it_ended(seen: Seen) -> DoneData:
-    told, stop, failed = seen.training.told, seen.stop, seen.training.failed
-    if told is not None and told.ending is Ending.FINISHED and failed is None and not seen.is_left_behind:
+def exit_report(facts: ExitFacts) -> DoneData:
+    told, stop, failed = facts.training.report, facts.stop, facts.training.failed
+    if told is not None and told.ending is Ending.FINISHED and failed is None and not facts.is_left_behind:
         return told
-    if seen.verdict is not None:
-        return _failed(seen.verdict)
+    if facts.verdict is not None:
+        return _failed(facts.verdict)
     # Who is ended because of another node has ended by itself, where it failed before.
     by_itself = stop is not None and stop.because == "peer" and failed is not None
-    has_said_why = by_itself or (failed is not None and failed.told is not None)
+    has_said_why = by_itself or (failed is not None and failed.report is not None)
     if stop is not None and not has_said_why:
-        return _stopped(seen, stop, told.result if told else {})
-    if failed is not None and failed.told is not None:
-        return _by_rank(failed.told, seen.world).model_copy(update={"another_s": failed.is_another_s})
+        return _stopped(facts, stop, told.result if told else {})
+    if failed is not None and failed.report is not None:
+        return _by_rank(failed.report, facts.world).model_copy(update={"another_s": failed.is_another_s})
     if failed is None and told is not None and told.ending is Ending.STOPPED:
         # With the ranks of another node, which has heard of it first.
         return told
-    return _by_rank(_failed(_why_it_died(failed, seen.oom_kills)), seen.world)
+    return _by_rank(_failed(_why_it_died(failed, facts.oom_kills)), facts.world)
 
 
 def crashed(message: str) -> Verdict:
     return outcome.of_ours(AttemptError(message), Reason.CRASHED)
 
 
-def _stopped(seen: Seen, stop: Stop, result: dict[str, Any]) -> DoneData:
+def _stopped(facts: ExitFacts, stop: Stop, result: dict[str, Any]) -> DoneData:
     if stop.because == "time_limit":
-        return _failed(outcome.time_limit((seen.grant.spec.get("resources") or {}).get("time_limit")), result)
-    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=_obeyed(seen, stop), result=result)
+        return _failed(outcome.time_limit((facts.grant.spec.get("resources") or {}).get("time_limit")), result)
+    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=_obeyed(facts, stop), result=result)
 
 
-def _obeyed(seen: Seen, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
+def _obeyed(facts: ExitFacts, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
     """Of several nodes, the one that drains tells so: the others take new work."""
-    another_s = stop.because == "drain" and seen.grant.nodes > 1 and not seen.is_draining
+    another_s = stop.because == "drain" and facts.grant.nodes > 1 and not facts.is_draining
     return None if another_s or stop.because == "time_limit" else stop.because
 
 

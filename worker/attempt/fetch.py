@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from footplate.contract.files import is_url
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.hub import HubName, Kind, hub_name
 from footplate.contract.outbound import Allowed
+from worker.attempt.url_files import Failed, Here, Model, NotHad, Stores
 
 WHOLE: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
@@ -42,10 +43,6 @@ BESIDE = "*/*.safetensors"
 
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(frozen=True)
 
 
 class One(Model):
@@ -67,34 +64,12 @@ class Wanted(Model):
     stores_max_bytes: int = 0
 
 
-class Here(Model):
-    place: str
-    folder: str
-    files: int
-    bytes: int
-
-
-def part_of(stores: Path, pid: int) -> Path:
-    """Of a file by its URL, what has come so far."""
-    return stores / f".part-{pid}"
-
-
-class Failed(Model):
-    code: str
-    message: str
-    hint: str
-    is_away: bool = False
-    """Another try may do."""
-
-
 def main() -> None:
     wanted = Wanted.model_validate_json(sys.stdin.buffer.read())
     die_with_parent(wanted.parent)
     if wanted.is_read_by_all:
         os.umask(0o022)
     os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
-    from worker.attempt.url_files import NotHad, Stores
-
     stores = Stores(wanted.stores, Allowed.of(wanted.stores_allow), wanted.stores_max_bytes)
     one = wanted.all[0]
     try:

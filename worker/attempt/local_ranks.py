@@ -13,13 +13,13 @@ from footplate.contract.layout import attempt_folder
 from footplate.contract.messages import Grant
 from footplate.contract.strategies import needs_a_launcher
 from worker.attempt.build_folder import BuildFolder
-from worker.attempt.rendezvous import Place
+from worker.attempt.rendezvous import RendezvousAddress
 from worker.identity import Node
 from worker.settings import WorkerSettings
 from worker.user_range import Held, hold, lock_folder
 
 
-class Part:
+class LocalRanks:
     def __init__(self, settings: WorkerSettings, node: Node, grant: Grant) -> None:
         self._settings, self._node, self._grant = settings, node, grant
         self.user = node.rights.user
@@ -40,8 +40,8 @@ class Part:
         self.world = grant.nodes * here
         """Ranks on all nodes."""
         self._ranks = range(grant.source * here, (grant.source + 1) * here)
-        self.meets = self.world > 1 or needs_a_launcher(resources)
-        """Whether ranks have to find each other."""
+        self.needs_rendezvous = self.world > 1 or needs_a_launcher(resources)
+        """True if ranks have to find each other."""
 
     def has_user(self) -> bool:
         """Whether training's user is known. Takes one that no other attempt has, if there is one to take."""
@@ -98,17 +98,19 @@ class Part:
             self._build.close()
         self._held = self._shared = self._build = None
 
-    def orders(self, place: Place, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
+    def orders(self, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
         """One for each rank. `hub` are the folders of what was fetched there."""
         own = {} if self.user is None else self.user.environment(self.scratch)
-        return [self._order(rank, place, {**own, **environment, **self._place}, hub) for rank in self._ranks]
+        return [self._order(rank, address, {**own, **environment, **self._place}, hub) for rank in self._ranks]
 
     def gpus_of(self, rank: int) -> list[str]:
         """Where each has one, it is that of its number."""
         gpus = self._grant.gpus
         return [gpus[rank - self._ranks.start]] if len(gpus) == len(self._ranks) else gpus
 
-    def _order(self, rank: int, place: Place, environment: Mapping[str, str], hub: dict[str, str]) -> Order:
+    def _order(
+        self, rank: int, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]
+    ) -> Order:
         grant, settings = self._grant, self._settings
         return Order(
             job=grant.job,
@@ -119,9 +121,9 @@ class Part:
             world=self.world,
             node=grant.source,
             nodes=grant.nodes,
-            host=place.host,
-            port=place.port,
-            interface=place.interface,
+            host=address.host,
+            port=address.port,
+            interface=address.interface,
             spec=grant.spec,
             gpus=grant.gpus,
             checkpoints=grant.checkpoints,

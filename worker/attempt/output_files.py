@@ -35,7 +35,7 @@ def is_a_script(grant: Grant) -> bool:
     return isinstance(loop, dict) and "script" in loop
 
 
-class Left:
+class AttemptOutputs:
     """Of one attempt, on one node."""
 
     def __init__(self, store: RemoteStore, grant: Grant, files: AttemptFiles) -> None:

@@ -33,7 +33,8 @@ from footplate.contract.host.user import make_way
 from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import file_below
-from worker.attempt.fetch import Commit, Failed, Here, One, Wanted, part_of
+from worker.attempt.fetch import Commit, One, Wanted
+from worker.attempt.url_files import Failed, Here, part_of
 from worker.settings import WorkerSettings
 
 RECORD = "hub.json"
@@ -56,7 +57,7 @@ class HubFetch:
         self.wanted = _wanted(grant.spec)
         self.folders: dict[str, str] = {}
         """Where each place lies on this node."""
-        self.told: SimpleQueue[Event] = SimpleQueue()
+        self.events: SimpleQueue[Event] = SimpleQueue()
         self.failure: Exception | None = None
         self.is_idle = True
         self._given_up = threading.Event()
@@ -241,7 +242,7 @@ class HubFetch:
     # What is told
 
     def _tell(self, message: str, **more: Any) -> None:
-        self.told.put({"kind": Kind.NOTE, "at": now_text(), "step": None, "data": {"message": message, **more}})
+        self.events.put({"kind": Kind.NOTE, "at": now_text(), "step": None, "data": {"message": message, **more}})
         self._ring()
 
     def _ring(self) -> None:

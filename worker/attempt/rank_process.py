@@ -49,7 +49,7 @@ class Rank:
         self.pid: int | None = None
         self.exit: Exited | None = None
         self.exited_at = 0.0
-        self.told: DoneData | None = None
+        self.report: DoneData | None = None
         """What it said of its own end."""
         self.is_another_s = False
         """It failed because another rank was gone, and says so."""
@@ -80,8 +80,8 @@ class Rank:
     @property
     def failed(self) -> bool:
         """It said so; or it is gone, and nothing that it said is under way."""
-        if self.told is not None:
-            return self.told.ending is Ending.FAILED
+        if self.report is not None:
+            return self.report.ending is Ending.FAILED
         return self.exit is not None and (self.is_heard_out or time.monotonic() > self.exited_at + LAST_WORDS_SECONDS)
 
     @property
@@ -157,7 +157,7 @@ class Rank:
             return None
         if kind == launch.OUTCOME:
             with suppress(ValidationError):
-                self.told = DoneData.model_validate(data)
+                self.report = DoneData.model_validate(data)
                 self.is_another_s = data.get(launch.ANOTHER_S) is True
         if kind == launch.TICK and not self._has_said_that_it_runs:
             self._say_that_it_runs(data.get("forked_ms"))

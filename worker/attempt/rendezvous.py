@@ -1,78 +1,190 @@
-"""Where the ranks of one attempt come together, as their supervisor sees it.
+"""The rendezvous of an attempt's ranks: where it is, and how this node reaches it.
 
-one node        at a port of its own, on loopback, while they are started
-several nodes   at the port that the first one's claim has bound, once control has said that all have claimed
+one node        a port on loopback, chosen by the kernel while the ranks are started
+several nodes   the port that the first node bound with its claim, once control reports that every node has claimed
 """
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
 import socket
+import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from footplate.contract.errors import SettingsError
 from footplate.contract.events import Failure
 from footplate.contract.host.launch import HERE
 from footplate.contract.host.outcome import Verdict
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Grant
-from worker.attempt.address import host_and_port, interface_of, leads_there, meeting_place
+from worker.settings import WorkerSettings
+
+SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What each rank is told of it."""
+class RendezvousAddress:
+    """What each rank must know to find the others."""
 
     host: str = HERE
     port: int | None = None
-    """None: there is nobody to meet."""
+    """None: the rank is alone."""
     interface: str | None = None
-    """By which this node speaks to the others."""
+    """The network interface towards the other nodes."""
     listening: socket.socket | None = None
-    """For the first rank, which keeps the store there."""
+    """For the first rank, which serves the store that the others connect to."""
 
 
-NOWHERE = Place()
+NO_RENDEZVOUS = RendezvousAddress()
 
 
-class Meeting:
+class Rendezvous:
     def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
-        """`claimed` is bound on this node, and was told with its claim: the first of several nodes is met there."""
-        self._is_first, self._several = grant.source == 0, grant.nodes > 1
-        self._claimed, self._at = claimed, grant.meets_at
+        """`claimed` is bound on this node. Its address was sent with the claim, for use if this node is the first."""
+        self._is_first, self._has_several_nodes = grant.source == 0, grant.nodes > 1
+        self._claimed, self._address = claimed, grant.meets_at
 
-    def hear(self, meets_at: str | None) -> None:
-        self._at = self._at or meets_at
+    def open(self, address: str | None) -> None:
+        """Takes the address that control reports. The first one counts."""
+        self._address = self._address or address
 
     @property
     def is_open(self) -> bool:
-        """Whether ranks can be started: not before every node has claimed."""
-        return not self._several or self._at is not None
+        """Whether ranks can be started, because every node has claimed."""
+        return not self._has_several_nodes or self._address is not None
 
     def trouble(self, node: str) -> Verdict | None:
-        """Why ranks of this node cannot come there."""
-        if not self._several or self._at is None or self._claimed is None:
+        """Returns why ranks of this node cannot reach the rendezvous, or None if they can."""
+        if not self._has_several_nodes or self._address is None or self._claimed is None:
             return None
-        own, (host, _) = self._claimed.getsockname()[0], host_and_port(self._at)
-        if leads_there(own, host):
+        own, (host, _) = self._claimed.getsockname()[0], host_and_port(self._address)
+        if can_reach(own, host):
             return None
-        text = f"node {node} is at {own}, and the first node of this job at {host}: that way no rank comes to the other"
-        hint = "set FOOTPLATE_NODE_ADDRESS, on the node that says a loopback address, to one that the others reach"
+        text = (
+            f"the ranks cannot connect: node {node} has the address {own}, and the first node of this job has {host}, "
+            "but a loopback address is valid on one machine only"
+        )
+        hint = "set FOOTPLATE_NODE_ADDRESS, on the node with a loopback address, to one that the other nodes can reach"
         return Verdict(Reason.NOT_BUILDABLE, Failure(code="unreachable_node", message=text, hint=hint))
 
     @contextmanager
-    def place(self) -> Iterator[Place]:
-        """While ranks are started. Afterwards the first rank alone has the socket: who comes once it died hears so."""
-        if not self._several:
-            with meeting_place(HERE) as own:
+    def address(self) -> Iterator[RendezvousAddress]:
+        """Yields the address while ranks are started.
+
+        Afterwards the first rank alone has the socket, so that a connection is refused once that rank is dead.
+        """
+        if not self._has_several_nodes:
+            with bound_socket(HERE) as own:
                 own.listen()
-                yield Place(HERE, own.getsockname()[1], None, own)
+                yield RendezvousAddress(HERE, own.getsockname()[1], None, own)
             return
-        assert self._at is not None
+        assert self._address is not None
         assert self._claimed is not None
-        host, port = host_and_port(self._at)
+        host, port = host_and_port(self._address)
         if self._is_first:
             self._claimed.listen()
         interface = interface_of(self._claimed.getsockname()[0])
-        yield Place(host, port, interface, self._claimed if self._is_first else None)
+        yield RendezvousAddress(host, port, interface, self._claimed if self._is_first else None)
         self._claimed.close()
+
+
+# ── Addresses ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def own_address(settings: WorkerSettings) -> str:
+    """Returns FOOTPLATE_NODE_ADDRESS, or the address from which this node connects to Redis."""
+    return settings.node_address or _address_towards(settings.redis)
+
+
+def _address_towards(url: str) -> str:
+    """Connects a datagram socket, which sends nothing, to see which of our addresses the kernel chooses."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix":
+        with suppress(OSError):
+            addresses = socket.getaddrinfo(parts.hostname or HERE, parts.port or 6379, type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = addresses[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+    return HERE
+
+
+def require_own(settings: WorkerSettings) -> None:
+    """Raises SettingsError if FOOTPLATE_NODE_ADDRESS is not an address of this machine."""
+    if settings.node_address:
+        try:
+            _bind(settings.node_address).close()
+        except OSError as error:
+            raise SettingsError(
+                f"FOOTPLATE_NODE_ADDRESS={settings.node_address} is not an address of this machine ({error}). Set it "
+                "to one that other nodes reach, or remove it to use the address towards Redis."
+            ) from None
+
+
+@contextmanager
+def bound_socket(address: str) -> Iterator[socket.socket]:
+    """Yields a socket on a free port. It is bound before its address is sent, so no other process gets the port."""
+    try:
+        bound = _bind(address)
+    except OSError:
+        # The address and the way to other nodes are gone, but jobs on this node alone still work.
+        bound = _bind(HERE)
+    with bound:
+        yield bound
+
+
+def _bind(address: str) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.bind((address, 0))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def address_text(bound: socket.socket) -> str:
+    """Returns `host:port`, as it is sent to other nodes."""
+    host, port, *_ = bound.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def can_reach(own: str, host: str) -> bool:
+    """Returns False if only one of the two is a loopback address, which is valid on its own machine only."""
+    return _is_loopback(own) == _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def interface_of(address: str) -> str | None:
+    """Returns the name of the network interface with this address, for gloo and NCCL. None lets them choose."""
+    with suppress(OSError, ValueError):
+        if ":" in address:
+            return _interface_of_ipv6(address)
+        packed = socket.inet_aton(address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            for _, name in socket.if_nameindex():
+                with suppress(OSError):
+                    answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                    if answer[20:24] == packed:
+                        return name
+    return None
+
+
+def _interface_of_ipv6(address: str) -> str | None:
+    packed = ipaddress.IPv6Address(address.partition("%")[0]).packed.hex()
+    with open("/proc/net/if_inet6") as table:
+        return next((line.split()[5] for line in table if line.split()[0] == packed), None)

@@ -1,15 +1,10 @@
-"""Owns one attempt, from its grant until SQL has its last event. Imports no torch; waits for nobody but in `select`.
+"""Supervises one attempt, from its grant until SQL has its last event.
 
-    meet        of a job on several nodes: waits until each of them has claimed its part
-    fetch       where the artifact store is a bucket: what training needs of it (shipping.py);
-                and what it needs of a hub (hub.py)
-    launch      the warm parent forks training
-    watch       what it says goes into the journal; what ends it: control, a drain, its limits
-    hand in     and what it leaves, to that bucket
-    conclude    why it ended becomes `done`
-    hand over   the link sends what is left, until it is acknowledged
+`supervise` names the steps. Each step is a function on one `Attempt`, whose `phase` says which step runs. A step that
+finds a reason to end the attempt only writes that reason down. `watch` then ends training, and `conclude` reports why.
 
-A thread of the link's own talks to Redis. Whatever happens to Redis, training goes on.
+The supervisor imports no torch, and blocks only in `select`. A thread of the link talks to Redis, so that training
+goes on whatever happens to Redis.
 """
 
 from __future__ import annotations
@@ -20,31 +15,34 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.environment import Hidden
 from footplate.contract.errors import InvalidSpec, OwnCodeError
-from footplate.contract.events import DoneData, Kind, now_text
+from footplate.contract.events import Kind, now_text
 from footplate.contract.host import outcome
 from footplate.contract.host.environment import asked_for
 from footplate.contract.host.outcome import Verdict
 from footplate.contract.host.scratch import scratch
 from footplate.contract.lifecycle import Reason, StopMode
-from footplate.contract.messages import AttemptReply, Deed, Grant, Stop
-from worker.attempt.artifact_sync import Shipping
-from worker.attempt.control_link import Link
-from worker.attempt.exit_report import Seen, crashed, how_it_ended
+from footplate.contract.messages import AttemptReply, Grant, Stop
+from worker.attempt.artifact_sync import ArtifactSync
+from worker.attempt.control_link import ControlLink
+from worker.attempt.exit_report import ExitFacts, crashed, exit_report
 from worker.attempt.journal import Header, Journal, JournalFull
-from worker.attempt.local_ranks import Part
+from worker.attempt.local_ranks import LocalRanks
 from worker.attempt.prefetch import HubFetch
 from worker.attempt.rank_process import LAST_WORDS_SECONDS, Events
-from worker.attempt.rendezvous import NOWHERE, Meeting
+from worker.attempt.rendezvous import NO_RENDEZVOUS, Rendezvous
 from worker.attempt.stopping import Stopping
 from worker.attempt.training_processes import Training
 from worker.attempt.usage import Usage
@@ -52,412 +50,522 @@ from worker.identity import Node
 from worker.settings import WorkerSettings
 from worker.tracing import Untraced
 
+if TYPE_CHECKING:
+    from worker.tracing import Spans
+
 log = logging.getLogger("footplate.worker")
 
 TICK_SECONDS = 0.5
-"""How long the loop sleeps at most: limits and the drain notice are looked at so often."""
+"""The longest sleep of the loop, and so the longest time between two checks of limits and of the drain notice."""
 SYNC_SECONDS = 1.0
 SYSTEM_SECONDS = 10.0
 WARM_SECONDS = 120.0
-"""How long a launch waits for a warm parent that is being restarted."""
+"""The longest wait of a launch for a warm parent that is being restarted."""
 LAST_SAVE_SECONDS = 60.0
-"""For the checkpoint at a time limit."""
+"""The time for a checkpoint at a time limit."""
+FROZEN_SECONDS = TICK_SECONDS + 2.0
+"""A turn that took longer than this: the supervisor was frozen, and could not read what training sent."""
 
 
-class Supervisor:
-    """One attempt."""
+class Phase(StrEnum):
+    """The steps of an attempt, in their order. Later steps are skipped if the attempt is called off."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        node: Node,
-        grant: Grant,
-        client: redis.Redis,
-        meeting: socket.socket | None = None,
-        spans: Untraced | None = None,
-    ) -> None:
-        """`meeting` is where the ranks of several nodes can meet on this one: bound, and told with the claim."""
-        self._meeting = Meeting(grant, meeting)
-        self._spans = spans or Untraced()
-        self._settings, self._node, self._places, self._grant = settings, node, node.places, grant
-        self._started = self._turned_at = self._synced_at = time.monotonic()
-        self._system_at = 0.0
-        self._verdict: Verdict | None = None
-        """Why we ended it, where nobody told us to stop."""
-        self._shipping: Shipping | None = None
-        self._is_left_behind = False
-        """Training finished, and what it leaves could not be handed in."""
-        self._is_superseded = self._is_closed = self._is_delivered = False
-        self._had_checkpoint = False
-        self._runs_since: float | None = None
-        """When training said that it runs: from there on a time limit counts, as it does for control."""
-        self._oom_kills = outcome.oom_kill_count()
-        self._usage: list[tuple[int, Usage]] = []
-        self._part = Part(settings, node, grant)
-        self._stall_seconds = float((grant.spec.get("resources") or {}).get("stall_limit") or 600.0)
-        secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
-        # Training does not get the node's own, and a file of the node's user may hold it as well.
-        self._hidden = Hidden([*secrets.values(), os.environ.get("HF_TOKEN", "")])
-        self._asked_for = self._environment()
-        self._journal = self._new_journal()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._hub = HubFetch(settings, grant, self._wake, is_for_another_user=node.rights.is_given_up)
-        self._link = Link(client, grant, self._journal, self._wake)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake, selectors.EVENT_READ, self._hear_control)
-        self._training = Training(self._selector, self._write)
-        self._stopping = Stopping(self._training)
+    MEET = "meet"
+    FETCH = "fetch"
+    LAUNCH = "launch"
+    TRAIN = "train"
+    HAND_IN = "hand in"
+    CONCLUDE = "conclude"
+    DELIVER = "deliver"
 
-    def run(self) -> None:
-        reached(Moment.AFTER_JOURNAL_MADE)
-        self._link.start()
-        try:
-            # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
-            with scratch(self._node.id) as self._part.scratch, self._workplace():
-                if self._meet() and self._fetch() and self._launch():
-                    reached(Moment.AFTER_LAUNCH)
-                    self._watch()
-                    self._take_back()
-                    self._hand_in()
-                if not self._is_superseded:
-                    reached(Moment.AFTER_TRAINING)
-                    self._conclude()
-                    reached(Moment.AFTER_DONE_WRITTEN)
-                    self._hand_over()
-                    reached(Moment.AFTER_HAND_OVER)
-        finally:
-            self._close()
 
-    # Meet
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt on this node: how far it is, what has happened to it, and the parts that work for it."""
 
-    def _meet(self) -> bool:
-        """Whether there is something to launch: not where the others do not come. Nothing of training exists yet."""
-        if not self._meeting.is_open:
-            self._spans.begins("meet")
-        while not self._meeting.is_open and not self._is_called_off:
-            self._hear(TICK_SECONDS)
-            self._look_for_stops(time.monotonic())
-        self._verdict = self._verdict or self._meeting.trouble(self._settings.node_name)
-        self._started = time.monotonic()
-        return not self._is_called_off
+    settings: WorkerSettings
+    node: Node
+    grant: Grant
+    client: redis.Redis
+    claimed: socket.socket | None = None
+    """The bound socket at which ranks of other nodes can reach this one. Its address was sent with the claim."""
+    spans: Spans = field(default_factory=Untraced)
 
-    # Fetch
+    # How far it is
+    phase: Phase = Phase.MEET
+    since: dict[Phase, float] = field(default_factory=dict)
+    """When each phase began."""
+    runs_since: float | None = None
+    """When training reported that it runs. Time limits count from there, here and in control."""
 
-    @contextmanager
-    def _workplace(self) -> Iterator[None]:
-        """Where artifacts lie for this attempt: in the store itself, or beside a bucket, where all of it goes."""
-        if (bucket := self._settings.bucket) is None:
-            yield
-            return
-        with scratch(self._node.id, self._places.work) as folder:
-            root = self._part.root = Path(folder)
-            # Its own lies in it, and so do the bundle and the files that were fetched. Nobody else knows its name.
-            root.chmod(0o711)
-            self._shipping = Shipping(bucket, self._grant, root, self._wake)
-            try:
-                yield
-            finally:
-                self._shipping.close()
+    # What has happened
+    verdict: Verdict | None = None
+    """The reason why the supervisor ended the attempt, if no stop did."""
+    is_superseded: bool = False
+    """Control gave the attempt up. Nothing of it may be reported any more."""
+    is_closed: bool = False
+    """SQL has the last event."""
+    is_left_behind: bool = False
+    """Training finished, but its outputs could not be handed in."""
+    is_delivered: bool = False
+    had_checkpoint: bool = False
+    oom_kills_before: int = field(default_factory=outcome.oom_kill_count)
 
-    def _fetch(self) -> bool:
-        """Whether there is something to launch. Who is away is waited for, as long as nobody stops it."""
-        for fetching in (self._shipping, self._hub):
-            if fetching is None or self._is_called_off:
-                continue
-            fetching.fetch()
-            while not fetching.is_idle and not self._is_called_off:
-                self._hear(TICK_SECONDS)
-                self._look_for_stops(time.monotonic())
-            if fetching.failure is not None:
-                self._end_with(outcome.of_exception(fetching.failure))
-        self._hear_control()
-        self._started = time.monotonic()
-        return not self._is_called_off
+    # Its parts
+    sync: ArtifactSync | None = field(default=None, init=False)
+    """Copies artifacts from and to a bucket, if the artifact store is one."""
+    environment: dict[str, str] = field(init=False)
+    hidden: Hidden = field(init=False)
+    journal: Journal = field(init=False)
+    wake: int = field(init=False)
+    hub: HubFetch = field(init=False)
+    link: ControlLink = field(init=False)
+    selector: selectors.BaseSelector = field(init=False)
+    ranks: LocalRanks = field(init=False)
+    rendezvous: Rendezvous = field(init=False)
+    training: Training = field(init=False)
+    stopping: Stopping = field(init=False)
+    clocks: Clocks = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings, node, grant = self.settings, self.node, self.grant
+        self.enter(Phase.MEET)
+        secrets = [node.secrets.get(name, "") for name in grant.spec.get("secrets") or []]
+        # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
+        self.hidden = Hidden([*secrets, os.environ.get("HF_TOKEN", "")])
+        self.environment = _environment(self)
+        self.journal = _new_journal(self)
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.hub = HubFetch(settings, grant, self.wake, is_for_another_user=node.rights.is_given_up)
+        self.link = ControlLink(self.client, grant, self.journal, self.wake)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.wake, selectors.EVENT_READ, partial(receive_from_threads, self))
+        self.ranks = LocalRanks(settings, node, grant)
+        self.rendezvous = Rendezvous(grant, self.claimed)
+        self.training = Training(self.selector, partial(receive_from_training, self))
+        self.stopping = Stopping(self.training)
+        self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
+
+    def enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since[phase] = time.monotonic()
+
+    def end_with(self, verdict: Verdict) -> None:
+        """Writes down why the attempt ends. The first reason counts."""
+        self.verdict = self.verdict or verdict
 
     @property
-    def _is_called_off(self) -> bool:
-        return self._is_superseded or self._stopping.stop is not None or self._verdict is not None
+    def is_called_off(self) -> bool:
+        return self.is_superseded or self.stopping.stop is not None or self.verdict is not None
 
-    # Launch
+    @property
+    def has_outcome(self) -> bool:
+        """Whether training must end because of something that is written down already."""
+        return self.is_superseded or self.verdict is not None
 
-    def _environment(self) -> dict[str, str]:
+    def running_seconds(self, now: float) -> float:
+        return 0.0 if self.runs_since is None else now - self.runs_since
+
+
+@dataclass(slots=True)
+class Clocks:
+    """When the loop last did what it does once in a while."""
+
+    turned_at: float
+    synced_at: float
+    measure_at: float = 0.0
+    usage: list[tuple[int, Usage]] = field(default_factory=list)
+    """The resource meters of the ranks, once these have started."""
+
+
+def supervise(
+    settings: WorkerSettings,
+    node: Node,
+    grant: Grant,
+    client: redis.Redis,
+    claimed: socket.socket | None = None,
+    spans: Spans | None = None,
+) -> None:
+    """Runs one attempt to its end. `claimed` is the socket whose address was sent with the claim."""
+    attempt = Attempt(settings, node, grant, client, claimed, spans or Untraced())
+    reached(Moment.AFTER_JOURNAL_MADE)
+    attempt.link.start()
+    try:
+        # Killed processes clean nothing up. What training and its data workers leave is removed with this folder.
+        with scratch(node.id) as attempt.ranks.scratch, artifact_folder(attempt):
+            meet(attempt)
+            fetch(attempt)
+            if launch(attempt):
+                reached(Moment.AFTER_LAUNCH)
+                watch(attempt)
+                take_back(attempt)
+                hand_in(attempt)
+            if not attempt.is_superseded:
+                reached(Moment.AFTER_TRAINING)
+                conclude(attempt)
+                reached(Moment.AFTER_DONE_WRITTEN)
+                deliver(attempt)
+                reached(Moment.AFTER_HAND_OVER)
+    finally:
+        close(attempt)
+
+
+# ── Before training: each of these ends early if the attempt is called off ─────────────────────────────────────────
+
+
+def meet(attempt: Attempt) -> None:
+    """Waits until every node of the job has claimed its part of the attempt."""
+    if not attempt.rendezvous.is_open:
+        attempt.spans.begins("meet")
+    _wait(attempt, lambda: attempt.rendezvous.is_open)
+    if (unreachable := attempt.rendezvous.trouble(attempt.settings.node_name)) is not None:
+        attempt.end_with(unreachable)
+
+
+@contextmanager
+def artifact_folder(attempt: Attempt) -> Iterator[None]:
+    """Makes a folder that stands for the artifact store, if that is a bucket."""
+    if (bucket := attempt.settings.bucket) is None:
+        yield
+        return
+    with scratch(attempt.node.id, attempt.node.places.work) as folder:
+        root = attempt.ranks.root = Path(folder)
+        # Training's user may pass the folder and not list it: bundles and fetched files lie there under secret names.
+        root.chmod(0o711)
+        attempt.sync = ArtifactSync(bucket, attempt.grant, root, attempt.wake)
         try:
-            settings, node = self._settings, self._node
-            return asked_for(self._grant.spec, settings.env_allowed, node.secrets, node.places.root, node.rights.user)
-        except InvalidSpec as error:
-            self._verdict = outcome.of_ours(error, Reason.NOT_BUILDABLE)
-            return {}
+            yield
+        finally:
+            attempt.sync.close()
 
-    def _new_journal(self) -> Journal:
-        grant = self._grant
-        header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
-        try:
-            return Journal.create(self._places.journals, header, self._settings.journal_max_mb)
-        except OSError as error:
-            self._verdict = _disk_full(error)
-            return Journal.in_memory(header, self._settings.journal_max_mb)
 
-    def _launch(self) -> bool:
-        """Whether training was asked for. It is not where a stop comes first, or the warm parent never does."""
-        self._spans.begins("launch")
-        self._await_user()
-        self._make_room()
-        while not self._is_called_off:
-            try:
-                self._start()
-            except OSError:
-                # It is being started again.
-                self._turn(0.1)
-            else:
-                return True
+def fetch(attempt: Attempt) -> None:
+    """Fetches what training needs from a bucket and from a hub. A store that does not answer is waited for."""
+    attempt.enter(Phase.FETCH)
+    for source in (attempt.sync, attempt.hub):
+        if source is None or attempt.is_called_off:
+            continue
+        source.fetch()
+        _wait(attempt, lambda source=source: source.is_idle)  # type: ignore[misc]
+        if source.failure is not None:
+            attempt.end_with(outcome.of_exception(source.failure))
+    receive_from_threads(attempt)
+
+
+def launch(attempt: Attempt) -> bool:
+    """Asks the warm parent for training. Returns False if the attempt is called off before."""
+    if attempt.is_called_off:
         return False
-
-    def _await_user(self) -> None:
-        """Until training has a user that no other attempt has, if it is to have one."""
-        is_said = False
-        while not self._is_called_off and not self._part.has_user():
-            if not is_said:
-                self._keep([_event(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
-                is_said = True
-            self._turn()
-        self._started = time.monotonic()
-
-    def _make_room(self) -> None:
-        if self._is_called_off:
-            return
+    attempt.spans.begins("launch")
+    _await_user(attempt)
+    attempt.enter(Phase.LAUNCH)
+    try:
+        if not attempt.is_called_off:
+            attempt.ranks.make_room(was_fetched=attempt.sync is not None)
+    except (OSError, OwnCodeError) as error:
+        attempt.end_with(outcome.of_exception(error))
+    while not attempt.is_called_off:
         try:
-            self._part.make_room(was_fetched=self._shipping is not None)
-        except (OSError, OwnCodeError) as error:
-            self._end_with(outcome.of_exception(error))
+            _start(attempt)
+        except OSError:
+            # The warm parent is being restarted.
+            turn(attempt, 0.1)
+        else:
+            return True
+    return False
 
-    def _start(self) -> None:
-        part = self._part
-        with self._meeting.place() if part.meets else nullcontext(NOWHERE) as place:
-            orders = part.orders(place, self._asked_for, self._hub.folders)
-            self._training.start(self._places.run, orders, place.listening, part.user, part.lock)
 
-    # Watch
+def _await_user(attempt: Attempt) -> None:
+    """Waits until training has a user that no other attempt has, if the node gives each attempt its own."""
+    if attempt.ranks.has_user():
+        return
+    _append(attempt, [_event(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
+    while not attempt.is_called_off and not attempt.ranks.has_user():
+        turn(attempt)
 
-    def _watch(self) -> None:
-        training = self._training
-        while not training.is_gone:
-            self._turn()
-            if self._is_superseded:
-                training.signal(signal.SIGKILL)
-            elif not training.has_guardian and not training.was_let_go:
-                self._end_with(crashed("this node's warm parent died, and training with it"))
-        deadline = time.monotonic() + LAST_WORDS_SECONDS
-        while not training.is_heard_out and time.monotonic() < deadline:
-            self._turn(0.1)
-        training.look()
 
-    def _turn(self, longest: float = TICK_SECONDS) -> None:
-        """One turn of the loop: what came, then what is due."""
-        self._hear(self._stopping.due_in(min(longest, TICK_SECONDS)))
-        now = time.monotonic()
-        if now - self._turned_at > TICK_SECONDS + 2.0:
-            # We were frozen, not training.
-            self._training.heard_at = now
-        self._turned_at = now
-        self._look_for_stops(now)
-        self._training.look()
-        if self._verdict is None and not self._training.has_exited:
-            self._look_at_training(now)
-        if now - self._synced_at >= SYNC_SECONDS:
-            self._synced_at = now
-            self._keep_journal()
+def _start(attempt: Attempt) -> None:
+    ranks = attempt.ranks
+    with attempt.rendezvous.address() if ranks.needs_rendezvous else nullcontext(NO_RENDEZVOUS) as address:
+        orders = ranks.orders(address, attempt.environment, attempt.hub.folders)
+        attempt.training.start(attempt.node.places.run, orders, address.listening, ranks.user, ranks.lock)
 
-    def _hear(self, longest: float) -> None:
-        self._link.turned()
-        for key, _ in self._selector.select(longest):
-            key.data()
 
-    def _look_for_stops(self, now: float) -> None:
-        self._look_for_a_drain()
-        left = self._grant.time_left_seconds
-        if left is not None and self._running_seconds(now) > left:
-            self._stopping.obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
-        self._stopping.look(now)
+def _wait(attempt: Attempt, is_done: Callable[[], bool]) -> None:
+    while not is_done() and not attempt.is_called_off:
+        receive(attempt, TICK_SECONDS)
+        _check_stops(attempt, time.monotonic())
 
-    def _look_for_a_drain(self) -> None:
-        if self._places.is_draining():
-            within = self._settings.drain_seconds
-            self._stopping.obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
 
-    def _look_at_training(self, now: float) -> None:
-        training = self._training
-        if not training.has_started:
-            if now - self._started > WARM_SECONDS:
-                self._end_with(crashed("this node's warm parent does not start anything"))
-            return
-        if now - training.heard_at > self._stall_seconds:
-            self._end_with(outcome.stalled(self._stall_seconds, training.tail()))
-        if not self._usage:
-            self._usage, self._system_at = self._usage_of_each(), now + SYSTEM_SECONDS
-        if now >= self._system_at:
-            self._system_at = now + SYSTEM_SECONDS
-            ran = {"running_s": round(self._running_seconds(now), 3)}
-            self._write([{"rank": rank, **_event(Kind.SYSTEM, ran | each.look())} for rank, each in self._usage])
+# ── While training runs ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _usage_of_each(self) -> list[tuple[int, Usage]]:
-        gpus_of = self._part.gpus_of
-        return [
-            (one.number, Usage(one.pid, gpus_of(one.number))) for one in self._training.ranks if one.pid is not None
-        ]
 
-    def _end_with(self, verdict: Verdict) -> None:
-        self._verdict = self._verdict or verdict
-        self._training.signal(signal.SIGKILL)
+def watch(attempt: Attempt) -> None:
+    """Runs the loop until nothing of training is left, and kills training once its end is decided."""
+    training = attempt.training
+    while not training.is_gone:
+        turn(attempt)
+        if not (attempt.is_superseded or training.has_guardian or training.was_let_go):
+            attempt.end_with(crashed("this node's warm parent died, and training with it"))
+        if attempt.has_outcome:
+            training.signal(signal.SIGKILL)
+    deadline = time.monotonic() + LAST_WORDS_SECONDS
+    while not training.is_heard_out and time.monotonic() < deadline:
+        turn(attempt, 0.1)
+    training.look()
 
-    # What comes
 
-    def _write(self, events: Events) -> None:
-        """What training says."""
-        self._keep(events if self._shipping is None else self._shipping.hold(events))
+def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
+    """Handles what has come in, and then what is due."""
+    training, clocks = attempt.training, attempt.clocks
+    receive(attempt, attempt.stopping.due_in(min(longest, TICK_SECONDS)))
+    now = time.monotonic()
+    if now - clocks.turned_at > FROZEN_SECONDS:
+        training.heard_at = now
+    clocks.turned_at = now
+    _check_stops(attempt, now)
+    training.look()
+    if attempt.verdict is None and not training.has_exited:
+        _check_training(attempt, now)
+    if now - clocks.synced_at >= SYNC_SECONDS:
+        clocks.synced_at = now
+        _sync_journal(attempt)
 
-    def _keep(self, events: Events) -> None:
-        if not events or self._is_superseded or self._journal.is_done:
-            # `done` is the last: what is said after it, by a child that ran away, would wait for ever.
-            return
-        try:
-            self._journal.append(self._hidden(events))
-        except JournalFull as error:
-            self._end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
-            return
-        self._spans.heard(events)
-        self._link.poke(beat=self._notices_news(events))
 
-    def _notices_news(self, events: Events) -> bool:
-        """Whether control should hear at once."""
-        was_running = self._runs_since is not None
-        for event in events:
-            if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
-                self._had_checkpoint = True
-            if event["kind"] == Kind.STATE and self._runs_since is None:
-                self._runs_since = time.monotonic()
-        return self._runs_since is not None and not was_running
+def _check_stops(attempt: Attempt, now: float) -> None:
+    _check_drain(attempt)
+    left = attempt.grant.time_left_seconds
+    if left is not None and attempt.running_seconds(now) > left:
+        attempt.stopping.obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
+    attempt.stopping.look(now)
 
-    def _running_seconds(self, now: float) -> float:
-        return 0.0 if self._runs_since is None else now - self._runs_since
 
-    def _keep_journal(self) -> None:
-        try:
-            self._journal.sync()
-            self._journal.forget(self._link.acknowledged)
-        except OSError as error:
-            self._end_with(_disk_full(error))
+def _check_drain(attempt: Attempt) -> None:
+    if attempt.node.places.is_draining():
+        within = attempt.settings.drain_seconds
+        attempt.stopping.obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
 
-    def _hear_control(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        for told in (self._hub.told, *([self._shipping.told] if self._shipping else [])):
-            while not told.empty():
-                self._keep([told.get()])
-        while not self._link.replies.empty():
-            self._take_reply(self._link.replies.get())
-        while not self._link.outages.empty():
-            self._write([_outage(self._link.outages.get())])
 
-    def _take_reply(self, reply: AttemptReply) -> None:
-        self._is_closed = self._is_closed or reply.closed
-        if reply.superseded or (reply.closed and not self._journal.is_done):
-            self._is_superseded = True
-            return
-        self._meeting.hear(reply.meets_at)
-        if reply.stored_step is not None:
-            self._training.tell_stored(reply.stored_step)
-        for deed in reply.deeds:
-            self._take_deed(deed)
-        if reply.held_steps is not None:
-            self._training.tell_held(reply.held_steps)
-        if reply.stop is not None:
-            self._stopping.obey(reply.stop)
+def _check_training(attempt: Attempt, now: float) -> None:
+    training = attempt.training
+    if not training.has_started:
+        if attempt.phase is Phase.LAUNCH and now - attempt.since[Phase.LAUNCH] > WARM_SECONDS:
+            attempt.end_with(crashed("this node's warm parent does not start anything"))
+        return
+    if attempt.phase is Phase.LAUNCH:
+        attempt.enter(Phase.TRAIN)
+    limit = _stall_seconds(attempt.grant)
+    if now - training.heard_at > limit:
+        attempt.end_with(outcome.stalled(limit, training.tail()))
+    _measure(attempt, now)
 
-    def _take_deed(self, deed: Deed) -> None:
-        """It comes with every beat until control has heard that it came, and until then is the same one."""
-        if deed.no > self._link.deeds:
-            self._training.tell_deed(deed)
-            self._link.deeds = deed.no
 
-    def _take_back(self) -> None:
-        """Once nothing of training runs. If the warm parent died, whoever has this user next does it."""
-        if self._training.has_exited:
-            self._part.take_back()
+def _stall_seconds(grant: Grant) -> float:
+    return float((grant.spec.get("resources") or {}).get("stall_limit") or 600.0)
 
-    # Hand in
 
-    def _hand_in(self) -> None:
-        """Before anybody hears how it ended, the store has what it leaves; unless there is no more time for that."""
-        shipping = self._shipping
-        if shipping is None or self._is_superseded:
-            return
-        shipping.finish()
-        while not shipping.is_idle and not self._is_superseded:
-            self._hear(TICK_SECONDS)
-            self._look_for_a_drain()
-            if self._stopping.leaves_no_time:
-                shipping.give_up()
-                self._is_left_behind = True
-                return
-        self._hear_control()
-        if shipping.failure is not None:
-            self._is_left_behind = True
-            self._verdict = self._verdict or outcome.of_exception(shipping.failure)
-
-    # Conclude
-
-    def _conclude(self) -> None:
-        running_s = round(self._running_seconds(time.monotonic()), 3)
-        known = {"running_s": running_s, "had_checkpoint": self._had_checkpoint}
-        done = self._how_it_ended().model_copy(update=known)
-        self._journal.append([self._hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
-        self._spans.ends(done)
-        # Training may have sent any text as its reason.
-        reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
-        log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, reason)
-
-    def _how_it_ended(self) -> DoneData:
-        return how_it_ended(
-            Seen(
-                grant=self._grant,
-                world=self._part.world,
-                training=self._training,
-                verdict=self._verdict,
-                stop=self._stopping.stop,
-                is_draining=self._places.is_draining(),
-                is_left_behind=self._is_left_behind,
-                oom_kills=outcome.oom_kill_count() - self._oom_kills,
-            )
+def _measure(attempt: Attempt, now: float) -> None:
+    """Records what each rank uses of its machine, every ten seconds."""
+    clocks = attempt.clocks
+    if not clocks.usage:
+        gpus_of, ranks = attempt.ranks.gpus_of, attempt.training.ranks
+        clocks.usage = [(rank.number, Usage(rank.pid, gpus_of(rank.number))) for rank in ranks if rank.pid is not None]
+        clocks.measure_at = now + SYSTEM_SECONDS
+    if now >= clocks.measure_at:
+        clocks.measure_at = now + SYSTEM_SECONDS
+        running = {"running_s": round(attempt.running_seconds(now), 3)}
+        _append(
+            attempt,
+            [{"rank": rank, **_event(Kind.SYSTEM, running | usage.look())} for rank, usage in clocks.usage],
         )
 
-    # Hand over
 
-    def _hand_over(self) -> None:
-        """Lives until everything is acknowledged; when the node goes away first, its next start sends the rest."""
-        self._link.is_hurried = True
-        self._link.poke(beat=True)
-        deadline: float | None = None
-        while self._link.acknowledged < self._journal.last and not self._is_closed and not self._is_superseded:
-            self._hear(TICK_SECONDS)
-            if deadline is None and self._places.is_draining():
-                deadline = max(time.monotonic() + 2.0, self._started + self._settings.drain_seconds)
-            if deadline is not None and time.monotonic() > deadline:
-                return
-        self._is_delivered = True
+def _sync_journal(attempt: Attempt) -> None:
+    try:
+        attempt.journal.sync()
+        attempt.journal.forget(attempt.link.acknowledged)
+    except OSError as error:
+        attempt.end_with(_disk_full(error))
 
-    def _close(self) -> None:
-        self._hub.close()
-        self._link.close()
-        self._spans.close()
-        if self._is_delivered or self._is_superseded:
-            self._journal.delete()
-            reached(Moment.AFTER_JOURNAL_DELETED)
-        else:
-            self._journal.close()
-        self._training.close()
-        self._part.close()
-        self._selector.close()
-        os.close(self._wake)
+
+# ── What comes in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def receive(attempt: Attempt, longest: float) -> None:
+    """Waits for training or a thread of ours, and calls what the selector has for it."""
+    attempt.link.turned()
+    for key, _ in attempt.selector.select(longest):
+        key.data()
+
+
+def receive_from_training(attempt: Attempt, events: Events) -> None:
+    """Appends training's events to the journal. A bucket holds checkpoints back until it has all of their files."""
+    _append(attempt, events if attempt.sync is None else attempt.sync.hold(events))
+
+
+def receive_from_threads(attempt: Attempt) -> None:
+    """Takes the events of both fetchers, the replies of control, and the outages that the link has seen."""
+    with suppress(BlockingIOError):
+        os.eventfd_read(attempt.wake)
+    for events in (attempt.hub.events, *([attempt.sync.events] if attempt.sync else [])):
+        while not events.empty():
+            _append(attempt, [events.get()])
+    while not attempt.link.replies.empty():
+        _follow(attempt, attempt.link.replies.get())
+    while not attempt.link.outages.empty():
+        _append(attempt, [_outage(attempt.link.outages.get())])
+
+
+def _follow(attempt: Attempt, reply: AttemptReply) -> None:
+    """Does what control's reply demands. Replies repeat a stop and a command until control knows that they came."""
+    training = attempt.training
+    attempt.is_closed = attempt.is_closed or reply.closed
+    if reply.superseded or (reply.closed and not attempt.journal.is_done):
+        attempt.is_superseded = True
+        return
+    attempt.rendezvous.open(reply.meets_at)
+    if reply.stored_step is not None:
+        training.send_stored_step(reply.stored_step)
+    for command in reply.deeds:
+        if command.no > attempt.link.last_command:
+            training.send_command(command)
+            attempt.link.last_command = command.no
+    if reply.held_steps is not None:
+        training.send_held_steps(reply.held_steps)
+    if reply.stop is not None:
+        attempt.stopping.obey(reply.stop)
+
+
+def _append(attempt: Attempt, events: Events) -> None:
+    """Appends events to the journal, unless `done` is there. An event behind `done` would never be acknowledged."""
+    if not events or attempt.is_superseded or attempt.journal.is_done:
+        return
+    try:
+        attempt.journal.append(attempt.hidden(events))
+    except JournalFull as error:
+        attempt.end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
+        return
+    attempt.spans.heard(events)
+    attempt.link.poke(beat=_has_begun_to_run(attempt, events))
+
+
+def _has_begun_to_run(attempt: Attempt, events: Events) -> bool:
+    """Notes checkpoints and the start of training. Returns True for that start, which control should know at once."""
+    was_running = attempt.runs_since is not None
+    for event in events:
+        if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
+            attempt.had_checkpoint = True
+        if event["kind"] == Kind.STATE and attempt.runs_since is None:
+            attempt.runs_since = time.monotonic()
+    return attempt.runs_since is not None and not was_running
+
+
+# ── After training ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def take_back(attempt: Attempt) -> None:
+    """Gives training's files back to root. If the warm parent died, the next attempt with this user does it."""
+    if attempt.training.has_exited:
+        attempt.ranks.take_back()
+
+
+def hand_in(attempt: Attempt) -> None:
+    """Copies what training left to a bucket, before anyone can see that it ended. A stop may leave no time for it."""
+    attempt.enter(Phase.HAND_IN)
+    sync = attempt.sync
+    if sync is None or attempt.is_superseded:
+        return
+    sync.finish()
+    while not sync.is_idle and not attempt.is_superseded:
+        receive(attempt, TICK_SECONDS)
+        _check_drain(attempt)
+        if attempt.stopping.leaves_no_time:
+            sync.give_up()
+            attempt.is_left_behind = True
+            return
+    receive_from_threads(attempt)
+    if sync.failure is not None:
+        attempt.is_left_behind = True
+        attempt.end_with(outcome.of_exception(sync.failure))
+
+
+def conclude(attempt: Attempt) -> None:
+    """Decides how the attempt ended, and appends that as `done`, the last event."""
+    attempt.enter(Phase.CONCLUDE)
+    facts = ExitFacts(
+        grant=attempt.grant,
+        world=attempt.ranks.world,
+        training=attempt.training,
+        verdict=attempt.verdict,
+        stop=attempt.stopping.stop,
+        is_draining=attempt.node.places.is_draining(),
+        is_left_behind=attempt.is_left_behind,
+        oom_kills=outcome.oom_kill_count() - attempt.oom_kills_before,
+    )
+    running_s = round(attempt.running_seconds(time.monotonic()), 3)
+    done = exit_report(facts).model_copy(update={"running_s": running_s, "had_checkpoint": attempt.had_checkpoint})
+    attempt.journal.append([attempt.hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
+    attempt.spans.ends(done)
+    # Training may have sent any text as its reason.
+    reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
+    log.info("%s attempt %s: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
+
+
+def deliver(attempt: Attempt) -> None:
+    """Waits until SQL has every event. A node that drains waits less, because its next start sends the rest."""
+    attempt.enter(Phase.DELIVER)
+    link, journal = attempt.link, attempt.journal
+    link.is_hurried = True
+    link.poke(beat=True)
+    deadline: float | None = None
+    while link.acknowledged < journal.last and not attempt.is_closed and not attempt.is_superseded:
+        receive(attempt, TICK_SECONDS)
+        if deadline is None and attempt.node.places.is_draining():
+            launched_at = attempt.since.get(Phase.LAUNCH, attempt.since[Phase.MEET])
+            deadline = max(time.monotonic() + 2.0, launched_at + attempt.settings.drain_seconds)
+        if deadline is not None and time.monotonic() > deadline:
+            return
+    attempt.is_delivered = True
+
+
+def close(attempt: Attempt) -> None:
+    """Closes every part. The journal is deleted if nobody needs it any more."""
+    attempt.hub.close()
+    attempt.link.close()
+    attempt.spans.close()
+    if attempt.is_delivered or attempt.is_superseded:
+        attempt.journal.delete()
+        reached(Moment.AFTER_JOURNAL_DELETED)
+    else:
+        attempt.journal.close()
+    attempt.training.close()
+    attempt.ranks.close()
+    attempt.selector.close()
+    os.close(attempt.wake)
+
+
+# ── Parts of the struct, and events ────────────────────────────────────────────────────────────────────────────────
+
+
+def _environment(attempt: Attempt) -> dict[str, str]:
+    """Returns the variables that the spec asks for. A spec that may not have them ends the attempt."""
+    settings, node = attempt.settings, attempt.node
+    try:
+        return asked_for(attempt.grant.spec, settings.env_allowed, node.secrets, node.places.root, node.rights.user)
+    except InvalidSpec as error:
+        attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
+        return {}
+
+
+def _new_journal(attempt: Attempt) -> Journal:
+    """Opens the journal. If the disk is full, one in memory reports that."""
+    grant, settings = attempt.grant, attempt.settings
+    header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
+    try:
+        return Journal.create(attempt.node.places.journals, header, settings.journal_max_mb)
+    except OSError as error:
+        attempt.verdict = _disk_full(error)
+        return Journal.in_memory(header, settings.journal_max_mb)
 
 
 def _event(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
@@ -465,7 +573,7 @@ def _event(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outage(seconds: float) -> dict[str, Any]:
-    text = f"Redis did not answer for {seconds:.0f} s: what was said meanwhile waited on the node's disk, and comes now"
+    text = f"Redis did not answer for {seconds:.0f} s: events were buffered on the node's disk and are delivered now"
     return _event(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})
 
 

@@ -80,9 +80,9 @@ class Training:
         self._warm = warm
 
     @property
-    def told(self) -> DoneData | None:
+    def report(self) -> DoneData | None:
         """What the first rank here said of its end: it speaks for all where they finish, or stop."""
-        return self.ranks[0].told if self.ranks else None
+        return self.ranks[0].report if self.ranks else None
 
     @property
     def failed(self) -> Rank | None:
@@ -124,12 +124,12 @@ class Training:
         """They look there after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
 
-    def tell_stored(self, step: int) -> None:
+    def send_stored_step(self, step: int) -> None:
         """The service has the checkpoint of this step: older ones may go. What is said late takes nothing back."""
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
         self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
 
-    def tell_deed(self, deed: Deed) -> None:
+    def send_command(self, deed: Deed) -> None:
         """What somebody asks of the loop. The length goes last: no half line is read."""
         line = deed.model_dump_json().encode() + b"\n"
         os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._deed_bytes)
@@ -144,7 +144,7 @@ class Training:
             self._end_others_at = None
             self.signal(signal.SIGKILL)
 
-    def tell_held(self, steps: Sequence[int]) -> None:
+    def send_held_steps(self, steps: Sequence[int]) -> None:
         """Checkpoints of this attempt that have to stay, because other jobs start from them."""
         launch.hold_steps(self._stop_byte, steps)
 
@@ -208,7 +208,7 @@ class Training:
 
     def _hear(self, rank: Rank, events: Events) -> None:
         self.heard_at = time.monotonic()
-        if rank.told is not None:
+        if rank.report is not None:
             self._judge(rank)
         self._on_events([told for event in events if (told := self._of_all(rank, event)) is not None])
 
@@ -228,7 +228,7 @@ class Training:
         """What its own word, or its exit, comes to for the others."""
         if self._is_being_ended:
             return
-        finished = self.told is not None and self.told.ending is Ending.FINISHED
+        finished = self.report is not None and self.report.ending is Ending.FINISHED
         if rank.failed and rank not in self._failed and not finished:
             self._failed.append(rank)
         if rank.exit is None or self._end_others_at is not None:
@@ -241,6 +241,6 @@ class Training:
 
 def _same_end(one: Rank, other: Rank) -> bool:
     """Both said the same; who died without a word is only like himself."""
-    if one.told is None or other.told is None or one.told.error is None or other.told.error is None:
+    if one.report is None or other.report is None or one.report.error is None or other.report.error is None:
         return one is other
-    return one.told.error.code == other.told.error.code
+    return one.report.error.code == other.report.error.code

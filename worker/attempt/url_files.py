@@ -18,14 +18,39 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+from pydantic import BaseModel, ConfigDict
+
 from footplate.contract.files import shown
 from footplate.contract.outbound import Address, Allowed, Refused, Target, is_public, plain, read_url
-from worker.attempt.fetch import Failed, Here, part_of
 
 SETTING, MOST_SETTING = "FOOTPLATE_STORES_ALLOW", "FOOTPLATE_STORES_MAX_MB"
 SECONDS, MOST_HOPS, PIECE = 30.0, 5, 1 << 20
 REDIRECTS = (301, 302, 303, 307, 308)
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}$")
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Here(Model):
+    place: str
+    folder: str
+    files: int
+    bytes: int
+
+
+class Failed(Model):
+    code: str
+    message: str
+    hint: str
+    is_away: bool = False
+    """Another try may do."""
+
+
+def part_of(stores: Path, pid: int) -> Path:
+    """Returns the path of a download that is not complete."""
+    return stores / f".part-{pid}"
 
 
 class NotHad(Exception):

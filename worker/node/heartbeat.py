@@ -31,6 +31,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeB
 from footplate.contract.repeated_errors import Repeated
 from worker.attempt.control_link import Sender
 from worker.attempt.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
+from worker.celery_app import app, queue_of
 from worker.identity import Node
 from worker.redis_client import AWAY, BLOCK_SECONDS, connect, post
 from worker.settings import WorkerSettings
@@ -239,8 +240,6 @@ class Canary:
         self._sent_at = 0.0
 
     def _send(self, now: float) -> None:
-        from worker.app import app, queue_of
-
         self._sent += 1
         self._sent_at = now
         # A connection of its own each time declares the queue anew: a Redis that was emptied learns its binding again.

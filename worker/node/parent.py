@@ -28,7 +28,8 @@ from footplate.contract.host.environment import forget_unused
 from footplate.contract.host.linux import Leftovers, adopt_orphans, die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.contract.messages import Gpu
-from worker.attempt.address import require_own
+from worker.attempt.rendezvous import require_own
+from worker.celery_app import queue_of
 from worker.identity import Node, claim_node
 from worker.node.gpus import inventory
 from worker.node.heartbeat import Heartbeat
@@ -160,8 +161,6 @@ def connect() -> None:
 def _become_node(conf: Any, **_: Any) -> None:
     """Before Celery reads its settings: they follow from who we are and what we have."""
     global _node, _main_pid, _keeper, _heartbeat
-    from worker.app import queue_of
-
     # A pool process that hung before it could ask to die with us outlives a start anew, and holds the node's lock.
     Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
     try:

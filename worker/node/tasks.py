@@ -12,10 +12,10 @@ from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import Fence, JobId, new_claim_id
 from footplate.contract.messages import Claim, Grant
-from worker.app import app
-from worker.attempt.address import meeting_place, own_address, said
 from worker.attempt.claim import ask
-from worker.attempt.supervise import Supervisor
+from worker.attempt.rendezvous import address_text, bound_socket, own_address
+from worker.attempt.supervise import supervise
+from worker.celery_app import app
 from worker.node import parent
 from worker.redis_client import AWAY, connect
 from worker.tracing import traces
@@ -37,7 +37,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         log.info("%s attempt %s is not begun: %s", job, attempt, why)
         return
     since = time.time_ns()
-    with meeting_place(own_address(parent.settings())) as meeting:
+    with bound_socket(own_address(parent.settings())) as claimed:
         claim = Claim(
             job=JobId(job),
             attempt=attempt,
@@ -45,14 +45,14 @@ def attempt(job: str, attempt: int, fence: int) -> None:
             claim=new_claim_id(),
             node=node.id,
             boot=node.boot,
-            meets_at=said(meeting),
+            meets_at=address_text(claimed),
         )
         answer = ask(redis_client(), claim, give_up=node.places.is_draining)
         if isinstance(answer, Grant):
             log.info("%s attempt %s is ours", job, attempt)
             reached(Moment.AFTER_GRANT_HEARD)
             spans = traces().of(answer, parent.settings().node_name, since)
-            Supervisor(parent.settings(), node, answer, redis_client(), meeting, spans).run()
+            supervise(parent.settings(), node, answer, redis_client(), claimed, spans)
         elif answer is not None:
             log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
 

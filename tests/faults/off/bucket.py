@@ -12,13 +12,13 @@ from tests.faults.off import switch
 
 @switch("a checkpoint is told once the store has it", module="worker.attempt.artifact_sync")
 def tell_at_once(shipping: ModuleType) -> None:
-    hold = shipping.Shipping.hold
+    hold = shipping.ArtifactSync.hold
 
     def pass_all(self: Any, events: list[Any]) -> list[Any]:
         hold(self, events)
         return events
 
-    shipping.Shipping.hold = pass_all
+    shipping.ArtifactSync.hold = pass_all
 
 
 @switch("what is replaced loses its manifest first", module="footplate.contract.bucket")
@@ -39,4 +39,4 @@ def take_what_some_have_left(left: ModuleType) -> None:
 
 @switch("what lay there already is nobody's to leave again", module="worker.attempt.output_files")
 def take_all_for_own(left: ModuleType) -> None:
-    left.Left._was_found = lambda self, opened, path: False
+    left.AttemptOutputs._was_found = lambda self, opened, path: False

@@ -26,10 +26,10 @@ def pass_over_what_is_lost(journal: ModuleType) -> None:
 
 @switch("a full journal ends its attempt", module="worker.attempt.supervise")
 def go_on_without_a_journal(supervise: ModuleType) -> None:
-    original = supervise.Supervisor._end_with
+    original = supervise.Attempt.end_with
 
     def end_with(self: Any, verdict: Any) -> None:
         if verdict.reason != "journal_full":
             original(self, verdict)
 
-    supervise.Supervisor._end_with = end_with
+    supervise.Attempt.end_with = end_with

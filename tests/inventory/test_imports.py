@@ -1,0 +1,13 @@
+"""The import graph of the product has no circle."""
+
+from __future__ import annotations
+
+from graphlib import TopologicalSorter
+
+import grimp
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = grimp.build_graph("footplate", "service", "worker", "migrations", exclude_type_checking_imports=True)
+
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()

@@ -1,0 +1,69 @@
+"""The Celery app of a node, its configuration, and the queue of each node.
+
+Celery is a doorbell here. A message says that an attempt may start on this node. SQL grants each attempt once, and
+control rings again if nobody claims. Every setting below follows from that.
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+from kombu.entity import Exchange, Queue
+
+from footplate.contract import keys
+from footplate.contract.ids import NodeId
+from worker.redis_client import SOCKET_SECONDS
+from worker.settings import WorkerSettings
+
+
+def queue_of(node: NodeId) -> Queue:
+    """Returns a node's queue. Its exchange has a name, because an empty one delivers into the list `celery`."""
+    name = keys.queue(node)
+    return Queue(name, Exchange(name, type="direct"), routing_key=name)  # type: ignore[no-untyped-call]
+
+
+def configuration(settings: WorkerSettings) -> dict[str, object]:
+    return {
+        "broker_url": keys.broker_url(settings.redis),
+        # JSON only: a message must not be able to run code.
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        # Results of attempts are events, so Celery needs to store none.
+        "result_backend": None,
+        "task_ignore_result": True,
+        # Acknowledged on acceptance. With late acks, a task that runs longer than the visibility timeout is started
+        # again, and nothing renews that timeout. Leases in SQL recover lost attempts.
+        "task_acks_late": False,
+        # A message that waits behind a running attempt could have gone to another node.
+        "worker_prefetch_multiplier": 1,
+        "worker_disable_prefetch": True,
+        # Stops are rows in SQL. A remote-control broadcast that no worker receives is lost.
+        "worker_enable_remote_control": False,
+        # Nodes report to the service, so workers need neither mingle, gossip and heartbeats nor Celery's events.
+        "worker_consumer": "worker.node.consumer:SilentConsumer",
+        "worker_send_task_events": False,
+        "task_send_sent_event": False,
+        # A mistyped queue raises an error instead of filling a list that no worker reads.
+        "task_create_missing_queues": False,
+        "task_queues": [],
+        # Redis is retried for ever. Training goes on meanwhile, and must not be killed.
+        "broker_connection_retry": True,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "broker_transport_options": {
+            "visibility_timeout": keys.VISIBILITY_SECONDS,
+            # Without timeouts, a frozen Redis freezes the consumer for ever.
+            "socket_timeout": SOCKET_SECONDS,
+            "socket_connect_timeout": 2.0,
+            "socket_keepalive": True,
+        },
+        # Longer than a checkpoint takes, because our own drain (parent.py) ends attempts first.
+        "worker_soft_shutdown_timeout": settings.drain_seconds,
+        # Attempts print through pipes of their own, and nothing of the node's belongs in a task's log.
+        "worker_redirect_stdouts": False,
+        "include": ["worker.node.tasks"],
+    }
+
+
+app = Celery("footplate")
+app.conf.update(configuration(WorkerSettings.from_environment()))
