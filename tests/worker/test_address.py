@@ -14,7 +14,6 @@ from footplate.contract.host import outcome
 from footplate.contract.host.launch import Order
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.runtime import process_group
-from worker.attempt import address
 from worker.attempt.rendezvous import (
     address_text,
     bound_socket,
@@ -78,7 +77,7 @@ def test_a_loopback_address_leads_to_this_machine_alone(own: str, host: str, lea
 def test_the_interface_of_an_address_is_found_by_its_name() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.9") is None
-    assert address.interface_of("nonsense") is None
+    assert interface_of("nonsense") is None
 
 
 def order(**more: object) -> Order:

@@ -1,12 +1,13 @@
-"""An attempt's files between this node and a store that is a bucket. Training knows nothing of it: it works in a folder
-of this node's own, laid out as the store is, and what it has committed there is sent behind it.
+"""Copies an attempt's files between this node and a bucket.
 
-    fetch     before training: its bundle, uploaded files, the newest checkpoint that verifies
-    hold      nobody hears of a checkpoint before the store has all of it, its manifest last
-    finish    what else the attempt leaves (left.py), outputs above all, before anybody hears that it ended
+Training works in a folder of this node that is laid out like the store, and does not know about the bucket.
 
-One thread in the supervisor's process: training holds no key to the store, and waits for none of this. A store that is
-away is asked again until somebody gives up; what was committed there before stands meanwhile.
+    fetch     before training: the bundle, uploaded files, and the newest checkpoint that verifies
+    hold      a checkpoint is reported only after the bucket has all of its files, the manifest last
+    finish    everything else that the attempt leaves (`output_files.py`), before its end is reported
+
+All copying runs in one thread of the supervisor's process. Training holds no key of the store, and never waits. A store
+that does not answer is retried until the attempt gives up. Files that are committed there stay.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from worker.attempt.output_files import AttemptOutputs, is_a_script
 log = logging.getLogger("footplate.worker")
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
-"""Until a store that is away is asked again; doubles with each try."""
+"""The first and the longest time between two tries at a store that does not answer. It doubles with each try."""
 ASIDE, STATE = ".shipping", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-\d+")
 
@@ -48,16 +49,16 @@ Event = dict[str, Any]
 
 
 class ArtifactSync:
-    """Of one attempt. Whoever owns it is woken when there is something in `told`, or when it is idle."""
+    """The copying of one attempt. `wake` is written to when `events` gets an event, and when all tasks are done."""
 
     def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
         self._store, self._grant, self._root, self._wake = store, grant, root, wake
         self._files = AttemptFiles(root, grant.job, grant.attempt)
         self._left = AttemptOutputs(store, grant, self._files)
         self.events: SimpleQueue[Event] = SimpleQueue()
-        """What may be heard of now."""
+        """Events to append to the journal."""
         self.failure: Exception | None = None
-        """What asking again does not mend: this node's own disk, above all."""
+        """An error that a retry does not fix, such as a full disk of this node."""
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._open_tasks, self._is_closed = 0, False
@@ -75,7 +76,7 @@ class ArtifactSync:
         self._add(self._fetch)
 
     def hold(self, events: list[Event]) -> list[Event]:
-        """All but the checkpoints that were committed here: these are told once the store has them."""
+        """Returns all events but committed checkpoints. Those go to `events` once the store has their files."""
         passed = []
         for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
@@ -88,7 +89,7 @@ class ArtifactSync:
         self._add(self._ship_the_rest)
 
     def give_up(self) -> None:
-        """What is under way is not committed any more."""
+        """Ends all retries. A checkpoint that is being sent is not committed."""
         self._given_up.set()
 
     def close(self) -> None:
@@ -109,7 +110,9 @@ class ArtifactSync:
             try:
                 task()
             except Exception as error:
-                log.exception("%s attempt %s: what the store has to hold", self._grant.job, self._grant.attempt)
+                log.exception(
+                    "%s attempt %s: copying to or from the artifact store failed", self._grant.job, self._grant.attempt
+                )
                 self.failure = error
             with self._lock:
                 self._open_tasks -= 1
@@ -120,7 +123,7 @@ class ArtifactSync:
         self._ring()
 
     def _ring(self) -> None:
-        # Once it is closed its number is somebody else's.
+        # After `close` another file may have this descriptor's number.
         with self._lock, suppress(OSError):
             if not self._is_closed:
                 os.eventfd_write(self._wake, 1)
@@ -129,7 +132,7 @@ class ArtifactSync:
         return not self._given_up.is_set()
 
     def _patiently(self, what: str, do: Callable[[], bool | None]) -> bool:
-        """Until it is done. False: somebody gave up."""
+        """Retries until the store answers. Returns False if the attempt gave up."""
         away_since, wait = None, FIRST_SECONDS
         while self._goes_on():
             try:
@@ -137,14 +140,14 @@ class ArtifactSync:
             except StoreAway as error:
                 if away_since is None:
                     away_since = time.monotonic()
-                    text = f"{what} waits, because the artifact store is away: {error}"
+                    text = f"{what} waits, because the artifact store does not answer: {error}"
                     self._tell(Kind.NOTE, {"message": text, "code": "store_away"})
                 self._given_up.wait(wait)
                 wait = min(2 * wait, LONGEST_SECONDS)
                 continue
             if away_since is not None:
                 away = time.monotonic() - away_since
-                text = f"the artifact store answers again, after {away:.0f} s; {what} is done"
+                text = f"the artifact store answers again, after {away:.0f} s, and {what} is done"
                 self._tell(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
             return done
         return False
@@ -157,18 +160,21 @@ class ArtifactSync:
         if code := spec.get("code"):
             paths.append(str(layout.bundle_file(code["bundle"])))
         for path in paths:
-            # What is not there is missed by training, which says of what it is a part.
+            # Training reports a missing file, and says what needs it.
             self._patiently(path, partial(self._get, path))
         if self._grant.source == 0:
-            # Of several nodes the first one begins for all, and what it finds is handed on to the others.
+            # The first node chooses the checkpoint for all nodes.
             self._fetch_checkpoint()
         if self._grant.attempt > 1:
             self._patiently("what earlier attempts left", self._fetch_left)
 
     def _fetch_checkpoint(self) -> None:
-        """The newest that verifies; of those before it what was found, so that training says what is wrong with it."""
+        """Fetches the newest checkpoint that verifies.
+
+        Training reports what is wrong with newer ones that are damaged.
+        """
         offers = self._grant.checkpoints
-        for offer in [one for one in offers if one.of is None] or offers[:1]:
+        for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             began = time.monotonic()
             if self._patiently(f"{offer.path} to continue from", partial(self._is_got, offer)):
                 took = time.monotonic() - began
@@ -185,17 +191,20 @@ class ArtifactSync:
         return True
 
     def _fetch_best(self, offer: CheckpointOffer) -> None:
-        """It may be loaded in the end. Training wrote down where it lies, so only its job's folder is looked into."""
+        """Fetches the best checkpoint, which may be loaded at the end.
+
+        Training wrote its path, so only the job's own counts.
+        """
         place = _best_of(self._root / offer.path)
         its_own = f"{layout.job_folder(offer.of or self._grant.job)}/"
         if place is None or not place.startswith(its_own) or place == offer.path:
             return
-        known = [one.manifest_sha256 for one in self._grant.checkpoints if one.path == place]
-        if not self._is_whole(place, known[0] if known else ""):
+        digests = [offer.manifest_sha256 for offer in self._grant.checkpoints if offer.path == place]
+        if not self._is_whole(place, digests[0] if digests else ""):
             shutil.rmtree(self._root / place, ignore_errors=True)
 
     def _is_whole(self, place: str, sha256: str) -> bool:
-        """Whether the checkpoint there is what was committed; it is here then, else what was found of it."""
+        """Fetches a checkpoint. Returns True if it is what was committed."""
         folder = self._root / place
         try:
             text = self._store.read(f"{place}/{layout.MANIFEST}")
@@ -206,7 +215,7 @@ class ArtifactSync:
         if sha256 not in ("", hashlib.sha256(text).hexdigest()):
             return False
         for name, expected in _listed(text).items():
-            # In the order in which training looks at them: it names the first that is wrong.
+            # Training checks files in this order, and names the first bad one.
             if not stays_inside(name) or not (_is_as(folder / name, expected) or self._get(f"{place}/{name}")):
                 return False
             if not _is_as(folder / name, expected):
@@ -214,7 +223,7 @@ class ArtifactSync:
         return True
 
     def _fetch_left(self) -> None:
-        """What an attempt finds of those before it, where they share a folder: what trackers told, a script's files."""
+        """Fetches what earlier attempts left: the trackers' files, or a script's files."""
         is_script, is_first = is_a_script(self._grant), self._grant.source == 0
         tracks = self._grant.spec.get("report_to") and self._grant.checkpoints and is_first
         for attempt in range(self._grant.attempt - 1, 0, -1):
@@ -225,16 +234,16 @@ class ArtifactSync:
 
     def _fetch_tracked(self, attempt: int) -> bool:
         place = f"{layout.outputs_folder(self._grant.job, attempt)}/{TRACKED}"
-        found = [one.path for one in self._store.files(place) if stays_inside(one.path)]
-        for path in found:
+        paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
+        for path in paths:
             self._get(f"{place}/{path}")
-        return bool(found)
+        return bool(paths)
 
     def _note(self, text: str) -> None:
         self._tell(Kind.NOTE, {"message": text})
 
     def _get(self, path: str) -> bool:
-        """Whether it is there."""
+        """Returns False if the file does not exist."""
         try:
             self._store.fetch(path, self._root / path)
         except FileNotFoundError:
@@ -247,15 +256,15 @@ class ArtifactSync:
         data = event["data"]
         path = str(data.get("path"))
         if not self._is_ours(path):
-            self._tell(Kind.NOTE, {"message": f"{path[:200]} is no checkpoint of this attempt, and is not kept"})
+            self._tell(Kind.NOTE, {"message": f"{path[:200]} is not a checkpoint of this attempt, and is not kept"})
             return
         aside = self._root / ASIDE / PurePosixPath(path).name
-        deleted = [one for one in data.get("deleted") or [] if isinstance(one, str)]
+        deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]
         try:
             names = self._put_aside(path, aside, str(data.get("manifest_sha256")))
             what = f"the checkpoint of step {event.get('step')}"
             if names is None:
-                # Training has let go of it while the ones before were sent: a newer one is behind it.
+                # Training has deleted this checkpoint meanwhile, because a newer one follows.
                 self._let_go += deleted
             elif self._patiently(what, partial(self._send, aside, names, path)):
                 self.events.put({**event, "data": {**data, "deleted": [*self._let_go, *deleted]}})
@@ -269,13 +278,16 @@ class ArtifactSync:
             shutil.rmtree(aside, ignore_errors=True)
 
     def _is_ours(self, path: str) -> bool:
-        """User code shares the socket that this came by: nothing else of this machine is sent."""
+        """Checks the path, because user code can write to the socket and must not send other files of this machine."""
         pure, root = PurePosixPath(path), self._root.resolve()
         is_named = pure.parent == layout.attempt_folder(self._grant.job, self._grant.attempt)
         return is_named and bool(_NAME.fullmatch(pure.name)) and (root / path).resolve() == root / path
 
     def _put_aside(self, path: str, aside: Path, sha256: str) -> list[str] | None:
-        """Second names, which stay when training rotates. None: it is not there, or not the one that was told."""
+        """Makes hard links, which stay when training rotates.
+
+        Returns None if this checkpoint does not exist any more.
+        """
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         try:
@@ -295,13 +307,13 @@ class ArtifactSync:
 
     def _send(self, aside: Path, names: list[str], path: str) -> bool:
         best_before = self._files.folder / layout.BEST_BEFORE
-        for file in [self._files.folder / RECORD, *(one for one in sorted(best_before.rglob("*")) if one.is_file())]:
+        for file in [self._files.folder / RECORD, *(file for file in sorted(best_before.rglob("*")) if file.is_file())]:
             if file.is_file():
                 self._send_one(file)
         return self._store.commit(aside, names, path, self._goes_on)
 
     def _forget(self, path: str) -> None:
-        """Half of one is of no use. What cannot be removed now, prune finds."""
+        """Removes a checkpoint that is sent in part. `prune` removes the rest if the store does not answer."""
         with suppress(StoreAway):
             self._store.remove(path)
 
@@ -309,7 +321,7 @@ class ArtifactSync:
         self._patiently("what the attempt leaves", self._send_left)
 
     def _send_left(self) -> bool:
-        # Of a script's own checkpoints nobody was told.
+        # Checkpoints that a script saved were not reported, so they are sent as files.
         for file in self._left.files(is_sent=_is_no_folder if is_a_script(self._grant) else _is_checkpoint):
             if not self._goes_on():
                 return False
@@ -318,13 +330,13 @@ class ArtifactSync:
         return True
 
     def _send_one(self, file: Path) -> None:
-        """Once."""
+        """Sends a file, at most once."""
         if file not in self._sent and self._left.send(file):
             self._sent.add(file)
 
 
 def _best_of(folder: Path) -> str | None:
-    """As a checkpoint of ours knows it, by where it lies in the store."""
+    """Returns the best checkpoint's path in the store, as a checkpoint's state names it."""
     try:
         best = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -333,7 +345,7 @@ def _best_of(folder: Path) -> str | None:
 
 
 def _to_nobody(text: str) -> None:
-    """Another node says it."""
+    """Drops a note that another node reports."""
 
 
 def _is_no_folder(folder: Path) -> bool:
@@ -345,10 +357,10 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _listed(manifest: bytes) -> dict[str, dict[str, Any]]:
-    """What a manifest says of each file; nothing where it is none, which training says of it."""
+    """Returns what a manifest lists for each file. A broken manifest lists nothing, and training reports it."""
     with suppress(ValueError, RecursionError):
         files = json.loads(manifest)["files"]
-        if isinstance(files, dict) and all(isinstance(one, dict) for one in files.values()):
+        if isinstance(files, dict) and all(isinstance(entry, dict) for entry in files.values()):
             return files
     return {}
 

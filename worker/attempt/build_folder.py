@@ -1,9 +1,9 @@
-"""The code of a bundle, and what it builds, where each attempt has a user of its own.
+"""The folder in which a bundle's extensions are built, if each attempt has a user of its own.
 
-    extensions/<bundle>/code           the bundle's files: root's, and the same for every attempt
-    extensions/<bundle>/<project>/     what the project's jobs have built: one attempt's at a time, root's in between
+    extensions/<bundle>/code           the bundle's files, which belong to root and are the same for every attempt
+    extensions/<bundle>/<project>/     the builds of a project, which belong to one attempt's user at a time
 
-If an attempt of the same project builds from the same bundle already, another one builds in its temporary folder.
+If an attempt of the project builds from this bundle already, a second one builds in its own temporary folder.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ from footplate.contract.host.user import User, change_owner, close_to_lists, mak
 
 
 class BuildFolder:
-    """One attempt's."""
+    """The build folder of one attempt."""
 
     def __init__(self, root: Path, spec: Mapping[str, Any], project: str, user: User) -> None:
         self._root, self._spec, self._project, self._user = root, spec, project, user
         self._lock: int | None = None
         self.folder: Path | None = None
-        """What the attempt may change, and root has to take back. None: nothing outside its temporary folder."""
+        """The folder that is lent to the attempt's user.
+
+        None: the attempt changes nothing outside its temporary folder.
+        """
 
     def environment(self, scratch: str) -> dict[str, str]:
-        """Where extensions are built, for an attempt that may build some."""
+        """Returns the variable that names the build folder, for an attempt that may build extensions."""
         if (whose := whose_extensions(self._spec)) is None:
             return {}
         below = PurePosixPath(EXTENSIONS, whose)
         shelf = self._root / below
         if shelf.exists() and shelf.lstat().st_uid != os.geteuid():
-            # Of a node whose training had one user: that user may have written anything.
+            # Left by a node whose attempts shared one user, who may have written anything.
             remove(shelf)
         make_way(self._root, below)
         close_to_lists(self._root, [EXTENSIONS])
@@ -53,8 +56,10 @@ class BuildFolder:
         return {PLACE: str(folder / built_for())}
 
     def unpacked(self, artifacts: Path, scratch: str) -> Path | None:
-        """The folder with the bundle's files. None: the job has no bundle, or is a script, whose files lie in its
-        working folder. OwnCodeError: the bundle cannot be used."""
+        """Returns the folder with the bundle's files, or None if the job has no bundle.
+
+        A script's files are in its working folder. Raises OwnCodeError if the bundle cannot be used.
+        """
         if not (code := self._spec.get("code")) or "script" in (self._spec.get("loop") or {}):
             return None
         shelf = self._root / EXTENSIONS / code["bundle"]

@@ -1,4 +1,7 @@
-"""May I run this? Asked until control answers. One claim id per delivery makes asking again harmless."""
+"""Requests an attempt from control, and repeats the request until control answers.
+
+A claim id is new for each Celery message, so that a repeated request is the same claim.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ ASK_AGAIN_SECONDS = 1.0
 
 
 def ask(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]) -> Grant | Denial | None:
-    """The answer; None once nobody wants it any more. A Redis that is away is waited for."""
-    said = Repeated(log, f"the claim of {claim.job} attempt {claim.attempt}")
+    """Returns the answer, or None if the caller gives up. Retries while Redis does not answer."""
+    failures = Repeated(log, f"the claim of {claim.job} attempt {claim.attempt}")
     while not give_up():
         try:
             with client.pipeline(transaction=False) as pipeline:
@@ -30,7 +33,7 @@ def ask(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]) -> Grant
             if answer := _answer(client, claim):
                 return answer
         except AWAY as error:
-            said.failed("waits for Redis: %s", error)
+            failures.failed("waits for Redis: %s", error)
             time.sleep(ASK_AGAIN_SECONDS)
     return None
 
@@ -39,14 +42,14 @@ def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
     key = keys.reply(claim.claim)
     deadline = time.monotonic() + ASK_AGAIN_SECONDS
     while (left := deadline - time.monotonic()) > 0:
-        # Redis takes a timeout of 0 for "for ever".
+        # Redis waits for ever if the timeout is 0.
         popped = client.blpop([key], timeout=max(left, 0.01))
         if popped is None:
             return None
         try:
             message = TO_ATTEMPT.validate_json(popped[1])
         except ValidationError as error:
-            log.warning("control's answer to claim %s cannot be read: %s", claim.claim, error)
+            log.warning("cannot parse control's answer to claim %s: %s", claim.claim, error)
             continue
         if isinstance(message, Grant | Denial) and message.claim == claim.claim:
             return message

@@ -1,7 +1,8 @@
-"""The link of one attempt to control: its thread sends events and beats, and reads what control says.
+"""The link between one attempt and control.
 
-It is the only one who talks to Redis. A Redis that is away, frozen or empty costs this thread its time and nobody else:
-the supervisor goes on writing its journal, and everything from the last acknowledged event on is sent again later.
+A thread sends events and heartbeats, and receives control's replies. No other thread of the attempt uses Redis. If
+Redis is down, frozen or empty, only this thread waits. The supervisor goes on writing its journal, and the thread later
+sends everything again from the last acknowledged event.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ log = logging.getLogger("footplate.worker")
 
 BATCH_EVENTS = 500
 WINDOW_EVENTS = 20_000
-"""Sent and not acknowledged. More would only fill Redis while nobody reads."""
+"""The most events that are sent and not acknowledged. More would only fill Redis while control does not read."""
 WINDOW_BYTES = 8 * 1024 * 1024
 GATHER_SECONDS = 0.01
-"""Between two sends under load. The first event after a silence goes at once."""
+"""The pause between two sends under load. The first event after a silence is sent at once."""
 LOOK_SECONDS = 0.25
-"""Between two looks at the watermark while something is not acknowledged."""
+"""The time between two reads of the watermark while an event is not acknowledged."""
 HURRY_SECONDS = 0.02
-"""The same, when the acknowledgement is all that the attempt waits for."""
+"""The same time when the attempt waits for nothing but the acknowledgement."""
 SILENCE_SECONDS = 5.0
-"""Nothing acknowledged for this long: send again. Doubles with every try that brings nothing."""
+"""The time without an acknowledgement after which events are sent again. It doubles with each try."""
 LONGEST_SILENCE_SECONDS = 60.0
 HUNG_SECONDS = 60.0
-"""The supervisor's loop turns twice a second. Longer than this, and nobody watches over training any more."""
+"""The supervisor's loop turns twice a second. A longer silence means that training is not watched any more."""
 OUTAGE_SECONDS = 2.0
-"""A Redis that was away for longer is told in the job's history."""
+"""An outage of Redis that was longer is noted in the job's history."""
 
 
 def batch(header: Header, first: int, events: list[bytes]) -> bytes:
-    """One entry of the stream. The events are JSON already and are not read again."""
+    """Returns one entry of the stream. The events are JSON already and are not parsed."""
     envelope = EventBatch(
         job=header.job,
         attempt=header.attempt,
@@ -60,11 +61,11 @@ def batch(header: Header, first: int, events: list[bytes]) -> bytes:
 
 
 class Sender:
-    """What of a journal is on its way and what has arrived. Sends through whatever pipeline it is given."""
+    """Sends a journal's events, and knows which are sent and which are acknowledged."""
 
     def __init__(self, journal: Journal, acknowledged: int = 0) -> None:
         self.journal = journal
-        # What the journal does not have any more was acknowledged.
+        # Events that the journal has dropped were acknowledged.
         self.acknowledged = self._sent = max(acknowledged, journal.first - 1)
         self._sent_bytes: list[tuple[int, int]] = []
         self._epoch: bytes | None = None
@@ -80,13 +81,13 @@ class Sender:
         return self.acknowledged < self._sent
 
     def rewind(self) -> None:
-        """Everything not acknowledged goes again: it may have gone with a connection or a Redis."""
+        """Sends everything again that is not acknowledged, because a connection or a Redis may have lost it."""
         self._sent = self.acknowledged
         self._sent_bytes.clear()
         self._moved_at = time.monotonic()
 
     def exchange(self, client: redis.Redis, beat: AttemptBeat | None = None) -> None:
-        """One round trip: a few batches and a beat go, the watermark and Redis's epoch come."""
+        """Makes one round trip. Sends a few batches and a heartbeat, and reads the watermark and the epoch of Redis."""
         header = self.journal.header
         upto, sizes = self._sent, list[tuple[int, int]]()
         with client.pipeline(transaction=False) as pipeline:
@@ -115,12 +116,14 @@ class Sender:
         if mark > self.acknowledged:
             self.acknowledged = min(mark, self.journal.last)
             self._sent = max(self._sent, self.acknowledged)
-            self._sent_bytes = [one for one in self._sent_bytes if one[0] > self.acknowledged]
+            self._sent_bytes = [sent for sent in self._sent_bytes if sent[0] > self.acknowledged]
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
     def _watch(self, epoch: bytes | None, mark: bytes | None) -> None:
-        """Sends again what a Redis that restarted empty, or a stream that lost entries, may have forgotten; and what
-        the service has forgotten itself, where SQL came back from a backup and stands at an earlier mark."""
+        """Sends events again if they may be lost.
+
+        A Redis can restart empty, and a stream can lose entries. SQL can come back from an old backup.
+        """
         if epoch != self._epoch:
             if self._epoch is not None or epoch is None:
                 self.rewind()
@@ -138,44 +141,44 @@ class Sender:
 
 
 class ControlLink(threading.Thread):
-    """Starts with the grant, ends with `close`. `replies` fills as control speaks; `wake` is told when it did."""
+    """A thread that starts with the grant and ends with `close`. It writes to `wake` after it has filled `replies`."""
 
     def __init__(self, client: redis.Redis, grant: Grant, journal: Journal, wake: int) -> None:
         super().__init__(name=f"link-{grant.claim}", daemon=True)
         self.replies: SimpleQueue[AttemptReply] = SimpleQueue()
         self.outages: SimpleQueue[float] = SimpleQueue()
-        """For how many seconds Redis did not answer, once it does again."""
+        """The seconds of each outage, put here when Redis answers again."""
         self.is_hurried = False
         self.last_command = max((command.no for command in grant.deeds), default=0)
         """The number of the newest command that training has. Heartbeats report this number."""
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
         self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The thread's own, which it closes: where it hangs, `close` does not wait for it.
+        # Copies that the thread closes itself, because `close` does not wait for a thread that hangs.
         self._poked, self._wake = os.dup(self._poke), os.dup(wake)
         self._closing = threading.Event()
         self._number = self._beats_unattended = 0
         self._beat_due = self._sent_at = 0.0
         self._answered_at = time.monotonic()
         self._away_since: float | None = None
-        self._said = Repeated(log, f"{grant.job} attempt {grant.attempt}")
+        self._failures = Repeated(log, f"{grant.job} attempt {grant.attempt}")
 
     @property
     def acknowledged(self) -> int:
         return self._sender.acknowledged
 
     def poke(self, *, beat: bool = False) -> None:
-        """There is something new to send; a beat too, where control should hear at once."""
+        """Makes the thread send now. With `beat` it also sends a heartbeat, for news that control needs at once."""
         if beat:
             self._beat_due = 0.0
         os.eventfd_write(self._poke, 1)
 
     def turned(self) -> None:
-        """The supervisor's loop has: who does not say so hangs, and would have its lease for ever."""
+        """Records a turn of the supervisor's loop. A supervisor that hangs must not keep its lease."""
         self._beats_unattended = 0
 
     def close(self, within: float = 1.0) -> None:
-        """Ends the thread. One that hangs in a frozen Redis is left to its timeout."""
+        """Ends the thread. A thread that hangs in a frozen Redis is not waited for."""
         self._closing.set()
         self.poke()
         self.join(within)
@@ -197,14 +200,14 @@ class ControlLink(threading.Thread):
                 self._talk(listener)
             except AWAY as error:
                 if self._away_since is None:
-                    # A broken line is noticed at once, a silent Redis only by its silence.
+                    # A broken connection is noticed at once, but a frozen Redis only after its timeout.
                     is_silent = isinstance(error, TimeoutError | redis.TimeoutError)
                     self._away_since = self._answered_at if is_silent else time.monotonic()
-                self._said.failed("is not heard: Redis is away (%s)", error)
+                self._failures.failed("cannot report: Redis does not answer (%s)", error)
                 self._closing.wait(0.2 if time.monotonic() - self._answered_at < 10 else 1.0)
             except Exception as error:
-                # This thread is the attempt's voice: nothing that one turn trips over may end it.
-                self._said.failed("failed to talk to control: %r", error, trace=True)
+                # No error may end this thread, because the attempt has no other connection to control.
+                self._failures.failed("failed to talk to control: %r", error, trace=True)
                 self._closing.wait(1.0)
             finally:
                 if listener is not None:
@@ -225,7 +228,7 @@ class ControlLink(threading.Thread):
                 os.eventfd_read(self._poked)
 
     def _pause(self) -> float:
-        """How long there is nothing to do, if nobody speaks."""
+        """Returns how many seconds the thread may wait for replies."""
         now = time.monotonic()
         if self._sender.has_more:
             return max(0.0, self._sent_at + GATHER_SECONDS - now)
@@ -248,7 +251,7 @@ class ControlLink(threading.Thread):
 
     def _note_answer(self) -> None:
         self._answered_at = time.monotonic()
-        self._said.went_well()
+        self._failures.went_well()
         away_since, self._away_since = self._away_since, None
         if away_since is not None and self._answered_at - away_since > OUTAGE_SECONDS:
             self.outages.put(self._answered_at - away_since)
@@ -271,12 +274,12 @@ class ControlLink(threading.Thread):
         )
 
     def _look_at_the_supervisor(self) -> None:
-        """Where it hangs, it is killed: so training goes too, the node says that it is dead, and the job goes on."""
-        # Counted in beats: one that was frozen has missed as many as its loop.
+        """Kills a supervisor that hangs. Training dies with it, the node reports the death, and the job is rescued."""
+        # Counted in heartbeats, because a frozen process misses as many of these as turns of its loop.
         self._beats_unattended += 1
         if self._beats_unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._sender.journal.is_done:
             log.critical(
-                "%s attempt %s: its supervisor hangs, and is killed with its training",
+                "%s attempt %s: the supervisor hangs, and is killed with its training",
                 self._grant.job, self._grant.attempt,
             )  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
@@ -287,7 +290,7 @@ class ControlLink(threading.Thread):
         try:
             message = TO_ATTEMPT.validate_json(raw)
         except ValidationError as error:
-            log.warning("control's word to %s cannot be read: %s", self._grant.claim, error)
+            log.warning("cannot parse control's reply to %s: %s", self._grant.claim, error)
             return
         if isinstance(message, AttemptReply):
             self._sender.acknowledge(message.watermark)

@@ -1,9 +1,11 @@
-"""How an attempt ended, out of what its ranks said, what was asked of them, and how their processes went.
+"""Decides how an attempt ended, from what its ranks reported, what was requested, and how the processes exited.
 
-finished       wins over a stop that came too late
-our verdict    wins over what training made of being killed for it
-a stop         wins over what the ranks made of it, unless one of them had a reason of its own
-a rank's end   by its own word, or by its exit where it left without one
+The first line that applies decides.
+
+    finished       has priority over a stop that came too late
+    our verdict    has priority over what training reports after it was killed
+    a stop         has priority over what the ranks report, unless one of them failed for a reason of its own
+    a rank's end   is the rank's own report, or its exit status if it sent none
 """
 
 from __future__ import annotations
@@ -23,39 +25,39 @@ from worker.attempt.training_processes import Training
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """What a supervisor knows once nothing of training is left."""
+    """The facts that are known once nothing of training is left."""
 
     grant: Grant
     world: int
-    """How many ranks the attempt had, on all its nodes."""
+    """The number of ranks on all nodes."""
     training: Training
     verdict: Verdict | None
-    """Why we ended it, where nobody told us to stop."""
+    """The reason why the supervisor ended the attempt, if no stop did."""
     stop: Stop | None
     is_draining: bool
-    """This very node goes away."""
+    """True if this node drains."""
     is_left_behind: bool
-    """What training leaves could not be handed in: it finished for nothing."""
+    """True if training finished, but its outputs could not be handed in."""
     oom_kills: int
-    """By this machine's kernel, meanwhile."""
+    """Kills by the kernel's OOM killer on this machine while the attempt ran."""
 
 
 def exit_report(facts: ExitFacts) -> DoneData:
-    told, stop, failed = facts.training.report, facts.stop, facts.training.failed
-    if told is not None and told.ending is Ending.FINISHED and failed is None and not facts.is_left_behind:
-        return told
+    report, stop, failed = facts.training.report, facts.stop, facts.training.failed
+    if report is not None and report.ending is Ending.FINISHED and failed is None and not facts.is_left_behind:
+        return report
     if facts.verdict is not None:
         return _failed(facts.verdict)
-    # Who is ended because of another node has ended by itself, where it failed before.
+    # A rank that failed before another node's stop came has a reason of its own.
     by_itself = stop is not None and stop.because == "peer" and failed is not None
     has_said_why = by_itself or (failed is not None and failed.report is not None)
     if stop is not None and not has_said_why:
-        return _stopped(facts, stop, told.result if told else {})
+        return _stopped(facts, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
         return _by_rank(failed.report, facts.world).model_copy(update={"another_s": failed.is_another_s})
-    if failed is None and told is not None and told.ending is Ending.STOPPED:
-        # With the ranks of another node, which has heard of it first.
-        return told
+    if failed is None and report is not None and report.ending is Ending.STOPPED:
+        # Another node learned of the stop first, and its ranks stopped ours.
+        return report
     return _by_rank(_failed(_why_it_died(failed, facts.oom_kills)), facts.world)
 
 
@@ -70,13 +72,13 @@ def _stopped(facts: ExitFacts, stop: Stop, result: dict[str, Any]) -> DoneData:
 
 
 def _obeyed(facts: ExitFacts, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
-    """Of several nodes, the one that drains tells so: the others take new work."""
+    """Returns the stop that `done` reports. Of several nodes only the one that drains reports a drain."""
     another_s = stop.because == "drain" and facts.grant.nodes > 1 and not facts.is_draining
     return None if another_s or stop.because == "time_limit" else stop.because
 
 
 def _by_rank(done: DoneData, world: int) -> DoneData:
-    """Of several, which one it was is the first thing to know."""
+    """Names the rank in the message, if there are several."""
     if world == 1 or done.error is None or done.error.rank is None:
         return done
     message = f"rank {done.error.rank} of {world}: {done.error.message}"
@@ -86,7 +88,7 @@ def _by_rank(done: DoneData, world: int) -> DoneData:
 def _why_it_died(rank: Rank | None, oom_kills: int) -> Verdict:
     exit = rank.exit if rank is not None else None
     if rank is None or exit is None:
-        return crashed("training is gone, and nobody saw how")
+        return crashed("training is gone, and its exit status is unknown")
     if exit.never_started is not None:
         return crashed(f"the node could not start training: {exit.never_started}")
     return outcome.of_exit(

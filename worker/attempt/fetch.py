@@ -1,12 +1,11 @@
-"""`python -m worker.attempt.fetch`: downloads what a job names on a hub, or by a URL, to this node.
+"""`python -m worker.attempt.fetch` downloads what a job names on a hub, or by a URL, to this node.
 
-A process of its own, so that it can be ended at once, and so that the process that holds the token is not the one that
-trains.
+This is a process of its own, so that it can be killed at once, and so that the token is not in training's process.
 
     in      a Wanted, as JSON
     out     lines: {"pinned": {place: commit}} once all are known, {"here": Here} for each, or {"failed": Failed}
 
-Text and safetensors only: what could run code when it is opened is not even fetched.
+It fetches only text and safetensors. Files that could run code when they are opened are never fetched.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ WHOLE: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
     "dataset": ["*.parquet", "*.jsonl", "*.ndjson", "*.json", "*.csv", "*.tsv", "*.txt", "*.arrow", "README.md"],
 }
-"""What is fetched where a name means all of a repository."""
+"""The files that are fetched if a name means a whole repository."""
 NEVER = [
     f"*{suffix}" for suffix in (
         ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".msgpack", ".h5", ".keras", ".npy", ".npz",
         ".py", ".pyc", ".so", ".sh", ".gguf", ".onnx", ".zip", ".tar", ".gz", ".exe", ".dll",
     )
 ]  # fmt: skip
-"""Also where a path names it."""
+"""Files that are not fetched, even if a path names them."""
 BESIDE = "*/*.safetensors"
-"""Other models' weights, in folders of a model's repository: who means them names the folder."""
+"""Weights of other models, in subfolders of a model's repository. A name must include the folder to get these."""
 
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
@@ -57,7 +56,7 @@ class Wanted(Model):
     parent: int
     cache: Path
     is_read_by_all: bool = False
-    """Whoever trains is another user than who fetches."""
+    """True if training runs as another user than this process."""
     all: list[One]
     stores: Path = Path()
     stores_allow: str = ""
@@ -71,24 +70,28 @@ def main() -> None:
         os.umask(0o022)
     os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
     stores = Stores(wanted.stores, Allowed.of(wanted.stores_allow), wanted.stores_max_bytes)
-    one = wanted.all[0]
+    repository = wanted.all[0]
     try:
         pinned = {}
-        for one in wanted.all:
-            pinned[one.place] = one.commit or (
-                stores.settle(one.place) if is_url(one.place) else resolved(hub_name(one.place))
+        for repository in wanted.all:
+            pinned[repository.place] = repository.commit or (
+                stores.settle(repository.place) if is_url(repository.place) else resolved(hub_name(repository.place))
             )
         say(pinned=pinned)
-        for one in wanted.all:
-            commit = pinned[one.place]
-            here = stores.have(one.place, commit) if is_url(one.place) else downloaded(one, commit, wanted.cache)
+        for repository in wanted.all:
+            commit = pinned[repository.place]
+            here = (
+                stores.have(repository.place, commit)
+                if is_url(repository.place)
+                else downloaded(repository, commit, wanted.cache)
+            )
             say(here=here.model_dump())
     except NotHad as error:
         say(failed=error.failed.model_dump())
     except Exception as error:
-        if is_url(one.place):
+        if is_url(repository.place):
             raise
-        say(failed=why(error, hub_name(one.place), one.place).model_dump())
+        say(failed=why(error, hub_name(repository.place), repository.place).model_dump())
 
 
 def say(**line: Any) -> None:
@@ -100,16 +103,16 @@ def resolved(name: HubName) -> str:
 
     commit = HfApi().repo_info(name.repo, repo_type=name.kind, revision=name.revision).sha
     if commit is None:
-        raise ValueError(f"the hub names no commit of {name.place}")
+        raise ValueError(f"the hub reports no commit for {name.place}")
     return str(commit)
 
 
-def downloaded(one: One, commit: str, cache: Path) -> Here:
-    """With every file of it in the cache already, nobody is asked."""
+def downloaded(repository: One, commit: str, cache: Path) -> Here:
+    """Returns a repository's files. If the cache has all of them, the hub is not contacted."""
     from huggingface_hub import snapshot_download
 
-    name = hub_name(one.place)
-    paths = [hub_name(each).path for each in one.names]
+    name = hub_name(repository.place)
+    paths = [hub_name(name).path for name in repository.names]
     allowed = [pattern for path in paths for pattern in ([path, f"{path}/*"] if path else WHOLE[name.kind])]
     never = [*NEVER, BESIDE] if name.kind == "model" and not any(paths) else NEVER
     folder = Path(
@@ -126,11 +129,11 @@ def downloaded(one: One, commit: str, cache: Path) -> Here:
     sizes = [path.stat().st_size for path in _files(folder)]
     if not sizes:
         raise NothingThere
-    return Here(place=one.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
+    return Here(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
 
 
 class NothingThere(Exception):
-    """Of what is named nothing is there, or nothing that may be fetched."""
+    """No file of the repository matches the name, or none may be fetched."""
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -138,7 +141,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def why(error: Exception, name: HubName, place: str) -> Failed:
-    """Foreign errors become ours. The most particular first: some are kinds of others."""
+    """Translates errors of huggingface_hub. Specific errors come first, because some are subclasses of others."""
     from huggingface_hub import errors, get_token
 
     kind, where = name.kind, os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -148,7 +151,7 @@ def why(error: Exception, name: HubName, place: str) -> Failed:
     if isinstance(error, NothingThere):
         return Failed(
             code=f"{kind}_file_not_found",
-            message=f"{place}: no file there is one that is named and may be fetched",
+            message=f"{place}: no file there matches the name and may be fetched",
             hint="weights as safetensors, data as Parquet, JSON lines, CSV or text: pickled files and code never are",
         )
     if isinstance(error, errors.GatedRepoError):

@@ -1,8 +1,8 @@
-"""One attempt's events, numbered and on disk until SQL has them.
+"""The events of one attempt, numbered and on disk until SQL has them.
 
-A line is a CRC-32 in hex, a space, the event as JSON. `read` checks every line again: what the disk has lost comes back
-as a `gap` in its place, so that numbers stay dense and nobody waits for an event that does not exist any more.
-The file is flocked by whoever sends it: an unlocked journal is a dead attempt's, and the node's re-sender takes it.
+A line is a CRC-32 in hex, a space, and the event as JSON. `read` checks every line again. A line that the disk has lost
+becomes a `gap`, so that numbers have no holes and no reader waits for a lost event. The sender of a journal locks its
+file. A journal without a lock belongs to a dead attempt, and the node sends it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ log = logging.getLogger("footplate.worker")
 SUFFIX = ".journal"
 NAME = re.compile(r"(job_\w+)-(\d+)-(\d+)-(\d+)-(claim_\w+)\.journal")
 UNREADABLE = ".unreadable"
-"""What cannot be sent is set aside under this name, for somebody to look at."""
+"""The suffix of journals that cannot be sent. They are set aside for an operator."""
 FORGET_BYTES = 16 * 1024 * 1024
-"""So much that SQL has may stay in the file before it is made smaller."""
+"""The bytes of acknowledged events after which the file is made smaller."""
 INDEX_EVERY = 256
-"""Lines between two remembered offsets."""
+"""The number of lines between two remembered offsets."""
 CHUNK = 256 * 1024
 _unforked = threading.Lock()
-"""Held while a lock is only tried: a child that is forked in that moment would keep it for as long as it lives, and the
-journal would be nobody's. Celery's main thread forks whenever it wants."""
+"""Held while a lock is only tried. A child forked in that moment would inherit the lock and keep it for its whole life.
+Celery's main thread may fork at any time.
+"""
 os.register_at_fork(before=_unforked.acquire, after_in_parent=_unforked.release, after_in_child=_unforked.release)
 
 
 class JournalFull(AttemptError):
-    """More waits on this disk than may; the attempt ends, because nothing is ever dropped in silence."""
+    """The limit for waiting events is reached. The attempt ends, because events are never dropped silently."""
 
     code = "journal_full"
 
@@ -55,7 +56,7 @@ class JournalFull(AttemptError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose events these are: the first line, and the file's name, for when the disk has lost that line."""
+    """The attempt that the events belong to. It is in the first line, and in the file's name if that line is lost."""
 
     job: JobId
     attempt: int
@@ -77,27 +78,30 @@ class Header:
 
 
 class Journal:
-    """Written by one thread and read by another: `size` and `last` only grow, and cover whole lines only."""
+    """One thread writes while another one reads. `size` and `last` only grow, and count whole lines only."""
 
     def __init__(self, path: Path, fd: int, header: Header, max_bytes: int) -> None:
         self.path, self.header = path, header
         self.size = 0
         self.first = 1
-        """The oldest seq that is still here."""
+        """The oldest seq in the file."""
         self.last = 0
         self.is_done = False
         self._lock = threading.Lock()
-        """Between the reader and `forget`, which moves everything."""
+        """Held by a reader, and by `forget`, which moves every line."""
         self._fd, self._max_bytes = fd, max_bytes
         self._index: list[tuple[int, int]] = []
         self._cursor = (1, 0)
         self._beyond: list[bytes] = []
-        """Lines that the disk did not take: at most the `done`."""
+        """Lines that the disk did not take, which is at most `done`."""
         self._dirty = self._is_named = False
 
     @classmethod
     def create(cls, folder: Path, header: Header, max_mb: float) -> Self:
-        """A new, locked one. It gets its name once it is locked, so that no re-sender takes it for a dead one's."""
+        """Makes a new, locked journal.
+
+        The file gets its name after the lock, so that it never looks like a dead attempt's.
+        """
         path = folder / header.file_name
         fresh = path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -114,7 +118,7 @@ class Journal:
 
     @classmethod
     def in_memory(cls, header: Header, max_mb: float) -> Self:
-        """For an attempt whose disk takes no file, so that it can say so: it ends with its process."""
+        """Makes a journal without a file, so that an attempt can report a full disk. It is lost with its process."""
         fd = os.memfd_create("footplate-journal", os.MFD_CLOEXEC)
         journal = cls(Path(os.devnull), fd, header, int(max_mb * 1024 * 1024))
         journal._begin()
@@ -122,7 +126,10 @@ class Journal:
 
     @classmethod
     def reopen(cls, path: Path) -> Self | None:
-        """A dead attempt's, its torn end cut off; None while its owner lives, or when nothing in it can be told."""
+        """Opens and repairs a dead attempt's journal.
+
+        Returns None if its owner lives, or if nothing in it is readable.
+        """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -134,14 +141,14 @@ class Journal:
             return None
         journal = cls(path, fd, Header(JobId(""), 0, Fence(0), ClaimId("")), 0)
         if not journal._recover():
-            log.error("%s is not readable as a journal any more: set aside, and whatever it held is lost", path)
+            log.error("%s is not readable as a journal. It is set aside, and its events are lost", path)
             path.rename(path.with_suffix(UNREADABLE))
             journal.close()
             return None
         return journal
 
     def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
-        """Numbers and writes them. The kinds that are kept are on the disk before this returns."""
+        """Numbers and writes events. Important kinds are on the disk before this returns."""
         lines: list[bytes] = []
         offset, seq, must_sync, done = self.size, self.last, False, False
         for event in events:
@@ -176,12 +183,12 @@ class Journal:
             try:
                 self.sync()
             except OSError as error:
-                # They are in the file and will be sent; but what is kept must be on the disk, and more would not be.
+                # The events are in the file and will be sent, but the disk did not confirm them.
                 if not even_if_full:
                     raise JournalFull.of(error) from error
 
     def sync(self) -> None:
-        """On the disk, name and all. The first one comes with the first event that is kept, not before it is needed."""
+        """Writes the file to the disk. Its name follows with the first important event."""
         if not self._dirty:
             return
         self._dirty = False
@@ -192,19 +199,19 @@ class Journal:
         reached(Moment.AFTER_JOURNAL_SYNC)
 
     def read(self, after: int, max_events: int, max_bytes: int = CHUNK) -> list[bytes]:
-        """The events after a seq, as JSON: dense, whatever the disk did. At least one, if there is any."""
-        found: list[bytes] = []
+        """Returns the events after a seq as JSON, without holes. Returns at least one if there is any."""
+        events: list[bytes] = []
         last, total = self.last, 0
         with self._lock:
             for event in self._from(max(after + 1, self.first), last):
-                if found and (len(found) == max_events or total + len(event) > max_bytes):
+                if events and (len(events) == max_events or total + len(event) > max_bytes):
                     break
-                found.append(event)
+                events.append(event)
                 total += len(event) + 1
-        return found
+        return events
 
     def forget(self, acknowledged: int) -> None:
-        """Lets go of what SQL has, once that is worth a copy of the rest: only what waits may fill the disk."""
+        """Drops acknowledged events, once they are worth a copy of the rest."""
         place = bisect_right(self._index, (acknowledged + 1, 1 << 62)) - 1
         if place < 0 or self._beyond:
             return
@@ -228,13 +235,13 @@ class Journal:
             fresh.unlink(missing_ok=True)
 
     def _move(self, first: int, by: int) -> None:
-        """Everything from `first` on now lies elsewhere in the file."""
+        """Corrects all offsets after lines before `first` were removed."""
         self.first, self.size = first, self.size + by
         self._index = [(seq, offset + by) for seq, offset in self._index if seq >= first]
         self._cursor = self._index[0]
 
     def close(self) -> None:
-        """Unlocked and left for the re-sender."""
+        """Unlocks the journal, so that the node sends it."""
         with suppress(OSError):
             self.sync()
         os.close(self._fd)
@@ -254,14 +261,14 @@ class Journal:
             while written < len(data):
                 written += os.pwrite(self._fd, data[written:], self.size + written)
         except OSError:
-            # Half a line would be taken for a torn end, and what is written after it for corrupt.
+            # A partial line would look like a torn end, and lines behind it would look corrupt.
             os.ftruncate(self._fd, self.size)
             raise
         self._dirty = True
         self.size += len(data)
 
     def _from(self, seq: int, last: int) -> Iterator[bytes]:
-        """Events seq..last. A line that is broken or missing is a gap of one."""
+        """Yields events up to `last`. A line that is broken or missing becomes a gap."""
         if self._cursor[0] > seq or self._cursor[0] <= seq - INDEX_EVERY:
             place = bisect_right(self._index, (seq, 1 << 62)) - 1
             self._cursor = self._index[place] if place >= 0 else (self.first, 0)
@@ -279,7 +286,7 @@ class Journal:
             expected = number + 1
             if number >= seq:
                 yield event
-                # Only once the reader wants another: an event at which it stopped was too much for it.
+                # Only when the reader continues: it may stop at an event that is too large for it, and read it again.
                 self._cursor = (expected, end)
         while expected <= last:
             if expected >= seq:
@@ -287,14 +294,14 @@ class Journal:
             expected += 1
 
     def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
-        """Each line and where it ends."""
+        """Yields each line and the offset of its end."""
         size, rest = self.size, b""
         while offset < size:
             length = min(CHUNK, size - offset)
             try:
                 chunk = os.pread(self._fd, length, offset)
             except OSError as error:
-                # Its lines become gaps: who waits here for a disk to be well again waits for ever.
+                # These lines become gaps, because waiting for a disk to recover could take for ever.
                 log.error("%s cannot be read at byte %d: %s", self.path, offset, error)
                 chunk = bytes(length)
             if not chunk:
@@ -309,7 +316,7 @@ class Journal:
             yield line[:-1], size
 
     def _recover(self) -> bool:
-        """Reads what a dead attempt left: whose it is, where it ends, which of its lines are whole."""
+        """Reads a dead attempt's file: the attempt, the end, and which lines are whole."""
         self.size = os.fstat(self._fd).st_size
         whole = self.first = 0
         for line, end in self._lines(0):
@@ -339,7 +346,7 @@ class Journal:
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a living supervisor holds it."""
+    """Returns True if a living supervisor holds the journal."""
     with _unforked:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -355,7 +362,7 @@ def is_owned(path: Path) -> bool:
 
 
 def header_of(path: Path) -> Header | None:
-    """Whose journal it is, without taking it."""
+    """Returns the attempt of a journal without locking it."""
     with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
         if payload := unseal(file.readline().rstrip(b"\n")):
             return Header(**json.loads(payload))

@@ -1,4 +1,4 @@
-"""A line of a journal: a CRC-32 in hex, a space, the event as JSON that any database takes."""
+"""The lines of a journal. Each is a CRC-32 in hex, a space, and an event as JSON that every database accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from footplate.contract.events import Kind, json_safe, now_text
 MAX_EVENT_BYTES = 64 * 1024
 
 SEQ = re.compile(rb'\{"seq":(\d+),"kind":"(\w+)"')
-"""How every event begins, so that readers find both without parsing."""
+"""The beginning of every event, so that readers find seq and kind without parsing."""
 
 
 def seal(payload: bytes) -> bytes:
@@ -20,13 +20,13 @@ def seal(payload: bytes) -> bytes:
 
 
 def unseal(line: bytes) -> bytes | None:
-    """What is in a line, or None where the disk has changed it."""
+    """Returns the event in a line, or None if the disk has changed the line."""
     payload = line[9:]
     return payload if payload and line[:8] == b"%08x" % crc32(payload) else None
 
 
 def encode(seq: int, event: dict[str, Any]) -> bytes:
-    """`seq` and `kind` first, because readers find them there without parsing."""
+    """Encodes an event with `seq` and `kind` first, because readers find them there without parsing."""
     try:
         return _encode(seq, event)
     except RecursionError:
@@ -50,7 +50,7 @@ _REST = ("rank", "at", "step", "epoch", "data")
 
 
 def _without_traps(value: Any) -> Any:
-    """NUL and half surrogates are JSON, and no database takes them."""
+    """Replaces NUL and lone surrogates, which JSON allows and databases refuse."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def _without_traps(value: Any) -> Any:
 
 
 def _shortened(data: Any, size: int) -> dict[str, Any]:
-    """What of a huge event fits: its small values, and the beginning of its longer texts."""
+    """Returns the part of a huge event that fits: small values, and the beginning of long texts."""
     kept: dict[str, Any] = {"truncated": True, "bytes": size}
     room = MAX_EVENT_BYTES // 4
     for name, value in (data if isinstance(data, dict) else {}).items():
@@ -72,6 +72,6 @@ def _shortened(data: Any, size: int) -> dict[str, Any]:
 
 
 def gap(seq: int) -> bytes:
-    text = f"event {seq} of this attempt is lost: it is not in the node's journal any more"
+    text = f"event {seq} of this attempt is lost, because the node's journal does not have it any more"
     data = {"message": text, "from": seq, "to": seq}
     return encode(seq, {"kind": Kind.GAP, "at": now_text(), "data": data})

@@ -1,4 +1,4 @@
-"""A node's part of an attempt: which of its ranks run here, where they work, and what each of them is told."""
+"""The ranks of an attempt that run on this node: their user, their folders, and the order that starts each."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class LocalRanks:
         self._settings, self._node, self._grant = settings, node, grant
         self.user = node.rights.user
         self._held: Held | None = None
-        """The user that this attempt alone has, once it does."""
+        """The user that no other attempt has, once one is taken."""
         self._build: BuildFolder | None = None
         self._unpacked: Path | None = None
         self._place: dict[str, str] = {}
         self._shared: int | None = None
-        """The attempt's folder, locked as long as ranks of this node write to it, if other nodes' ranks do too."""
+        """The attempt's folder, locked while ranks of this node write to it. Used if other nodes write to it too."""
         self.root = settings.artifacts_path
-        """What training takes for the artifact store."""
+        """The folder that training uses as the artifact store."""
         self.scratch = ""
-        """For what is temporary."""
+        """The folder for temporary files."""
         resources = grant.spec.get("resources") or {}
-        # Every one of the job's nodes has as many.
+        # Every node of the job has this many ranks.
         here = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
         self.world = grant.nodes * here
-        """Ranks on all nodes."""
+        """The number of ranks on all nodes."""
         self._ranks = range(grant.source * here, (grant.source + 1) * here)
         self.needs_rendezvous = self.world > 1 or needs_a_launcher(resources)
         """True if ranks have to find each other."""
 
     def has_user(self) -> bool:
-        """Whether training's user is known. Takes one that no other attempt has, if there is one to take."""
+        """Returns True if training's user is known. Takes a free one if each attempt has its own."""
         if (users := self._node.rights.users) is not None and self._held is None:
             grant, locks = self._grant, lock_folder(self._node.places.root / "users")
             self._held = hold(users, locks, grant.job, grant.attempt, grant.nodes)
@@ -53,17 +53,20 @@ class LocalRanks:
 
     @property
     def lock(self) -> int | None:
-        """The lock by which the attempt has a user to itself."""
+        """The lock that reserves the attempt's user."""
         return None if self._held is None else self._held.lock
 
     def make_room(self, *, was_fetched: bool) -> None:
-        """What training writes to is its user's before there is any. With the node's rights it makes it itself."""
+        """Makes the folders that training writes to, owned by its user.
+
+        With the node's own rights training makes them itself.
+        """
         if (user := self.user) is None:
             return
         folder = attempt_folder(self._grant.job, self._grant.attempt)
         if was_fetched:
             hand_over(self.root, folder, user)
-        # Another attempt, of this job or of a fork, reads its checkpoints as another user, also while this one runs.
+        # Later attempts and forks read these checkpoints as other users, even while this attempt runs.
         room = make_room(self.root, folder, user, is_passed=True)
         if self._held is not None:
             self._lend(self._held, room, was_fetched=was_fetched)
@@ -82,11 +85,11 @@ class LocalRanks:
             fcntl.flock(self._shared, fcntl.LOCK_SH)
 
     def take_back(self) -> None:
-        """What training has written is root's from here on. No process of training may be left on this node."""
+        """Gives training's files back to root. No process of training may be left on this node."""
         if self._held is None:
             return
         if self._shared is not None and not _is_last(self._shared):
-            # Of several nodes the last one does it for all.
+            # The last of several nodes does it for all.
             self._held.lend([] if self._build is None or self._build.folder is None else [self._build.folder])
         self._held.take_back()
 
@@ -99,12 +102,12 @@ class LocalRanks:
         self._held = self._shared = self._build = None
 
     def orders(self, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
-        """One for each rank. `hub` are the folders of what was fetched there."""
+        """Returns one order for each rank. `hub` maps each repository to its folder on this node."""
         own = {} if self.user is None else self.user.environment(self.scratch)
         return [self._order(rank, address, {**own, **environment, **self._place}, hub) for rank in self._ranks]
 
     def gpus_of(self, rank: int) -> list[str]:
-        """Where each has one, it is that of its number."""
+        """Returns the rank's own GPU if each rank has one, else all GPUs."""
         gpus = self._grant.gpus
         return [gpus[rank - self._ranks.start]] if len(gpus) == len(self._ranks) else gpus
 
@@ -138,7 +141,7 @@ class LocalRanks:
         )
 
     def _scratch_of(self, rank: int) -> str:
-        """Several unpack the same, each for itself."""
+        """Returns the rank's own temporary folder, because several ranks unpack the same files."""
         if self.world == 1:
             return self.scratch
         folder = Path(self.scratch, f"rank-{rank}")
@@ -147,7 +150,10 @@ class LocalRanks:
 
 
 def _is_last(shared: int) -> bool:
-    """Whether no other node locks the folder any more. Lets go of it first, so that one of several is the last."""
+    """Releases the lock, and returns True if no other node holds one.
+
+    So exactly the last of several nodes gets True.
+    """
     try:
         fcntl.flock(shared, fcntl.LOCK_UN)
         fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,16 +1,16 @@
-"""What an attempt leaves in its folder beside checkpoints, between a node's disk and a bucket.
+"""The files that an attempt leaves beside checkpoints, and their layout in a bucket.
 
-One node leaves it as it is, and a mark behind it where it is a script's. Of several, which share no folder, each leaves
-its own:
+One node sends its files as they are, and for a script a mark at the end. Several nodes share no folder, so each sends
+its own files:
 
-    outputs/…            where they are looked for: of one path, what was sent last stands
-    …                    what the first node has written
-    .nodes/2/…           what another has
-    .nodes/before/…      what was there already, and the first node has not touched
-    .nodes/2-of-4        that node has handed in all of it: put last
+    outputs/…            as on the node; of two files with one path, the last one sent stays
+    …                    files of the first node
+    .nodes/2/…           files of node 2
+    .nodes/before/…      files that were there at the start, and that the first node has not changed
+    .nodes/2-of-4        the mark that node 2 has sent everything
 
-A script goes on in what its last attempt left. What all nodes have handed in is laid into one folder, on each node the
-same; where two have written one path, the first one's stands.
+The next attempt of a script starts with what its last attempt left. The files of all nodes go into one folder, which is
+the same on every node. Of two files with one path, the first node's is used.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ NODES, BEFORE = ".nodes", ".nodes/before"
 
 
 def is_a_script(grant: Grant) -> bool:
-    """Whether it is the script's own affair what of the folder counts."""
+    """Returns True for a script, whose folder may hold files with any meaning."""
     loop = grant.spec.get("loop")
     return isinstance(loop, dict) and "script" in loop
 
 
 class AttemptOutputs:
-    """Of one attempt, on one node."""
+    """The files that one attempt leaves on one node."""
 
     def __init__(self, store: RemoteStore, grant: Grant, files: AttemptFiles) -> None:
         self._store, self._grant, self._files, self._folder = store, grant, files, files.folder
         self._place = str(layout.attempt_folder(grant.job, grant.attempt))
         self._begun_with: dict[str, tuple[int, int]] = {}
-        """The files that the folder began with, and how they looked."""
+        """Size and time of each file that was in the folder at the start."""
 
     def begin_with(self, attempt: int, passed_over: Callable[[str], None]) -> bool:
-        """The folder, with what that attempt left. False: there is nothing, or not all of it."""
+        """Fills the folder with what that attempt left. Returns False if a node has not sent everything."""
         place = str(layout.attempt_folder(self._grant.job, attempt))
-        found = [one.path for one in self._store.files(place) if stays_inside(one.path)]
-        left = by_all(found, self._grant.nodes)
+        paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
+        left = by_all(paths, self._grant.nodes)
         if left is None:
             whose = (
                 "the node has not handed in all that" if self._grant.nodes == 1 else "not every node has handed in what"
             )
-            passed_over(f"{place} is passed over: {whose} it left there")
+            passed_over(f"{place} is skipped: {whose} it left there")
         for path, where in (left or {}).items():
             file = self._folder / path
             with suppress(FileNotFoundError):
@@ -62,14 +62,17 @@ class AttemptOutputs:
         return bool(left)
 
     def files(self, is_sent: Callable[[Path], bool]) -> Iterator[Path]:
-        """Regular ones, but for what saves have left half written, and folders that were sent as a whole."""
+        """Yields regular files, without hidden folders and folders that were sent as a whole."""
         for parent, folders, names in os.walk(self._folder):
             at = Path(parent)
-            folders[:] = sorted(one for one in folders if not (one.startswith(".") or is_sent(at / one)))
+            folders[:] = sorted(name for name in folders if not (name.startswith(".") or is_sent(at / name)))
             yield from (at / name for name in sorted(names) if (at / name).is_file() and not (at / name).is_symlink())
 
     def send(self, file: Path) -> bool:
-        """Whether it is there: the file that was looked at, and no link that user code has put in its place since."""
+        """Sends a file that is still a regular file.
+
+        User code may have replaced it by a link. Returns False if it is gone.
+        """
         try:
             opened = file_below(self._files.root, self._files.relative(file))
         except OSError as error:
@@ -93,13 +96,13 @@ class AttemptOutputs:
             self._store.write(b"", f"{self._place}/{_mark(self._grant.source, self._grant.nodes)}")
 
     def _key(self, path: str, *, was_found: bool) -> str | None:
-        """Where it goes. None: that is somebody else's to send."""
+        """Returns the file's path in the bucket, or None if another node sends it."""
         first, is_output = self._grant.source == 0, path.startswith(f"{layout.OUTPUTS}/")
         if self._grant.nodes == 1 or not (was_found or is_output):
             return path if first else f"{NODES}/{self._grant.source}/{path}"
         if not is_output:
             return f"{BEFORE}/{path}" if first else None
-        # Another node may have written a newer one meanwhile.
+        # Another node may have sent a newer file.
         stands = was_found and (not first or self._store.has(f"{self._place}/{path}"))
         return None if stands else path
 
@@ -108,8 +111,10 @@ class AttemptOutputs:
 
 
 def by_all(found: Iterable[str], nodes: int) -> dict[str, str] | None:
-    """By its path in the folder: where it lies in the attempt's. None: not every node has handed in what it left, and a
-    part of it is no state that a run was in."""
+    """Maps each path in the folder to its path in the bucket.
+
+    Returns None if not every node has sent everything, because a part of the files is not a state that a run was in.
+    """
     there = set(found)
     if there and not there.issuperset(_mark(node, nodes) for node in range(nodes)):
         return None
@@ -124,6 +129,6 @@ def _mark(node: int, nodes: int) -> str:
 
 
 def _look_of(file: Path | int) -> tuple[int, int]:
-    """Another one once somebody has written to it."""
+    """Returns size and time of a file, which change with a write."""
     about = os.stat(file)
     return about.st_size, about.st_mtime_ns

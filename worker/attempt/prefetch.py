@@ -1,12 +1,11 @@
-"""What an attempt needs of a hub, or names by a URL, is on this node before training starts, and is what its job
-began with.
+"""Fetches what an attempt needs from a hub or by a URL, before training starts.
 
-A revision is settled once: the first attempt asks the hub which commit it is and writes that down in its folder, before
-anything trains; every later attempt, and every other node, takes that commit. Of several nodes the first one asks.
-Of a file by its URL it is the sha256: where another has come to lie there, it is refused.
+A revision is pinned once. The first attempt resolves it to a commit, and writes that to its folder before anything
+trains. Every later attempt and every other node uses the same commit. A file by its URL is pinned by its sha256, and a
+different file is refused.
 
-One thread in the supervisor's process, which runs `worker/attempt/fetch.py` in a process of its own. Training holds no
-token and asks nobody: it finds a folder.
+A thread of the supervisor runs `worker/attempt/fetch.py` in a process of its own. Training holds no token, contacts no
+hub, and finds a folder.
 """
 
 from __future__ import annotations
@@ -38,9 +37,12 @@ from worker.attempt.url_files import Failed, Here, part_of
 from worker.settings import WorkerSettings
 
 RECORD = "hub.json"
-"""In the attempt's folder: {place: commit}."""
+"""The file in the attempt's folder that maps each place to its commit."""
 AWAY_SECONDS = 300.0
-"""How long a hub that does not answer is asked again; then the attempt fails, and the job may be tried again."""
+"""The time for which a hub that does not answer is retried.
+
+Afterwards the attempt fails, and the job may be retried.
+"""
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 
 _PINNED = TypeAdapter(dict[str, Commit])
@@ -49,14 +51,14 @@ Event = dict[str, Any]
 
 
 class HubFetch:
-    """Of one attempt. Whoever owns it is woken when there is something in `told`, or when it is idle."""
+    """The fetching of one attempt. `wake` is written to when `events` gets an event, and when all is fetched."""
 
     def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
         self._settings, self._grant, self._wake = settings, grant, wake
         self._is_for_another_user = is_for_another_user
         self.wanted = _wanted(grant.spec)
         self.folders: dict[str, str] = {}
-        """Where each place lies on this node."""
+        """The folder on this node of each place."""
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.failure: Exception | None = None
         self.is_idle = True
@@ -88,7 +90,9 @@ class HubFetch:
         self._ring()
 
     def _fetch(self) -> None:
-        names = ", ".join(name for one in self.wanted if not is_url(one.place) for name in one.names)
+        names = ", ".join(
+            name for repository in self.wanted if not is_url(repository.place) for name in repository.names
+        )
         if names and self._settings.hub == "off":
             raise NotFetched(
                 "hub_is_off", f"this node fetches nothing from a hub: {names}", hint="FOOTPLATE_HUB=on there"
@@ -112,7 +116,7 @@ class HubFetch:
         return time.monotonic()
 
     def _try(self, pinned: dict[str, str]) -> Failed | None:
-        """Into `pinned` goes what is settled meanwhile, so that another try asks for nothing else."""
+        """Runs the process once. Adds commits to `pinned` as they become known, so that a retry uses the same ones."""
         began = time.monotonic()
         for line in self._lines(pinned):
             if "pinned" in line:
@@ -123,18 +127,18 @@ class HubFetch:
                 return Failed.model_validate(line["failed"])
         if len(self.folders) == len(self.wanted) or self._given_up.is_set():
             return None
-        text = "what fetches from the hub died on this node without a word"
+        text = "the process that fetches from the hub died on this node without an error"
         return Failed(code="hub_unreachable", message=text, hint="see the node's own log", is_away=True)
 
     def _lines(self, pinned: dict[str, str]) -> Any:
-        wanted = [one.model_copy(update={"commit": pinned.get(one.place)}) for one in self.wanted]
+        wanted = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.wanted]
         cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
         order = Wanted(
             parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted,
             stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
             stores_max_bytes=int(self._settings.stores_max_mb * 2**20),
         )  # fmt: skip
-        # Not what is ours to know: keys, and the URLs that hold some.
+        # FOOTPLATE_ variables hold keys, and URLs with keys. The process needs none of them.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOOTPLATE_")}
         with self._lock:
             if self._is_closed:
@@ -152,30 +156,30 @@ class HubFetch:
                 for line in child.stdout:
                     yield json.loads(line)
         finally:
-            # Who was killed has left what had come.
+            # A process that was killed left a part of a file.
             part_of(order.stores, self._child.pid).unlink(missing_ok=True)
 
     # Which commit
 
     def _pinned(self) -> dict[str, str]:
-        """What is settled: by the name itself, or by whoever began."""
-        named = {one.place: one.commit for one in self.wanted if one.commit is not None}
+        """Returns the commits that are known, from the names or from the node that resolved them."""
+        named = {repository.place: repository.commit for repository in self.wanted if repository.commit is not None}
         if self._grant.source:
             return {**self._of_the_first_node(), **named}
         for attempt in range(self._grant.attempt - 1, 0, -1):
-            if (found := self._read(attempt)) is not None:
-                return {**found, **named}
+            if (commits := self._read(attempt)) is not None:
+                return {**commits, **named}
         return named
 
     def _of_the_first_node(self) -> dict[str, str]:
         while not self._given_up.is_set():
-            if (found := self._read(self._grant.attempt)) is not None:
-                return found
+            if (commits := self._read(self._grant.attempt)) is not None:
+                return commits
             self._given_up.wait(FIRST_SECONDS)
         return {}
 
     def _settle(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
-        """Written before anything is done with it: nobody trains on what no later attempt would find again."""
+        """Writes down commits before they are used, so that no attempt trains on data that a later one cannot find."""
         if not self._grant.source:
             self._write(commits)
         for place, commit in commits.items():
@@ -205,7 +209,7 @@ class HubFetch:
     def _content(self, path: PurePosixPath) -> bytes:
         if (bucket := self._settings.bucket) is not None:
             return bucket.read(str(path))
-        # An earlier attempt's training may have put anything under that name.
+        # Training of an earlier attempt may have put anything there.
         handle = file_below(self._settings.artifacts_path, str(path))
         if handle is None:
             raise FileNotFoundError(path)
@@ -231,7 +235,7 @@ class HubFetch:
         fresh.rename(file)
 
     def _patiently(self, do: Any) -> Any:
-        """A store that is away is asked until somebody gives up."""
+        """Retries while the store does not answer."""
         while True:
             try:
                 return do()
@@ -246,16 +250,16 @@ class HubFetch:
         self._ring()
 
     def _ring(self) -> None:
-        # Once it is closed its number is somebody else's.
+        # After `close` another file may have this descriptor's number.
         with self._lock, suppress(OSError):
             if not self._is_closed:
                 os.eventfd_write(self._wake, 1)
 
 
 def _wanted(spec: dict[str, Any]) -> list[One]:
-    """Each repository once, at each revision that is named."""
+    """Returns each repository once for each revision that is named."""
     names: dict[str, set[str]] = {}
     for _, name in on_hub(texts_of(spec)):
         names.setdefault(hub_name(name).place, set()).add(name)
-    hub = [One(place=place, names=sorted(found), commit=hub_name(place).commit) for place, found in names.items()]
+    hub = [One(place=place, names=sorted(same), commit=hub_name(place).commit) for place, same in names.items()]
     return hub + [One(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts_of(spec))})]

@@ -1,4 +1,4 @@
-"""What training prints, as `line` events: cut, counted and never too many. A gigabyte on stdout must hurt nobody."""
+"""Turns what training prints into `line` events. Long lines are cut, and a flood is counted instead of kept."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_LINE_CHARS = 4096
 LINES_PER_SECOND = 200.0
 BURST_LINES = 2000.0
 TAIL_LINES = 100
-"""Enough for what faulthandler says of a crash deep inside torch."""
+"""Enough for faulthandler's report of a crash inside torch."""
 
 
 class Lines:
-    """One stream of one rank. `tail` is what an explanation of a crash quotes."""
+    """One stream of one rank. The explanation of a crash quotes `tail`."""
 
     def __init__(self, stream: str, rank: int = 0) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -26,13 +26,13 @@ class Lines:
         self._left_out = 0
 
     def take(self, chunk: bytes) -> list[dict[str, Any]]:
-        """The events of what was read; an empty chunk is the end of the stream."""
+        """Returns the events for what was read. An empty chunk ends the stream."""
         self._refill()
         whole, self._rest = self._cut(chunk)
         if not whole:
             return self._mark() if not chunk else []
         if self._room < 1:
-            # Only counted: splitting a flood would cost more than printing it did.
+            # Only counted, because splitting a flood would cost more than printing it.
             self._left_out += whole.count(b"\n")
             self._remember(whole[-MAX_LINE_CHARS:])
             return []
@@ -52,7 +52,7 @@ class Lines:
         self._seen_at = now
 
     def _cut(self, chunk: bytes) -> tuple[bytes, bytes]:
-        """Whole lines, and the beginning of the next. A line without end is cut where it has become too long."""
+        """Returns the whole lines and the rest. A line without an end is cut when it is too long."""
         data = self._rest + chunk
         if not chunk or (len(data) > 16 * MAX_LINE_CHARS and b"\n" not in data):
             return data, b""

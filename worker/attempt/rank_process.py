@@ -1,6 +1,6 @@
-"""One training process as its supervisor hears it: what it tells, what it prints, how it ended.
+"""One training process, as its supervisor sees it: its events, its output and its exit.
 
-What comes on its socket is checked: user code shares that socket, and may write anything.
+Events from its socket are checked, because user code shares that socket and may write anything.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger("footplate.worker")
 
 READ_BYTES = 256 * 1024
 BITES = 16
-"""Reads in a row from one stream: a chatty training must not keep its limits waiting."""
+"""The most reads in a row from one stream, so that much output does not delay the checks of limits."""
 MAX_LINE_BYTES = 1024 * 1024
 BUFFER_BYTES = 4 * 1024 * 1024
 LAST_WORDS_SECONDS = 2.0
-"""The dead write no more: what is in the pipes is all there is, unless somebody ran away with an end."""
+"""The time after an exit in which output is still read. A process that escaped may hold the pipe open for longer."""
 TOLD_BY_EVERY_RANK = frozenset({Kind.STATE, Kind.NOTE})
 TOLD_BY_THE_FIRST = TOLD_BY_EVERY_RANK | {Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO}
 
@@ -40,7 +40,7 @@ Events = list[dict[str, Any]]
 
 
 class Rank:
-    """Its descriptors are in the supervisor's selector, with what to call as data."""
+    """One rank. The selector holds its descriptors, with the function to call as data."""
 
     def __init__(
         self, number: int, selector: selectors.BaseSelector, on_events: Callable[[Rank, Events], None]
@@ -50,12 +50,12 @@ class Rank:
         self.exit: Exited | None = None
         self.exited_at = 0.0
         self.report: DoneData | None = None
-        """What it said of its own end."""
+        """The rank's own report of its end."""
         self.is_another_s = False
-        """It failed because another rank was gone, and says so."""
+        """True if the rank reported that it failed because another rank was gone."""
         self._has_said_that_it_runs = False
         self.runs = False
-        """It has said that it does."""
+        """True once the rank reported that it runs."""
         self._selector, self._on_events = selector, on_events
         self._streams: dict[int, Any] = {}
         self._unread = b""
@@ -64,7 +64,7 @@ class Rank:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, int, int]]:
-        """The process's ends of its socket, stdout and stderr, for as long as it takes to hand them over."""
+        """Yields the process's ends of its socket, stdout and stderr, and closes them afterwards."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         ours.setblocking(False)
@@ -79,24 +79,24 @@ class Rank:
 
     @property
     def failed(self) -> bool:
-        """It said so; or it is gone, and nothing that it said is under way."""
+        """True if the rank reported a failure, or exited without a report."""
         if self.report is not None:
             return self.report.ending is Ending.FAILED
         return self.exit is not None and (self.is_heard_out or time.monotonic() > self.exited_at + LAST_WORDS_SECONDS)
 
     @property
     def is_gone(self) -> bool:
-        """Without a warm parent nobody says so; its streams end."""
+        """True if the process ended. Without a warm parent only the end of its streams shows that."""
         return self.exit is not None or self.pid is None or not self._streams
 
     @property
     def is_heard_out(self) -> bool:
-        """Nothing that it said is still under way."""
+        """True if everything that it sent has been read."""
         return not self._streams
 
     def tail(self) -> str:
-        """The last of what it printed."""
-        lines = [line for each in self._lines.values() for line in each.tail]
+        """Returns the last lines of its output."""
+        lines = [line for stream in self._lines.values() for line in stream.tail]
         return "\n".join(lines[-outcome.OUTPUT_LINES :])[-outcome.TRACEBACK_CHARS :]
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Rank:
             self._end_stream(fd)
 
     def _pipe(self, lines: Lines) -> int:
-        """Where it writes."""
+        """Returns the end of a new pipe that the process writes to."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         self._listen(reading, reading, partial(self._read_lines, reading, lines))
@@ -147,10 +147,10 @@ class Rank:
                 return
 
     def _understand(self, line: bytes) -> dict[str, Any] | None:
-        """An event, if it is one."""
+        """Returns the event in a line, or None if the line is not an event."""
         try:
-            said = json.loads(line)
-            kind, data = said["kind"], said["data"]
+            message = json.loads(line)
+            kind, data = message["kind"], message["data"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
         if not isinstance(data, dict) or not isinstance(kind, str):
@@ -161,22 +161,22 @@ class Rank:
                 self.is_another_s = data.get(launch.ANOTHER_S) is True
         if kind == launch.TICK and not self._has_said_that_it_runs:
             self._say_that_it_runs(data.get("forked_ms"))
-        return _checked(said, self.number) if kind in self._kinds else None
+        return _checked(message, self.number) if kind in self._kinds else None
 
     def _say_that_it_runs(self, forked_ms: object) -> None:
-        """In the node's log, once. User code may have sent it, so that it counts only if it is a number."""
+        """Logs once that training runs. User code may have sent the number."""
         if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
             self._has_said_that_it_runs = True
             log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
 
 
-def _checked(said: dict[str, Any], rank: int) -> dict[str, Any]:
-    step, epoch, at = said.get("step"), said.get("epoch"), said.get("at")
+def _checked(message: dict[str, Any], rank: int) -> dict[str, Any]:
+    step, epoch, at = message.get("step"), message.get("epoch"), message.get("at")
     return {
         "rank": rank,
-        "kind": Kind(said["kind"]),
+        "kind": Kind(message["kind"]),
         "at": at if isinstance(at, str) and len(at) < 40 else now_text(),
         "step": step if isinstance(step, int) else None,
         "epoch": epoch if isinstance(epoch, int | float) else None,
-        "data": said["data"],
+        "data": message["data"],
     }

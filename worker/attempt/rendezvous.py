@@ -1,7 +1,9 @@
 """The rendezvous of an attempt's ranks: where it is, and how this node reaches it.
 
-one node        a port on loopback, chosen by the kernel while the ranks are started
-several nodes   the port that the first node bound with its claim, once control reports that every node has claimed
+The place depends on the number of nodes.
+
+    one node        a port on loopback, chosen by the kernel while the ranks are started
+    several nodes   the port that the first node bound with its claim, once control reports that every node has claimed
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class RendezvousAddress:
-    """What each rank must know to find the others."""
+    """The facts that each rank needs to find the others."""
 
     host: str = HERE
     port: int | None = None
-    """None: the rank is alone."""
+    """The rank is alone if this is None."""
     interface: str | None = None
     """The network interface towards the other nodes."""
     listening: socket.socket | None = None
-    """For the first rank, which serves the store that the others connect to."""
+    """Passed to the first rank, which serves the store that the others connect to."""
 
 
 NO_RENDEZVOUS = RendezvousAddress()
@@ -54,7 +56,7 @@ class Rendezvous:
 
     @property
     def is_open(self) -> bool:
-        """Whether ranks can be started, because every node has claimed."""
+        """True once every node has claimed, so that ranks can be started."""
         return not self._has_several_nodes or self._address is not None
 
     def trouble(self, node: str) -> Verdict | None:

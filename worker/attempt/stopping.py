@@ -1,4 +1,4 @@
-"""A stop that an attempt obeys: which one, until when, and what its training is sent meanwhile."""
+"""The stop that an attempt follows, its deadline, and the signals that enforce it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from footplate.contract.messages import Stop
 from worker.attempt.training_processes import Training
 
 TERM_SHARE, KILL_SHARE = 0.8, 0.9
-"""Of the time that a stop allows: then SIGTERM, then SIGKILL."""
+"""The shares of a stop's time after which training gets SIGTERM, and then SIGKILL."""
 
 
 class Stopping:
-    """Of one attempt: training is asked, then told, then killed."""
+    """The stop of one attempt: first a request, then SIGTERM, then SIGKILL."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self.stop: Stop | None = None
-        """The one that counts."""
+        """The stop that is followed now."""
         self._until = 0.0
         self._escalations: list[tuple[float, signal.Signals]] = []
 
     def obey(self, stop: Stop) -> None:
-        """The same stop comes with every beat. Another one of control's counts anew, but never later."""
-        known, ours = self.stop, stop.because in ("drain", "time_limit")
-        if known is not None and (ours or (known.because, known.mode) == (stop.because, stop.mode)):
+        """Follows a stop, which comes again with every heartbeat.
+
+        A different one has its own time, but never a later end.
+        """
+        current, ours = self.stop, stop.because in ("drain", "time_limit")
+        if current is not None and (ours or (current.because, current.mode) == (stop.because, stop.mode)):
             return
         now = time.monotonic()
         until = now + stop.within_seconds
-        self.stop, self._until = stop, until if known is None else min(until, self._until)
+        self.stop, self._until = stop, until if current is None else min(until, self._until)
         if stop.mode is StopMode.KILL:
             self._escalations = [(now, signal.SIGKILL)]
             return
@@ -39,7 +42,7 @@ class Stopping:
         self._escalations = [(now + left * TERM_SHARE, signal.SIGTERM), (now + left * KILL_SHARE, signal.SIGKILL)]
 
     def due_in(self, longest: float) -> float:
-        """Until training is sent something."""
+        """Returns the seconds until the next signal, at most `longest`."""
         return min(longest, max(0.0, self._escalations[0][0] - time.monotonic())) if self._escalations else longest
 
     def look(self, now: float) -> None:
@@ -48,8 +51,8 @@ class Stopping:
 
     @property
     def leaves_no_time(self) -> bool:
-        """To hand in what training has written."""
-        # What another node came to ends training here, and not what a script of both has written.
+        """True if there is no time to hand in what training has written."""
+        # After another node's end this node still hands in what a script has written.
         if self.stop is None or self.stop.because == "peer":
             return False
         return self.stop.mode is StopMode.KILL or time.monotonic() > self._until

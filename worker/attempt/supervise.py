@@ -94,9 +94,9 @@ class Attempt:
     # How far it is
     phase: Phase = Phase.MEET
     since: dict[Phase, float] = field(default_factory=dict)
-    """When each phase began."""
+    """The time at which each phase began."""
     runs_since: float | None = None
-    """When training reported that it runs. Time limits count from there, here and in control."""
+    """The time at which training reported that it runs. Time limits count from there, here and in control."""
 
     # What has happened
     verdict: Verdict | None = None
@@ -160,7 +160,7 @@ class Attempt:
 
     @property
     def has_outcome(self) -> bool:
-        """Whether training must end because of something that is written down already."""
+        """True if training must end for a reason that is written down already."""
         return self.is_superseded or self.verdict is not None
 
     def running_seconds(self, now: float) -> float:
@@ -169,7 +169,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Clocks:
-    """When the loop last did what it does once in a while."""
+    """The times at which the loop last did its periodic work."""
 
     turned_at: float
     synced_at: float
@@ -253,7 +253,7 @@ def fetch(attempt: Attempt) -> None:
 
 
 def launch(attempt: Attempt) -> bool:
-    """Asks the warm parent for training. Returns False if the attempt is called off before."""
+    """Requests training from the warm parent. Returns False if the attempt is called off before."""
     if attempt.is_called_off:
         return False
     attempt.spans.begins("launch")

@@ -1,9 +1,9 @@
-"""The training processes of one attempt as its supervisor sees them: started, heard, stopped, and how they ended.
+"""The training processes of one attempt on this node: starting, receiving, stopping, and their ends.
 
     orders, sockets, one stop byte, pipes   ->  warm parent  ->  the ranks
-    what they say, each with its rank       ->  `on_events`
+    events, rank with its rank              ->  `on_events`
 
-One rank's bad end is everybody's: the others wait for it in vain, so they are ended too, and it is the reason.
+If one rank fails, the others would wait for it for ever. So they are killed, and its end is the reason.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from footplate.contract.messages import Deed
 from worker.attempt.rank_process import Events, Rank
 
 LAST_WORDS_SECONDS = 1.0
-"""What the other ranks may still say once one has failed."""
+"""The time in which the other ranks may still report after one has failed."""
 LINGER_SECONDS = 30.0
-"""How long they may take to end once the first one has finished, outputs and all."""
+"""The time in which the other ranks must end after the first one has finished with its outputs."""
 
 
 class Training:
@@ -40,13 +40,13 @@ class Training:
     def __init__(self, selector: selectors.BaseSelector, on_events: Callable[[Events], None]) -> None:
         self.ranks: list[Rank] = []
         self.was_let_go = False
-        """Ended before the warm parent had started it: nobody died."""
+        """True if the attempt was ended before the warm parent had started it."""
         self.heard_at = time.monotonic()
-        """When any of them said anything: they wait for each other, so that one that hangs silences all."""
+        """The time of the newest event of any rank. Ranks wait for rank other, so one that hangs silences all."""
         self._selector, self._on_events = selector, on_events
         self._warm: socket.socket | None = None
         self._failed: list[Rank] = []
-        """In the order in which it was noticed."""
+        """The failed ranks, in the order in which they were noticed."""
         self._end_others_at: float | None = None
         self._is_being_ended = self._runs = False
         self._stop_fd = os.memfd_create("footplate-stop", os.MFD_CLOEXEC)
@@ -62,8 +62,10 @@ class Training:
         user: User | None = None,
         lock: int | None = None,
     ) -> None:
-        """Asks the warm parent for them; OSError while there is none. The first keeps the place where they meet.
-        `lock` is how the attempt holds a user that no other attempt has."""
+        """Sends the orders to the warm parent, and `meeting` to the first rank. `lock` reserves the attempt's user.
+
+        Raises OSError while there is no warm parent.
+        """
         warm = launch.connect(folder)
         self.close_ranks()
         self.ranks = [Rank(order.rank, self._selector, self._hear) for order in orders]
@@ -81,12 +83,12 @@ class Training:
 
     @property
     def report(self) -> DoneData | None:
-        """What the first rank here said of its end: it speaks for all where they finish, or stop."""
+        """The first rank's report of its end, which counts for all ranks if they finish or stop."""
         return self.ranks[0].report if self.ranks else None
 
     @property
     def failed(self) -> Rank | None:
-        """The rank whose end is the reason of all others'. Where several failed alike, the first of them."""
+        """The rank whose end is the reason of all other ends. If several failed alike, it is the first."""
         if not self._failed:
             return None
         first = min(self._failed, key=lambda rank: rank.is_another_s)
@@ -95,49 +97,52 @@ class Training:
 
     @property
     def has_started(self) -> bool:
-        """Every rank has a process, or had one."""
+        """True if every rank has or had a process."""
         return bool(self.ranks) and all(rank.pid is not None or rank.exit is not None for rank in self.ranks)
 
     @property
     def has_exited(self) -> bool:
-        """Every rank has, and the warm parent said how."""
+        """True if the warm parent reported the exit of every rank."""
         return bool(self.ranks) and all(rank.exit is not None for rank in self.ranks)
 
     @property
     def has_guardian(self) -> bool:
-        """Whether the warm parent is there, and will say how this ends."""
+        """True if there is a warm parent, which will report the exits."""
         return self._warm is not None
 
     @property
     def is_gone(self) -> bool:
-        """All of them, and everything that they forked. Without a guardian nobody says so; their streams end."""
+        """True if all ranks and their children are gone. Without a warm parent the end of their streams shows that."""
         if self._warm is not None:
             return self.has_exited
         return all(rank.is_gone for rank in self.ranks)
 
     @property
     def is_heard_out(self) -> bool:
-        """Nothing that they said is still under way."""
+        """True if everything that the ranks sent has been read."""
         return all(rank.is_heard_out for rank in self.ranks)
 
     def ask_to_stop(self, mode: StopMode) -> None:
-        """They look there after every step."""
+        """Writes the stop byte, which ranks read after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
 
     def send_stored_step(self, step: int) -> None:
-        """The service has the checkpoint of this step: older ones may go. What is said late takes nothing back."""
+        """Reports the newest checkpoint in SQL, so that training may delete older ones.
+
+        An older number changes nothing.
+        """
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
         self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
 
     def send_command(self, deed: Deed) -> None:
-        """What somebody asks of the loop. The length goes last: no half line is read."""
+        """Sends a command to the training loop. Its length is written last, so that no partial line is read."""
         line = deed.model_dump_json().encode() + b"\n"
         os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._deed_bytes)
         self._deed_bytes += len(line)
         self._stop_byte[NEWS_AT] = self._deed_bytes.to_bytes(8, "little")
 
     def look(self) -> None:
-        """Ends ranks that wait for one that is gone, once they had a moment to say what they saw of it."""
+        """Kills ranks that wait for one that is gone, after a moment in which they may report what they saw."""
         for rank in self.ranks:
             self._judge(rank)
         if self._end_others_at is not None and time.monotonic() > self._end_others_at:
@@ -145,12 +150,12 @@ class Training:
             self.signal(signal.SIGKILL)
 
     def send_held_steps(self, steps: Sequence[int]) -> None:
-        """Checkpoints of this attempt that have to stay, because other jobs start from them."""
+        """Reports the checkpoints that must stay, because other jobs start from them."""
         launch.hold_steps(self._stop_byte, steps)
 
     def signal(self, number: signal.Signals) -> None:
-        """Through the warm parent: only who waits for a process knows that its number is still its own."""
-        # What they make of it is no reason for anything.
+        """Sends a signal through the warm parent, which alone knows that a pid still belongs to the rank."""
+        # From now on a rank's failure is a result of the signal.
         self._is_being_ended = True
         if self.has_exited:
             return
@@ -159,7 +164,7 @@ class Training:
                 if rank.pid is not None and rank.exit is None:
                     kill_group(rank.pid, number)
         elif not self.has_started and number is signal.SIGKILL:
-            # Not even started: without us they will not be, or not for long.
+            # The warm parent starts nothing for a closed connection, or kills it at once.
             self.was_let_go = True
             self.let_go()
         else:
@@ -167,14 +172,14 @@ class Training:
                 self._warm.send(Kill(signal=number).model_dump_json().encode())
 
     def let_go(self) -> None:
-        """The end of the lifeline."""
+        """Closes the connection to the warm parent, which then kills all ranks."""
         if self._warm is not None:
             self._selector.unregister(self._warm)
             self._warm.close()
             self._warm = None
 
     def tail(self) -> str:
-        """The last of what the first rank printed."""
+        """Returns the last lines that the first rank printed."""
         return self.ranks[0].tail() if self.ranks else ""
 
     def close(self) -> None:
@@ -195,11 +200,11 @@ class Training:
         except OSError:
             packet = b""
         if not packet:
-            # It dies with everything it forked, but for what that had forked in turn.
+            # The ranks die with the warm parent, but children that escaped may live.
             self.let_go()
             return
         message = FROM_WARM.validate_json(packet)
-        rank = next(each for each in self.ranks if each.number == message.rank)
+        rank = next(rank for rank in self.ranks if rank.number == message.rank)
         self.heard_at = time.monotonic()
         if isinstance(message, Started):
             rank.pid = message.pid
@@ -210,22 +215,22 @@ class Training:
         self.heard_at = time.monotonic()
         if rank.report is not None:
             self._judge(rank)
-        self._on_events([told for event in events if (told := self._of_all(rank, event)) is not None])
+        self._on_events([passed for event in events if (passed := self._of_all(rank, event)) is not None])
 
     def _of_all(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
-        """That it runs is told once, for all: whoever comes last."""
+        """Passes on an event. Of the ranks' reports that they run, only the last one is passed, as rank 0's."""
         if event["kind"] != Kind.STATE:
             return event
         return {**event, "rank": 0} if self._all_run(rank) else None
 
     def _all_run(self, rank: Rank) -> bool:
-        """Whether this one was the last to say so: the attempt runs once all of its ranks do."""
+        """Returns True if this rank is the last one that began to run."""
         rank.runs, ran = True, self._runs
-        self._runs = all(each.runs for each in self.ranks)
+        self._runs = all(rank.runs for rank in self.ranks)
         return self._runs and not ran
 
     def _judge(self, rank: Rank) -> None:
-        """What its own word, or its exit, comes to for the others."""
+        """Decides what a rank's report or exit means for the other ranks."""
         if self._is_being_ended:
             return
         finished = self.report is not None and self.report.ending is Ending.FINISHED
@@ -240,7 +245,7 @@ class Training:
 
 
 def _same_end(one: Rank, other: Rank) -> bool:
-    """Both said the same; who died without a word is only like himself."""
+    """Returns True if both ranks reported the same error."""
     if one.report is None or other.report is None or one.report.error is None or other.report.error is None:
         return one is other
     return one.report.error.code == other.report.error.code

@@ -1,6 +1,6 @@
-"""A file by its URL: from hosts that the operator lists, at the address that was looked at, and no larger than he says.
+"""Fetches a file by its URL, from hosts that the operator allows and up to the size that he allows.
 
-Each redirect is looked at as the URL itself was. No proxy is asked: it would look names up by itself.
+Each redirect is checked like the URL itself. No proxy is used, because a proxy would resolve names itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Failed(Model):
     message: str
     hint: str
     is_away: bool = False
-    """Another try may do."""
+    """True if a retry may succeed."""
 
 
 def part_of(stores: Path, pid: int) -> Path:
@@ -60,31 +60,31 @@ class NotHad(Exception):
 
 
 class Stores:
-    """What is kept lies under its sha256: equal bytes are one file, and another file never takes its place."""
+    """Files that are named by their sha256. Equal bytes are one file, and a different file never replaces another."""
 
     def __init__(self, folder: Path, allowed: Allowed, most_bytes: int) -> None:
         self.folder, self.allowed, self.most_bytes = folder, allowed, most_bytes
 
     def settle(self, url: str) -> str:
-        """Fetches it, whatever it is by now: its sha256."""
+        """Fetches the file as it is now, and returns its sha256."""
         part = part_of(self.folder, os.getpid())
         try:
             with _writing(url, self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                found = self._write(url, part)
-                part.rename(self._file(url, found))
-            return found
+                digest = self._write(url, part)
+                part.rename(self._file(url, digest))
+            return digest
         finally:
             part.unlink(missing_ok=True)
 
     def have(self, url: str, pinned: str) -> Here:
-        """With these very bytes here already nobody is asked."""
+        """Returns the file with this sha256, and fetches it only if it is not here."""
         file = self._file(url, pinned)
-        if not _is(file, pinned) and (found := self.settle(url)) != pinned:
+        if not _is(file, pinned) and (digest := self.settle(url)) != pinned:
             raise NotHad(
                 "dataset_changed",
-                f"{shown(url)} is not what this job began with: its sha256 was {pinned}, and is {found}",
-                "put the old file back and resume, or begin anew with a fork",
+                f"{shown(url)} is not what this job began with: its sha256 was {pinned}, and is {digest}",
+                "put the old file back and resume, or start again with a fork",
             )
         return Here(place=url, folder=str(file), files=1, bytes=file.stat().st_size)
 
@@ -141,22 +141,22 @@ def _answer(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
 
 
 def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
-    """Where a URL, or what it redirects to, may be reached."""
+    """Checks a URL or a redirect, and returns the address to connect to."""
     try:
         target = read_url(at)
         if not allowed.lists(target.host):
             raise Refused(f"is at {target.host}, which is not listed")
-        found = _addresses(url, target)
-        for each in found:
-            check(target, plain(each), allowed)
+        addresses = _addresses(url, target)
+        for address in addresses:
+            check(target, plain(address), allowed)
     except Refused as error:
         which = shown(url) if at == url else f"{shown(url)} leads to what cannot be reached: it"
         raise NotHad("store_refused", f"{which} {error}", f"the node's {SETTING} lists hosts, and networks") from None
-    return target, found[0]
+    return target, addresses[0]
 
 
 def check(target: Target, address: Address, allowed: Allowed) -> None:
-    """Raises Refused."""
+    """Raises Refused if the URL may not be fetched."""
     if allowed.has(address):
         return
     if not is_public(address):
@@ -167,14 +167,14 @@ def check(target: Target, address: Address, allowed: Allowed) -> None:
 
 def _addresses(url: str, target: Target) -> list[str]:
     try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise _away(url, f"{target.host} cannot be resolved: {error}") from error
-    return [str(one[4][0]) for one in found]
+    return [str(info[4][0]) for info in infos]
 
 
 def _connection(target: Target, address: str) -> http.client.HTTPConnection:
-    """To the very address that was looked at; a certificate must be good for the name."""
+    """Connects to the address that was checked. The certificate must match the name."""
     kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=SECONDS)
     vars(connection)["_create_connection"] = partial(_connected, address)
@@ -202,7 +202,7 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
             yield piece
     except (OSError, http.client.HTTPException) as error:
         raise _away(url, f"it broke off: {error or type(error).__name__}") from error
-    # Not told by read where it is given a size.
+    # `read` does not report this if it is given a size.
     if answer.length:
         raise _away(url, f"it broke off {answer.length} bytes before its end")
 
