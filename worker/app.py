@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from worker.celery_app import app
+from worker.celery_app import app as app
+from worker.celery_app import configuration
 from worker.node import parent
+from worker.settings import WorkerSettings
 
-__all__ = ["app"]
-
+app.conf.update(configuration(WorkerSettings.from_environment()))
 parent.connect()

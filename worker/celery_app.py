@@ -66,4 +66,4 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
 
 
 app = Celery("footplate")
-app.conf.update(configuration(WorkerSettings.from_environment()))
+"""Configured by worker/app.py, so that the import of this module reads no setting."""

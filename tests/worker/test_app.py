@@ -9,7 +9,8 @@ from pathlib import Path
 from footplate.contract import keys
 from footplate.contract.ids import NodeId
 from tests.support.processes import REPOSITORY, clean_environment
-from worker.celery_app import app, configuration, queue_of
+from worker.app import app
+from worker.celery_app import configuration, queue_of
 from worker.settings import WorkerSettings
 
 

@@ -68,5 +68,5 @@ def test_a_way_that_leads_nowhere_is_told_with_the_setting_that_would_help() -> 
 
     assert verdict is not None
     assert (verdict.reason, verdict.error.code) == ("not_buildable", "unreachable_node")
-    assert "node-2 is at 127.0.0.1" in verdict.error.message
+    assert "node-2 has the address 127.0.0.1" in verdict.error.message
     assert "FOOTPLATE_NODE_ADDRESS" in str(verdict.error.hint)
