@@ -139,9 +139,9 @@ def test_blocks_are_all_tokens_one_after_the_other(tokenizer: Any) -> None:
 
 
 def test_texts_that_are_no_tokens_or_too_few_are_told(tokenizer: Any) -> None:
-    with pytest.raises(DatasetError, match="row 0: chunk cuts tokens, and this row has none"):
+    with pytest.raises(DatasetError, match="row 0: chunk cuts tokens, but this row has none"):
         maps.chunk(Rows(ROWS), tokenizer, block_size=4)
-    with pytest.raises(DatasetError, match="all rows together have 12 tokens, and one block needs 99"):
+    with pytest.raises(DatasetError, match="all rows together have 12 tokens, but one block needs 99"):
         maps.chunk(maps.tokenize(Rows(ROWS), tokenizer, column="text"), tokenizer, block_size=99)
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_conversation_is_told(tokenizer: Any, tokenizer_folder: Path)
     with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
         maps.chat(Rows([{"messages": TALK}]), tokenizer)
     plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
-    with pytest.raises(NotBuildable, match="does not mark what the assistant says"):
+    with pytest.raises(NotBuildable, match="does not mark the assistant's words"):
         maps.chat(Rows([{"messages": TALK}]), plain, learn="assistant")
     with pytest.raises(DatasetError, match="row 0: column 'messages' holds no conversation"):
         maps.chat(Rows([{"messages": "hello"}]), plain)
