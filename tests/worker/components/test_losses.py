@@ -86,7 +86,7 @@ def test_a_class_that_does_not_count_gives_no_gradient() -> None:
         ("cross_entropy", {}, NUMBERS, "needs a class, a whole number"),
         ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, and the model 3 classes"),
         ("mse", {}, torch.ones(4), "compares number by number"),
-        ("bce", {}, None, "the batch has none"),
+        ("bce", {}, None, "the batch has no key labels"),
     ],
 )
 def test_what_a_loss_cannot_compare_is_told(name: str, args: dict[str, Any], labels: Any, told: str) -> None:

@@ -52,7 +52,7 @@ def test_a_wrong_column_is_told_before_training_with_the_nearest(tokenizer: Any)
     with pytest.raises(DatasetError, match="row 0: there is no column 'txt', only: text, label") as raised:
         maps.tokenize(Rows(ROWS), tokenizer, column="txt")
     assert raised.value.hint == "did you mean 'text'?"
-    with pytest.raises(DatasetError, match="column 'label' holds a int, and a text is needed"):
+    with pytest.raises(DatasetError, match="column 'label' holds a int, but text is needed"):
         maps.tokenize(Rows(ROWS), tokenizer, column="label")
 
 
@@ -71,7 +71,7 @@ def test_a_map_says_what_it_lacks(tokenizer: Any) -> None:
     assert "hf/tokenizer" in str(raised.value.hint)
     with pytest.raises(DatasetError, match="a stream"):
         maps.tokenize(iter(ROWS), tokenizer, column="text")
-    with pytest.raises(DatasetError, match="without a row"):
+    with pytest.raises(DatasetError, match="without rows"):
         maps.drop(Rows(), columns=["x"])
 
 
