@@ -114,8 +114,9 @@ def finish_save_after_error(trainer: Facade) -> None:
 
 def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
     own, run = trainer._footplate, trainer._footplate.run
+    run.committed = None
     try:
-        saved = saving()
+        returned = saving()
     except files.CannotSave as error:
         run.failed_saves += 1
         _note_best_that_stands(trainer)
@@ -126,6 +127,7 @@ def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint 
             raise
     else:
         run.failed_saves = 0
+        saved = returned if isinstance(returned, files.Checkpoint) else run.committed
         if trainer.args.push_to_hub and saved is not None:
             trainer._push_from_checkpoint(str(saved.path))
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
@@ -158,10 +160,13 @@ def save(trainer: Facade) -> files.Checkpoint:
         trainer.save_model(str(parent / f"checkpoint-{step}"), _internal_call=True)
 
     strategy = trainer._footplate.strategy
+    run = trainer._footplate.run
     if strategy.writes_shards:
-        return strategy.save_shards(commit, lambda folder: _write_pieces(trainer, progress, folder))
+        run.committed = strategy.save_shards(commit, lambda folder: _write_pieces(trainer, progress, folder))
+        return run.committed
     with strategy.keep_whole_weights(trainer.model):
-        return strategy.save_from_main(commit, follow)
+        run.committed = strategy.save_from_main(commit, follow)
+    return run.committed
 
 
 def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> None:
