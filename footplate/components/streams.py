@@ -39,7 +39,7 @@ class Through(IterableDataset[Row]):
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
     def _begun(self, begins_at: State | None) -> Iterator[Row]:
-        """Yields the rows that exist before the next row is read."""
+        """Yields the rows that can be made without reading another row of the stream."""
         return iter(())
 
     def _made_of(self, row: Row) -> Iterator[Row]:
