@@ -249,7 +249,7 @@ def _progress(trainer: Facade) -> dict[str, Any]:
     """Returns everything that a checkpoint stores beside the model, by file name."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
-    arguments = {**args.to_dict(), **_company(trainer)}
+    arguments = {**args.to_dict(), **_run_size(trainer)}
     text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return text_files
@@ -420,25 +420,25 @@ class StoredRng:
         files.set_rng_state(self._state)
 
 
-def _company(trainer: Facade) -> dict[str, int]:
+def _run_size(trainer: Facade) -> dict[str, int]:
     """Returns the number of processes and of samples per step, which locate a step in the data."""
     samples = trainer.get_total_train_batch_size(trainer.args)
     return {"world_size": trainer._footplate.strategy.peers.world, "samples_per_step": samples}
 
 
 def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> None:
-    now, company = trainer.args.to_dict(), _company(trainer)
+    now, run_size = trainer.args.to_dict(), _run_size(trainer)
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
-    if then.get("world_size", 1) != company["world_size"]:
+    if then.get("world_size", 1) != run_size["world_size"]:
         # With as many samples per step, split in another way, the position in the data is the same.
         changes.pop("per_device_train_batch_size", None)
         changes.pop("gradient_accumulation_steps", None)
-        before = then.get("samples_per_step", company["samples_per_step"])
-        if before != company["samples_per_step"] and not trainer.args.ignore_data_skip:
+        before = then.get("samples_per_step", run_size["samples_per_step"])
+        if before != run_size["samples_per_step"] and not trainer.args.ignore_data_skip:
             raise ValueError(
                 f"{folder.name} was written by {then.get('world_size', 1)} processes, whose steps had "
-                f"{before} samples, and this run's {company['world_size']} make steps of "
-                f"{company['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, or "
+                f"{before} samples, and this run's {run_size['world_size']} make steps of "
+                f"{run_size['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, or "
                 "set ignore_data_skip=True to start the epoch's data from the beginning"
             )
     changes.pop("output_dir", None)
