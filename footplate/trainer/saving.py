@@ -438,8 +438,8 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
             raise ValueError(
                 f"{folder.name} was written by {then.get('world_size', 1)} processes, whose steps had "
                 f"{before} samples, and this run's {run_size['world_size']} make steps of "
-                f"{run_size['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, or "
-                "set ignore_data_skip=True to start the epoch's data from the beginning"
+                f"{run_size['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, "
+                "or set ignore_data_skip=True to start the epoch's data from the beginning"
             )
     changes.pop("output_dir", None)
     wrong = [name for name in fixed(trainer.args) if name in changes]
