@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.text import clean
 from footplate.contract.errors import FootplateError
-from footplate.contract.ids import is_id
 
 if TYPE_CHECKING:
     from footplate import Client, Job
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
 FAILED, USAGE, NOT_FOUND, UNREACHABLE = 1, 2, 3, 4
 RETRIES = 2
 """Few retries, because a person waits for the answer."""
-SEARCHED = 2000
-SHORTEST = 4
 
 Given = argparse.Namespace
 Verbs = Any  # The type of add_subparsers' result is private in argparse.
@@ -98,36 +94,17 @@ def client_of(given: Given) -> Client:
 
 
 def find(client: Client, word: str) -> Job:
-    """Returns the job that a word means. Raises NothingThere, or UsageError if several match."""
-    if is_id(word, "job"):
+    """Returns the job that a word means. `@last` is the newest job."""
+    if word != "@last":
         return client.jobs.get(word)
-    if word == "@last":
-        jobs = list(client.jobs.list(limit=1))
-    else:
-        newest = list(islice(client.jobs.list(), SEARCHED))
-        jobs = [job for job in newest if _means(word, job)]
-    if len(jobs) == 1:
-        return jobs[0]
-    if jobs:
-        some = ", ".join(job.id for job in jobs[:3])
-        raise UsageError(f"{word!r} could be {len(jobs)} jobs", hint=f"{some}{', …' if len(jobs) > 3 else ''}")
-    if word == "@last":
-        raise NothingThere("there is no job yet", hint="footplate submit makes one")
-    raise NothingThere(
-        f"no job is meant by {word!r}", hint=f"footplate ls shows the newest; {len(newest)} were searched"
-    )
+    for job in client.jobs.list(limit=1):
+        return job
+    raise NothingThere("there is no job yet", hint="footplate submit makes one")
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:
     """Returns all jobs, so that a wrong word is reported before anything is done to the first."""
     return [find(client, word) for word in words]
-
-
-def _means(word: str, job: Job) -> bool:
-    if job.name == word:
-        return True
-    piece = word.removeprefix("job_")
-    return len(piece) >= SHORTEST and (job.id.startswith(f"job_{piece}") or job.id.endswith(piece))
 
 
 def sentence(error: FootplateError) -> str:

@@ -1,4 +1,4 @@
-"""Changes rows for the maps `rename`, `keep`, `drop` and `labels`."""
+"""Changes of rows that the maps `rename`, `keep`, `drop` and `labels` make."""
 
 from __future__ import annotations
 

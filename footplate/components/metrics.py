@@ -1,4 +1,4 @@
-"""Metrics that take arguments; all others are named without arguments.
+"""Metrics that take arguments; all others are known to the Trainer by their names alone.
 
 Every evaluation creates its metrics again. A metric receives batch after batch, and keeps sums only.
 """
@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 
 Average = Literal["macro", "micro", "weighted", "binary"]
 Averaged = Annotated[
-    Average,
-    "The average: macro (equal weights), weighted (by labels), micro (all counts together) or binary (class 1 only)",
+    Average, "Over classes: macro all alike, weighted by how often they are true, micro together, binary class 1 alone"
 ]
 
 
 def f1(*, average: Averaged = "macro") -> Any:
-    """The harmonic mean of precision and recall, logged as f1, or as f1_weighted and so on."""
+    """The harmonic mean of precision and recall; told as f1, or f1_weighted and its like."""
     return _counted("f1", average)
 
 

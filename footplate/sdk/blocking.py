@@ -20,6 +20,7 @@ from footplate.sdk.jobs import (
     ResumeChanges,
     Spec,
 )
+from footplate.sdk.lists import Listing, Rows, Table
 from footplate.sdk.metrics import AsyncMetrics
 from footplate.sdk.models import (
     Attempt,
@@ -35,6 +36,7 @@ from footplate.sdk.models import (
     UploadedFile,
     Validation,
 )
+from footplate.sdk.notebook import checkpoint_table, job_table
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.waiting import each, now
 
@@ -43,8 +45,8 @@ class Jobs:
     def __init__(self, jobs: AsyncJobs) -> None:
         self._jobs = jobs
 
-    def create(self, spec: Spec, *, idempotency_key: str | None = None, **fields: Any) -> Job:
-        """Submits a job. `fields` replace top-level fields of the spec.
+    def create(self, spec: Spec = None, *, idempotency_key: str | None = None, **fields: Any) -> Job:
+        """Submits a job from a spec, the path of a JSON file, or keywords, which replace top-level fields of the spec.
 
         The request is repeated if its answer is lost. The idempotency key, made here unless you pass one, lets the
         service recognise the same job.
@@ -52,15 +54,16 @@ class Jobs:
         return Job(now(self._jobs.create(spec, idempotency_key=idempotency_key, **fields)))
 
     def get(self, job: str) -> Job:
+        """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id."""
         return Job(now(self._jobs.get(job)))
 
-    def validate(self, spec: Spec, **fields: Any) -> Validation:
+    def validate(self, spec: Spec = None, **fields: Any) -> Validation:
         """Returns the effective spec and its placement, as `create` would, without a job. Raises InvalidRequest."""
         return now(self._jobs.validate(spec, **fields))
 
-    def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
-        """Yields jobs, newest first, at most `limit`. Pages are requested as they are needed."""
-        return map(Job, each(self._jobs.list(limit=limit, **filters)))
+    def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Listing[Job]:
+        """Returns jobs, newest first, at most `limit`. Pages are requested as they are needed."""
+        return Listing(map(Job, each(self._jobs._pages(limit, filters))), job_table)
 
     def series(
         self,
@@ -70,7 +73,7 @@ class Jobs:
         points: int = 1000,
         everything: bool = False,
     ) -> Sequence[Series]:
-        """Returns curves of several jobs: those of `job.metrics.series`, for each job."""
+        """Returns curves of several jobs, given as jobs, ids or names: those of `job.metrics.series`, for each job."""
         return now(self._jobs.series(jobs, *names, x=x, points=points, everything=everything))
 
     def bulk(
@@ -178,6 +181,15 @@ class Job(JobView):
         """
         return each(self._job.logs(after=after, stream=stream, rank=rank, grep=grep, follow=follow))
 
+    def watch(self) -> Self:
+        """Shows the job until it has ended: a live cell in a notebook, and lines elsewhere."""
+        now(self._job.watch())
+        return self
+
+    def plot(self, *names: str, x: str = "step", axes: Any = None) -> Any:
+        """Draws curves with matplotlib, all of them if none is named, and returns the axes."""
+        return now(self._job.plot(*names, x=x, axes=axes))
+
     def attempts(self) -> list[Attempt]:
         return now(self._job.attempts())
 
@@ -192,8 +204,8 @@ class Metrics:
     def __init__(self, metrics: AsyncMetrics) -> None:
         self._metrics = metrics
 
-    def __call__(self, *, after: int = 0) -> list[dict[str, Any]]:
-        """Returns a row per log or eval, as a data frame takes them: {"no", "step", "epoch", "loss", …}."""
+    def __call__(self, *, after: int = 0) -> Rows:
+        """Returns a row per log or eval: {"no", "step", "epoch", "loss", …}. `.to_pandas()` makes a data frame."""
         return now(self._metrics(after=after))
 
     def summary(self) -> dict[str, MetricSummary]:
@@ -249,7 +261,8 @@ class Checkpoints:
         self._checkpoints = checkpoints
 
     def list(self) -> Sequence[SavedCheckpoint]:
-        return [SavedCheckpoint.of(checkpoint) for checkpoint in now(self._checkpoints.list())]
+        checkpoints = [SavedCheckpoint.of(checkpoint) for checkpoint in now(self._checkpoints.list())]
+        return Table(checkpoints, checkpoint_table)
 
     def get(self, checkpoint: str) -> SavedCheckpoint:
         """Returns a checkpoint by its id, or the "latest" or "best" one. Raises NotFound."""

@@ -12,7 +12,9 @@ from pydantic import PrivateAttr
 
 from footplate.errors import NotFound
 from footplate.sdk.files import Remote, fetch
+from footplate.sdk.lists import Table
 from footplate.sdk.models import Checkpoint, CheckpointFile
+from footplate.sdk.notebook import checkpoint_table
 from footplate.sdk.request import Ask, ask_json
 from footplate.sdk.waiting import Wire
 
@@ -25,7 +27,7 @@ class AsyncCheckpoints:
 
     async def list(self) -> Sequence[AsyncCheckpoint]:
         answer = await ask_json(self._wire, Ask("GET", self._path))
-        return [self._checkpoint(row) for row in answer["data"]]
+        return Table([self._checkpoint(row) for row in answer["data"]], checkpoint_table)
 
     async def get(self, checkpoint: str) -> AsyncCheckpoint:
         """Returns a checkpoint by its id, or the "latest" or "best" one. Raises NotFound."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +16,10 @@ from footplate.sdk.blocking import Files, Jobs
 from footplate.sdk.bundles import AsyncBundles, Bundles
 from footplate.sdk.follow import follow
 from footplate.sdk.follow_many import HasId, Places
-from footplate.sdk.jobs import AsyncJobs
+from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys, Keys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
+from footplate.sdk.notebook import plot
 from footplate.sdk.request import Ask, ask_json, unreachable
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
@@ -72,6 +73,10 @@ class AsyncClient:
         """
         places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return follow(self._wire, "/stream", places)
+
+    async def compare(self, jobs: Iterable[str | JobView], *names: str, x: str = "step", axes: Any = None) -> Any:
+        """Draws curves of several jobs together with matplotlib, and returns the axes. Jobs may be ids or names."""
+        return await compare(self.jobs, jobs, names, x, axes)
 
     async def nodes(self) -> list[Node]:
         return await nodes(self._wire)
@@ -144,6 +149,10 @@ class Client:
         places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return each(follow(self._wire, "/stream", places))
 
+    def compare(self, jobs: Iterable[str | JobView], *names: str, x: str = "step", axes: Any = None) -> Any:
+        """Draws curves of several jobs together with matplotlib, and returns the axes. Jobs may be ids or names."""
+        return now(compare(self.jobs._jobs, jobs, names, x, axes))
+
     def nodes(self) -> list[Node]:
         return now(nodes(self._wire))
 
@@ -172,6 +181,12 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def compare(jobs: AsyncJobs, compared: Iterable[str | JobView], names: Collection[str], x: str, axes: Any) -> Any:
+    chosen = [await jobs.get(job) if isinstance(job, str) else job for job in compared]
+    curves = await jobs.series(chosen, *names, x=x)
+    return plot(curves, {job.id: job.name or job.id for job in chosen}, x, axes)
 
 
 async def nodes(wire: Wire) -> list[Node]:

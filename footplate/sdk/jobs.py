@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
+from footplate.sdk.finding import find
 from footplate.sdk.follow import Place, follow, read_event
+from footplate.sdk.lists import AsyncListing
 from footplate.sdk.metrics import AsyncMetrics, lines, pages, series_of
 from footplate.sdk.models import (
     FAILED,
@@ -26,14 +31,15 @@ from footplate.sdk.models import (
     Series,
     Validation,
 )
+from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
 from footplate.sdk.request import Ask, ask, ask_json
 from footplate.sdk.waiting import Wire
 
 if TYPE_CHECKING:
     from footplate.contract.spec import JobSpec  # Not at run time: importing it costs as much as all of the client.
 
-Spec: TypeAlias = "JobSpec | Mapping[str, Any]"
-"""A JobSpec, or the JSON of one, short forms included."""
+Spec: TypeAlias = "JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None"
+"""A JobSpec, the JSON of one with its short forms, or the path of a JSON file. None: keywords say everything."""
 PAGE = 200
 
 
@@ -111,6 +117,9 @@ class JobView:
             raise (JobFailed if self.info.state == FAILED else JobCancelled)(self.info)
         return self
 
+    def _repr_html_(self) -> str:
+        return job_card(self)
+
     def __repr__(self) -> str:
         at = f" step {self.progress.step}/{self.progress.max_steps}" if self.progress else ""
         return f"<{type(self).__name__} {self.id} {self.state}{at}>"
@@ -120,8 +129,8 @@ class AsyncJobs:
     def __init__(self, wire: Wire, patience: float) -> None:
         self._wire, self._patience = wire, patience
 
-    async def create(self, spec: Spec, *, idempotency_key: str | None = None, **fields: Any) -> AsyncJob:
-        """Submits a job. `fields` replace top-level fields of the spec.
+    async def create(self, spec: Spec = None, *, idempotency_key: str | None = None, **fields: Any) -> AsyncJob:
+        """Submits a job from a spec, the path of a JSON file, or keywords, which replace top-level fields of the spec.
 
         The request is repeated if its answer is lost. The idempotency key, made here unless you pass one, lets the
         service recognise the same job.
@@ -131,15 +140,19 @@ class AsyncJobs:
         return self._job(await ask_json(self._wire, what))
 
     async def get(self, job: str) -> AsyncJob:
-        return self._job(await ask_json(self._wire, Ask("GET", f"/jobs/{path_of(job)}")))
+        """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id."""
+        return self._job(await find(self._wire, job))
 
-    async def validate(self, spec: Spec, **fields: Any) -> Validation:
+    async def validate(self, spec: Spec = None, **fields: Any) -> Validation:
         """Returns the effective spec and its placement, as `create` would, without a job. Raises InvalidRequest."""
         what = Ask.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
         return Validation.model_validate(await ask_json(self._wire, what))
 
-    async def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncGenerator[AsyncJob, None]:
-        """Yields jobs, newest first, at most `limit`. Pages are requested as they are needed."""
+    def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncListing[AsyncJob]:
+        """Returns jobs, newest first, at most `limit`: `async for job in …` page by page, or `await …` for a list."""
+        return AsyncListing(self._pages(limit, filters), job_table)
+
+    async def _pages(self, limit: int | None, filters: Filters) -> AsyncGenerator[AsyncJob, None]:
         params: dict[str, Any] = dict(filters)
         if not isinstance(state := params.get("state"), str | None):
             params["state"] = ",".join(state)
@@ -161,8 +174,8 @@ class AsyncJobs:
         points: int = 1000,
         everything: bool = False,
     ) -> Sequence[Series]:
-        """Returns curves of several jobs: those of `job.metrics.series`, for each job."""
-        ids = [path_of(job if isinstance(job, str) else job.id) for job in jobs]
+        """Returns curves of several jobs, given as jobs, ids or names: those of `job.metrics.series`, for each job."""
+        ids = [(await self.get(job)).id if isinstance(job, str) else job.id for job in jobs]
         return await series_of(self._wire, ids, names, x, points, everything)
 
     async def bulk(
@@ -298,6 +311,20 @@ class AsyncJob(JobView):
         live = (lambda last: self.events(after=last, kinds="line")) if follow else None
         return lines(self._wire, self._path, live, after, stream=stream, rank=rank, grep=grep)
 
+    async def watch(self) -> Self:
+        """Shows the job until it has ended: a live cell in a notebook, and lines elsewhere."""
+        cell = LiveCell(self)
+        async for event in self.events():
+            cell.show(event)
+        await self.wait()
+        cell.draw()
+        return self
+
+    async def plot(self, *names: str, x: str = "step", axes: Any = None) -> Any:
+        """Draws curves with matplotlib, all of them if none is named, and returns the axes."""
+        curves = await self.metrics.series(*names, x=x)
+        return plot(list(curves.values()), {self.id: self.name or self.id}, x, axes)
+
     async def attempts(self) -> list[Attempt]:
         return [Attempt.model_validate(row) for row in await self._data("attempts")]
 
@@ -331,20 +358,25 @@ class AsyncJob(JobView):
 
 
 def as_json(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {**(spec if isinstance(spec, Mapping) else spec.as_json()), **fields}
+    if isinstance(spec, str | os.PathLike):
+        spec = _read(Path(spec))
+    if spec is None or isinstance(spec, Mapping):
+        return {**(spec or {}), **fields}
+    return {**spec.as_json(), **fields}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        detail, hint = f"{path} cannot be read: {error.strerror}", "pass the path of a JSON file, or a dict"
+        raise InvalidRequest(422, {"code": "no_such_file", "detail": detail, "hint": hint}) from error
+    except ValueError as error:
+        raise InvalidRequest(422, {"code": "invalid_json", "detail": f"{path} is not JSON: {error}"}) from error
+    if not isinstance(document, dict):
+        raise InvalidRequest(422, {"code": "invalid_json", "detail": f"{path} is not a JSON object"})
+    return document
 
 
 def kinds_text(kinds: str | Collection[str] | None) -> str | None:
     return kinds if kinds is None or isinstance(kinds, str) else ",".join(kinds)
-
-
-def path_of(job: str) -> str:
-    """Returns an id as a part of an address.
-
-    Refuses a text that is not an id, because `..` would address something else.
-    """
-    if not job or not job.replace("_", "").isalnum() or not job.isascii():
-        raise InvalidRequest(
-            422, {"code": "invalid_id", "detail": f"{job!r} is not a job's id: ids look like job_019a…"}
-        )
-    return job

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
+from footplate.sdk.lists import Rows
 from footplate.sdk.models import Event, Line, MetricSummary, Series
 from footplate.sdk.request import Ask, ask_json
 from footplate.sdk.waiting import Wire
@@ -24,9 +25,9 @@ class AsyncMetrics:
     def __init__(self, wire: Wire, job: str) -> None:
         self._wire, self._path = wire, f"{job}/metrics"
 
-    async def __call__(self, *, after: int = 0) -> list[dict[str, Any]]:
-        """Returns a row per log or eval, as a data frame takes them: {"no", "step", "epoch", "loss", …}."""
-        return [with_floats(row) async for row in pages(self._wire, self._path, after)]
+    async def __call__(self, *, after: int = 0) -> Rows:
+        """Returns a row per log or eval: {"no", "step", "epoch", "loss", …}. `.to_pandas()` makes a data frame."""
+        return Rows([with_floats(row) async for row in pages(self._wire, self._path, after)])
 
     async def summary(self) -> dict[str, MetricSummary]:
         """Returns the last, the lowest and the highest value of each metric, with their steps."""

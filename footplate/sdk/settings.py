@@ -25,6 +25,8 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
     """Returns the arguments for an HTTP client."""
     settings = ClientSettings.from_environment()
     base = (url or settings.url).rstrip("/")
+    if "://" not in base:
+        base = f"http://{base}"
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise SettingsError(f"{base!r} is not the address of a service", hint="it looks like http://127.0.0.1:8080")

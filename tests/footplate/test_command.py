@@ -57,7 +57,7 @@ def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(comman
         assert json.loads(command.good("show", word, "--json"))["id"] == job
     nothing = command.run("show", "beefbeef")
     assert nothing.returncode == 3
-    assert "no job is meant by 'beefbeef'" in nothing.stderr
+    assert "no job has the id or name 'beefbeef'" in nothing.stderr
     assert command.run("show", "job_" + "0" * 32).returncode == 3
     command.good("submit", SHORT, "--name", "found by name")
     several = command.run("cancel", "found by name")
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
         (["components", "toy/mlq"], "did you mean 'toy/mlp'?"),
         (["components", "zzz"], "footplate components has them all"),
         (["nodes", "--drain", "nobody"], "no node is called 'nobody'; known: node-1"),
-        (["show", "nothing"], "no job is meant by 'nothing'"),
+        (["show", "nothing"], "no job has the id or name 'nothing'"),
     ],
 )
 def test_what_is_not_there_ends_with_three(

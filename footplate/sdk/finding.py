@@ -1,0 +1,58 @@
+"""Finds the job that a word means: an id, a unique name, or the beginning or end of an id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from footplate.contract.ids import is_id
+from footplate.errors import InvalidRequest, NotFound
+from footplate.sdk.request import Ask, ask_json
+from footplate.sdk.waiting import Wire
+
+SHORTEST = 4
+"""The characters of an id that are needed at least."""
+SEARCHED = 1000
+PAGE = 200
+
+
+async def find(wire: Wire, word: str) -> dict[str, Any]:
+    """Returns the job as the service answers it. Raises NotFound, or InvalidRequest if the word means several jobs."""
+    if is_id(word, "job"):
+        answer: dict[str, Any] = await ask_json(wire, Ask("GET", f"/jobs/{word}"))
+        return answer
+    named = await ask_json(wire, Ask("GET", "/jobs", params={"name": word, "limit": 4})) if word else {"data": []}
+    jobs = named["data"] or await _by_piece(wire, word)
+    if len(jobs) == 1:
+        return dict(jobs[0])
+    some = ", ".join(job["id"] for job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    detail = f"{word!r} could be {'several' if len(jobs) > 3 else len(jobs)} jobs: {some}"
+    raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": "use the id of one of them"})
+
+
+async def _by_piece(wire: Wire, word: str) -> Sequence[dict[str, Any]]:
+    newest: list[dict[str, Any]] = []
+    cursor = None
+    while len(newest) < SEARCHED:
+        page = await ask_json(wire, Ask("GET", "/jobs", params={"cursor": cursor, "limit": PAGE}))
+        newest += page["data"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    piece = word.removeprefix("job_")
+    meant = [job for job in newest if job["id"].startswith(f"job_{piece}") or job["id"].endswith(piece)]
+    if meant and len(piece) >= SHORTEST:
+        return meant
+    raise _nothing_there(word, newest)
+
+
+def _nothing_there(word: str, newest: Sequence[dict[str, Any]]) -> NotFound:
+    near = get_close_matches(word, {job["name"] for job in newest if job["name"]}, n=3, cutoff=0.5)
+    if near:
+        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    elif newest:
+        hint = f"`footplate ls` lists the newest jobs; {len(newest)} were searched"
+    else:
+        hint = "there is no job yet: submit one"
+    return NotFound(404, {"code": "not_found", "detail": f"no job has the id or name {word!r}", "hint": hint})

@@ -1,0 +1,134 @@
+"""Lists that the SDK returns: they index, load their pages as they are needed, and draw themselves in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from typing import Any, Generic, TypeVar, overload
+
+from footplate.contract.errors import FootplateError
+
+T = TypeVar("T")
+SHOWN = 20
+
+
+class PackageMissing(FootplateError):
+    code = "package_missing"
+    title = "A package is not installed"
+
+
+def optional(package: str, purpose: str) -> Any:
+    """Imports a package that not everybody needs."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        name = package.partition(".")[0]
+        raise PackageMissing(
+            f"{purpose} needs {name}, which is not installed here", hint=f"pip install {name}, or footplate[notebook]"
+        ) from error
+
+
+class Rows(list[dict[str, Any]]):
+    """Metrics, a dict per log or evaluation."""
+
+    def to_pandas(self) -> Any:
+        """Returns a pandas DataFrame with a column for each metric."""
+        return optional("pandas", "to_pandas()").DataFrame(list(self))
+
+    def to_polars(self) -> Any:
+        """Returns a polars DataFrame with a column for each metric."""
+        return optional("polars", "to_polars()").DataFrame(list(self), infer_schema_length=None)
+
+
+class Table(list[T]):
+    """A list that a notebook shows as a table."""
+
+    def __init__(self, items: Sequence[T], html: Callable[[Sequence[T]], str]) -> None:
+        super().__init__(items)
+        self._html = html
+
+    def _repr_html_(self) -> str:
+        return self._html(self)
+
+
+class Listing(Sequence[T], Generic[T]):
+    """A list that loads its pages as they are needed. `len()` and negative indices load all of them."""
+
+    def __init__(self, items: Iterator[T], html: Callable[[Sequence[T]], str]) -> None:
+        self._items, self._html = items, html
+        self._loaded, self._next = list[T](), 0
+
+    def _load(self, count: int | None) -> None:
+        """Loads the first `count` items, or all."""
+        missing = None if count is None else count - len(self._loaded)
+        if missing is None or missing > 0:
+            self._loaded.extend(islice(self._items, missing))
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        ends = (index.start, index.stop) if isinstance(index, slice) else (index, index + 1)
+        needs_all = any(end is not None and end < 0 for end in ends) or ends[1] is None
+        self._load(None if needs_all else ends[1])
+        return self._loaded[index]
+
+    def __len__(self) -> int:
+        self._load(None)
+        return len(self._loaded)
+
+    def __bool__(self) -> bool:
+        self._load(1)
+        return bool(self._loaded)
+
+    def __iter__(self) -> Iterator[T]:
+        place = 0
+        while True:
+            self._load(place + 1)
+            if place == len(self._loaded):
+                return
+            yield self._loaded[place]
+            place += 1
+
+    def __next__(self) -> T:
+        """Returns the next item, so that `next(client.jobs.list())` is the newest job."""
+        self._load(self._next + 1)
+        if self._next == len(self._loaded):
+            raise StopIteration
+        self._next += 1
+        return self._loaded[self._next - 1]
+
+    def __repr__(self) -> str:
+        some = self[: SHOWN + 1]
+        lines = [f"  {item!r}," for item in some[:SHOWN]] + (["  …"] if len(some) > SHOWN else [])
+        return "\n".join(["[", *lines, "]"]) if lines else "[]"
+
+    def _repr_html_(self) -> str:
+        some = self[: SHOWN + 1]
+        return self._html(some[:SHOWN]) + (f"<p>… the first {SHOWN}</p>" if len(some) > SHOWN else "")
+
+
+class AsyncListing(Generic[T]):
+    """A list for `async for`, page by page. `await` loads all of it."""
+
+    def __init__(self, items: AsyncGenerator[T, None], html: Callable[[Sequence[T]], str]) -> None:
+        self._items, self._html = items, html
+
+    def __aiter__(self) -> AsyncGenerator[T, None]:
+        return self._items
+
+    async def __anext__(self) -> T:
+        return await anext(self._items)
+
+    def __await__(self) -> Generator[Any, None, Table[T]]:
+        return self._all().__await__()
+
+    async def _all(self) -> Table[T]:
+        return Table([item async for item in self._items], self._html)
+
+    async def aclose(self) -> None:
+        await self._items.aclose()

@@ -1,0 +1,158 @@
+"""Jobs in a notebook: found by name, in lists that index, as tables, frames, plots and a live cell."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from footplate import Client
+from footplate.errors import InvalidRequest, NotFound
+from footplate.sdk import notebook
+from footplate.sdk.checkpoints import AsyncCheckpoints
+from footplate.sdk.jobs import AsyncJobs
+from footplate.sdk.lists import Listing, PackageMissing, Rows, optional
+from footplate.sdk.settings import http_arguments
+from tests.footplate.fake_wire import FakeWire
+from tests.footplate.test_asking import JOB, a_job, answer
+from tests.support.processes import REPOSITORY
+from tests.support.system import System
+
+EXAMPLE = REPOSITORY / "examples/notebook/first_job.ipynb"
+
+
+def page(*jobs: dict[str, Any]) -> Any:
+    return answer(200, {"data": jobs, "next_cursor": None})
+
+
+def named(name: str | None, number: int = 0) -> dict[str, Any]:
+    return {**JOB, "name": name, "id": f"job_{number:032x}"}
+
+
+def sent(wire: FakeWire) -> Any:
+    return json.loads(wire.asked[-1].content)
+
+
+async def test_a_job_is_created_from_a_file_a_dict_and_keywords(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text('{"model": "toy/mlp", "data": "toy/regression"}')
+    wire = FakeWire(answer(201), answer(201), answer(201))
+    jobs = AsyncJobs(wire, 0.0)
+
+    await jobs.create(path)
+    from_file = sent(wire)
+    await jobs.create(str(path), name="mine")
+    with_name = sent(wire)
+    await jobs.create(model="toy/mlp", data="toy/regression")
+
+    assert sent(wire) == from_file == {"model": "toy/mlp", "data": "toy/regression"}
+    assert with_name == {**from_file, "name": "mine"}
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+async def test_a_file_that_is_no_spec_is_refused_by_its_name(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "job.json").write_text(text)
+
+    with pytest.raises(InvalidRequest, match=r"job\.json"):
+        await AsyncJobs(FakeWire(), 0.0).create(tmp_path / "job.json")
+
+
+async def test_a_name_that_several_jobs_have_and_one_that_none_has_say_what_would_work() -> None:
+    several = AsyncJobs(FakeWire(page(named("mine"), named("mine", 1))), 0.0)
+    none = AsyncJobs(FakeWire(page(), page(named("my-bert"), named(None, 1))), 0.0)
+    empty = AsyncJobs(FakeWire(page(), page()), 0.0)
+
+    with pytest.raises(InvalidRequest, match="could be 2 jobs"):
+        await several.get("mine")
+    with pytest.raises(NotFound, match=r"no job has the id or name 'my-bart' \(did you mean 'my-bert'\?\)"):
+        await none.get("my-bart")
+    with pytest.raises(NotFound, match="there is no job yet"):
+        await empty.get("first")
+
+
+def test_a_list_indexes_and_loads_no_more_than_is_needed() -> None:
+    numbers = count()
+    loaded = Listing((next(numbers) for _ in range(10)), html=str)
+
+    assert (next(loaded), loaded[2], loaded[1:3], bool(loaded)) == (0, 2, [1, 2], True)
+    assert next(numbers) == 3
+    assert (loaded[-1], len(loaded), list(loaded)[3], next(loaded)) == (10, 10, 4, 1)
+    with pytest.raises(IndexError):
+        loaded[10]
+
+
+async def test_await_loads_all_jobs_of_an_asynchronous_list() -> None:
+    jobs = AsyncJobs(FakeWire(page(named("a"), named("b", 1))), 0.0)
+
+    assert [job.name for job in await jobs.list()] == ["a", "b"]
+
+
+async def test_tables_escape_what_users_have_written() -> None:
+    jobs = AsyncJobs(FakeWire(page(named("<b>bold</b>"))), 0.0)
+    failed = a_job(FakeWire())
+    failed.info.metrics["<i>"] = 0.123456789
+
+    table = (await jobs.list())._repr_html_()
+    card = failed._repr_html_()
+
+    assert "&lt;b&gt;bold&lt;/b&gt;" in table
+    assert "<b>" not in table
+    assert "&lt;i&gt;" in card
+    assert "0.12346" in card
+    assert "<table>" in (await AsyncCheckpoints(FakeWire(page()), "/jobs/1").list())._repr_html_()  # type: ignore[attr-defined]
+
+
+def test_an_address_needs_no_scheme_and_a_missing_package_is_named() -> None:
+    assert http_arguments("localhost:8080", None, 1.0)["base_url"] == "http://localhost:8080"
+    with pytest.raises(PackageMissing, match=r"to_polars\(\) needs polars_of_nobody, which is not installed"):
+        optional("polars_of_nobody", "to_polars()")
+    assert list(Rows([{"step": 1, "loss": 0.5}]).to_pandas()["loss"]) == [0.5]
+
+
+class Cell:
+    """The output of a notebook's cell, as IPython's display handle changes it."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        self.shown.append(data["text/html"])
+
+
+def test_the_example_notebook_runs_from_its_first_cell_to_its_last(
+    standing: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOOTPLATE_URL", standing.url.removeprefix("http://"))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    cell = Cell()
+    monkeypatch.setattr(notebook, "_notebook_cell", lambda: cell)
+    names: dict[str, Any] = {}
+
+    for source in (
+        entry["source"] for entry in json.loads(EXAMPLE.read_text())["cells"] if entry["cell_type"] == "code"
+    ):
+        exec("".join(source), names)
+
+    assert ">succeeded<" in cell.shown[-1]
+    assert 'max="60" value="60"' in cell.shown[-1]
+    assert names["frame"]["step"].max() == 60
+    axes = names["client"].compare(["slow", names["fast"]], "loss", x="time")
+    assert [line.get_label() for line in axes.get_lines()] == ["slow loss", "fast loss"]
+    assert [job.name for job in names["jobs"][:2]] == ["fast", "slow"]
+    assert "<table>" in names["fast"].checkpoints.list()._repr_html_()
+
+
+def test_outside_of_a_notebook_a_watched_job_is_printed_line_by_line(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = client.jobs.create(model="toy/mlp", data="toy/regression", training={"max_steps": 4, "logging_steps": 2})
+
+    job.watch()
+
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == "succeeded"
+    assert any(line.startswith("step 4  loss ") for line in printed)
