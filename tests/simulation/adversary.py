@@ -1,4 +1,4 @@
-"""What may happen to a world, by name, so that a failing seed can be tried without each of them."""
+"""Strikes against a world, by name, so that a failing seed can be tried without each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRIKES = (
     "drain", "redis_emptied", "redis_away", "control_killed", "control_frozen", "sql_away", "clock_jumps", "bit_flips",
 )  # fmt: skip
 _ZOMBIES = ("node_frozen", "node_cut_off")
-"""What makes two of one attempt's kind: the heart of the matter, and rare."""
+"""Strikes after which two processes believe that they run one attempt. They are the heart of the matter, and rare."""
 HABITS = ("users", "crashes", "poison", "hangs", "deaf")
 ROTATION = "rotation"
 """Jobs say how many checkpoints they keep over all of their attempts."""
@@ -73,7 +73,7 @@ class Adversary:
             self.world.after(self._for(), node.up)
 
     def node_frozen(self) -> None:
-        """Its processes stand still, with all that they hold; then they go on as if nothing had been."""
+        """Freezes a node's processes with all that they hold. Later they go on as if nothing had happened."""
         node = self._node()
         self.world.say(node.name, "freezes")
         node.is_frozen = True
@@ -98,18 +98,18 @@ class Adversary:
 
     def supervisor_killed(self) -> None:
         node = self._node()
-        living = [one for one in node.start.supervisors if not one.is_over] if node.start else []
+        living = [supervisor for supervisor in node.start.supervisors if not supervisor.is_over] if node.start else []
         if living:
-            one = self.world.dice.choice(living)
-            self.world.say(one.name, "is killed")
-            one.dies()
+            item = self.world.dice.choice(living)
+            self.world.say(item.name, "is killed")
+            item.dies()
 
     def warm_restart(self) -> None:
         """The warm parent dies, and every training of its node with it."""
         node = self._node()
         self.world.say(node.name, "loses its warm parent")
-        for one in node.start.supervisors if node.start else []:
-            one.training.is_dead = True
+        for supervisor in node.start.supervisors if node.start else []:
+            supervisor.training.is_dead = True
 
     def drain(self) -> None:
         node = self._node()
@@ -156,7 +156,10 @@ class Adversary:
             self.world.after(self._for(0.1, 12), self.railway.start_control)
 
     def control_frozen(self) -> None:
-        """It loses its lock as it stands; when it goes on, another one works, for the second until it notices."""
+        """Freezes a control, which loses its lock.
+
+        When it goes on, another one works, until it notices after a second.
+        """
         if (control := self.railway.stop_control()) is not None:
             self.world.say(control.name, "freezes, and loses its lock")
             control.is_frozen = True

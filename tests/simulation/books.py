@@ -1,12 +1,17 @@
-"""What must hold, read from SQL after every commit; and what was promised to users and workers, kept beside it.
+"""Promises that are checked in SQL after every commit, with what users and workers were promised.
 
-an acknowledged job is never lost                      states move by the table only
-at most one grant per (job, attempt, source)           fences, attempts, versions and watermarks rise
-at most one open attempt of a job, and it is current   a job that was cancelled succeeds only after a resume
-no slot is given to two                                a checkpoint is committed by the current attempt alone
-nobody hears "stored" of what is not                   nobody is called silent who spoke within a lease
-what is rotated away is none of the newest, and of an attempt before the newest that has a checkpoint
-and every history is whole: history.py
+- An acknowledged job is never lost.
+- States move by the table only.
+- An attempt's part has one grant at the most.
+- Fences, attempts, versions and watermarks rise.
+- A job has one open attempt at the most, which is its current one.
+- A cancelled job succeeds only after a resume.
+- A slot is never given to two parts.
+- Only the current attempt commits a checkpoint.
+- Events are reported as stored only if SQL has them.
+- An attempt is lost only if it was silent for a lease.
+- A checkpoint that is rotated away is not among the newest, and its attempt is older than one with a checkpoint.
+- Every history is whole, as history.py checks.
 """
 
 from __future__ import annotations
@@ -54,10 +59,10 @@ Rows = Callable[[str], list[tuple[Any, ...]]]
 
 @dataclass
 class Ear:
-    """What one control has heard: nobody was silent before it listened."""
+    """The heartbeats that one control has received. No attempt was silent before the control listened."""
 
     since: float
-    """When it began, or last found Redis or SQL away; as it stood when the rescue under way began."""
+    """The time when the control began, or last found Redis or SQL unreachable before the current rescue."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _read: dict[str, float] = field(default_factory=dict)
     _heard: dict[str, float] = field(default_factory=dict)
@@ -72,7 +77,7 @@ class Ear:
             self._heard[claim] = self._read.pop(claim)
 
     def last(self, claim: str) -> float:
-        """When it last read what it has answered since."""
+        """Returns when the control last read a beat that it has answered since."""
         return max(self.since, self._heard.get(claim, 0.0))
 
 
@@ -85,20 +90,20 @@ class Books:
         self.jobs: dict[str, Job] = {}
         self.sources: dict[SourceKey, Source] = {}
         self.said: dict[str, Said] = {}
-        """What training said under each claim: seq 1 first."""
+        """Events that training sent under each claim, seq 1 first."""
         self.slots: dict[str, int] = {}
         self.acknowledged: set[str] = set()
         self.deleted: set[str] = set()
         self.cancelled: set[str] = set()
         self.commits = 0
         self.ear = Ear(0.0)
-        """Of the control that acts at this moment."""
+        """The ear of the control that acts at this moment."""
         self._granted: dict[SourceKey, str] = {}
         self._histories: dict[str, History] = {}
         self._checkpoints: set[str] = set()
         self._going: set[str] = set()
         self.keep: dict[str, int] = {}
-        """How many checkpoints a job said that it keeps."""
+        """The number of checkpoints that each job keeps."""
         self._ended: set[tuple[str, int]] = set()
         self._seen: int | None = None
 
@@ -150,17 +155,17 @@ class Books:
         self._seen = changes
         self.commits += 1
         before, sources = self.jobs, self.sources
-        found = self.rows("SELECT id, state, reason, attempt, fence, version, last_no FROM jobs")
-        self.jobs, self.sources = {row[0]: Job(*row) for row in found}, self._now()
+        rows = self.rows("SELECT id, state, reason, attempt, fence, version, last_no FROM jobs")
+        self.jobs, self.sources = {row[0]: Job(*row) for row in rows}, self._now()
         for job in self.jobs.values():
             if job != before.get(job.id):
                 self._look_at(job, before.get(job.id))
         for gone in before.keys() - self.jobs.keys():
             self.must(gone in self.deleted, "{} is gone, and nobody deleted it", gone)
         for key, part in self.sources.items():
-            if (known := sources.get(key)) is not None and known != part:
-                self.must(part.watermark >= known.watermark, "the watermark of {} attempt {} fell", *key[:2])
-                self.must(known.claim in (None, part.claim), "{} attempt {} changed hands", *key[:2])
+            if (earlier := sources.get(key)) is not None and earlier != part:
+                self.must(part.watermark >= earlier.watermark, "the watermark of {} attempt {} fell", *key[:2])
+                self.must(earlier.claim in (None, part.claim), "{} attempt {} changed hands", *key[:2])
         self._look_at_slots()
         self._look_at_checkpoints()
 
@@ -181,8 +186,8 @@ class Books:
 
     def _look_at_the_move(self, job: Job, before: Job) -> None:
         if job.version != before.version:
-            told = before.state, job.state, job.reason, job.attempt
-            self.world.say("sql", "{} {} -> {} ({}), attempt {}", job.id, *told)
+            outcome = before.state, job.state, job.reason, job.attempt
+            self.world.say("sql", "{} {} -> {} ({}), attempt {}", job.id, *outcome)
         self.must(_is_allowed(before.state, job.state), "{} moved from {} to {}", job.id, before.state, job.state)
         rises = all(now >= then for now, then in zip(job[3:], before[3:], strict=True))
         is_fenced = (job.fence > before.fence) == (job.attempt > before.attempt)
@@ -190,14 +195,14 @@ class Books:
 
     def _look_at_attempts(self, job: Job) -> None:
         columns = "attempt, fence, ended_at IS NULL, ending, error"
-        found = self.rows(f"SELECT {columns} FROM attempts WHERE job_id = '{job.id}' ORDER BY attempt")
-        fences = [fence for _, fence, *_ in found]
+        rows = self.rows(f"SELECT {columns} FROM attempts WHERE job_id = '{job.id}' ORDER BY attempt")
+        fences = [fence for _, fence, *_ in rows]
         self.must(fences == sorted(set(fences)), "the fences of {} are {}", job.id, fences)
-        open_ones = [attempt for attempt, _, is_open, *_ in found if is_open]
+        open_ones = [attempt for attempt, _, is_open, *_ in rows if is_open]
         wanted = [job.attempt] if job.state in ACTIVE else []
         what = "{} is {} at attempt {}, and open are {}"
         self.must(open_ones == wanted, what, job.id, job.state, job.attempt, open_ones)
-        for attempt, _, is_open, ending, error in found:
+        for attempt, _, is_open, ending, error in rows:
             if not is_open and (job.id, attempt) not in self._ended:
                 self._ended.add((job.id, attempt))
                 if ending == "lost":
@@ -237,20 +242,18 @@ class Books:
                 self.must(is_ours, "{} is at attempt {}, and {} was committed", job_id, current, path)
 
     def _look_at_what_goes(self, job: Job, attempt: int) -> None:
-        found = self.rows(f"SELECT attempt FROM checkpoints WHERE job_id = '{job.id}' AND status = 'committed'")
-        newest = max((row[0] for row in found), default=0)
+        rows = self.rows(f"SELECT attempt FROM checkpoints WHERE job_id = '{job.id}' AND status = 'committed'")
+        newest = max((row[0] for row in rows), default=0)
         self.must(attempt < newest, "{} loses what attempt {} saved, the newest to do so", job.id, attempt)
-        self.must(len(found) >= self.keep[job.id], "{} keeps {}, not {}", job.id, len(found), self.keep[job.id])
+        self.must(len(rows) >= self.keep[job.id], "{} keeps {}, not {}", job.id, len(rows), self.keep[job.id])
         resumes = job.state in ACTIVE and newest < job.attempt
         self.must(not resumes, "{} loses what attempt {} was offered", job.id, job.attempt)
 
     def _read(self, job: Job) -> None:
         history = self._histories.setdefault(job.id, History(job.id, self.must))
         names = "no, attempt, source, seq, kind, data"
-        found = self.rows(
-            f"SELECT {names} FROM events WHERE job_id = '{job.id}' AND no > {history.last_no} ORDER BY no"
-        )
-        for no, attempt, source, seq, kind, data in found:
+        rows = self.rows(f"SELECT {names} FROM events WHERE job_id = '{job.id}' AND no > {history.last_no} ORDER BY no")
+        for no, attempt, source, seq, kind, data in rows:
             part = self.sources.get((job.id, attempt, source))
             history.read(no, attempt, source, seq, kind, data, self.said.get((part and part.claim) or "", []))
         self.must(history.last_no == job.last_no, "{} counts {} events, has {}", job.id, job.last_no, history.last_no)
@@ -266,8 +269,8 @@ class Books:
 
     def begin_anew(self) -> None:
         """SQL was put back to what it once was."""
-        found = self.rows("SELECT id, state, reason, attempt, fence, version, last_no FROM jobs")
-        self.jobs, self.sources = {row[0]: Job(*row) for row in found}, self._now()
+        rows = self.rows("SELECT id, state, reason, attempt, fence, version, last_no FROM jobs")
+        self.jobs, self.sources = {row[0]: Job(*row) for row in rows}, self._now()
         self.acknowledged &= self.jobs.keys()
         self._checkpoints = {row[0] for row in self.rows("SELECT id FROM checkpoints")}
         self._histories.clear()
@@ -285,10 +288,10 @@ class Books:
 
     def _look_at_what_stayed(self, job_id: str) -> None:
         """The newest attempt's own are its training's business, which died, perhaps."""
-        found = self.rows(
+        rows = self.rows(
             f"SELECT attempt FROM checkpoints WHERE job_id = '{job_id}' AND status = 'committed' ORDER BY no DESC"
         )
-        older = [attempt for (attempt,) in found[self.keep[job_id] :] if attempt < found[0][0]]
+        older = [attempt for (attempt,) in rows[self.keep[job_id] :] if attempt < rows[0][0]]
         self.must(not older, "{} keeps {}, and {} checkpoints of older attempts", job_id, self.keep[job_id], len(older))
 
 

@@ -42,7 +42,7 @@ RUN = {duty.name: duty.run for duty in DUTIES}
 
 
 class Lock:
-    """asyncio.Lock without a loop."""
+    """Replaces asyncio.Lock without a loop."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -91,7 +91,7 @@ class Control:
         self.is_dead = self.is_frozen = False
         self.ear = Ear(self.world.clock)
         self._was_deaf_at = self.world.clock
-        """When it began, or last found Redis or SQL away."""
+        """The time when the control began, or last found Redis or SQL unreachable."""
         self._running: dict[str, Coroutine[Any, Any, None]] = {}
         for turn in EVERY:
             if turn == "rotate" and not self.world.rotates:

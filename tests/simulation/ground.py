@@ -65,7 +65,7 @@ def _in_memory() -> Engine:
 
 
 class Sql:
-    """What control and API have of it: `write` and `read`, as service.store.database offers them."""
+    """The part of the database that control and API use: `write` and `read`, as in service.store.database."""
 
     def __init__(self, world: World, ground: Ground, books: Books) -> None:
         self._world, self._ground, self._books = world, ground, books

@@ -33,7 +33,7 @@ class History:
             self._gaps.setdefault((attempt, gap["source"]), []).append((gap["from"], gap["to"]))
 
     def is_gap(self, attempt: int, source: int, seq: int) -> bool:
-        """Whether it was said that this one is missing."""
+        """Returns True if a gap names this event as missing."""
         declared = self._gaps.get((attempt, source), [])
         return any(first <= seq and (last is None or seq <= last) for first, last in declared)
 

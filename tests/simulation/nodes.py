@@ -85,7 +85,7 @@ class Asker:
         self.asked_at = float("-inf")
 
     def turn(self) -> bool:
-        """Whether it is still waiting."""
+        """Takes the next step, and returns True if it still waits."""
         node = self.start.node
         if node.drains:
             return False
@@ -156,7 +156,7 @@ class Start:
             NodeReply.model_validate_json(raw)
 
     def _take_bells(self) -> None:
-        self.supervisors = [one for one in self.supervisors if not one.is_over]
+        self.supervisors = [supervisor for supervisor in self.supervisors if not supervisor.is_over]
         while len(self.supervisors) + len(self._askers) < self.node.slots:
             raw = self.node.line.pop(keys.queue(self.node.id))
             if raw is None:

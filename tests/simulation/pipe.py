@@ -1,4 +1,4 @@
-"""Redis, as far as anybody here uses it: lists, one stream, strings; and lines to it that may break in mid-sentence."""
+"""The part of Redis that is used here: lists, one stream and strings, with connections that may break at any point."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Redis:
 
 
 class Commands:
-    """What a pipeline collects. Pushes are messages, and travel as such; everything else is done at once."""
+    """Commands of a pipeline. Pushes travel as messages, and everything else is done at once."""
 
     def __init__(self, redis: Redis, reach: Callable[[], None]) -> None:
         self._redis, self._reach = redis, reach
@@ -97,7 +97,7 @@ class Commands:
         self._commands.append(lambda: None)
 
     def do(self) -> list[Any]:
-        """Pipelines here are no transactions: where the line breaks, a beginning of them was done."""
+        """Runs the commands. A pipeline is not a transaction, so a broken connection leaves a part of it done."""
         self._reach()
         commands, self._commands = self._commands, []
         world = self._redis.world
@@ -109,7 +109,7 @@ class Commands:
 
 
 class Line:
-    """A worker's client. `is_cut` is its own trouble; a Redis that is away is everyone's."""
+    """A worker's client. `is_cut` concerns this client alone, and an unreachable Redis concerns all."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis

@@ -15,7 +15,7 @@ from tests.simulation.world import QUIET, Violation, World
 
 CHAOS_SECONDS = 30.0
 QUIET_SECONDS = 240.0
-"""By then everything that can end has ended: some leases, stops and backoffs in a row."""
+"""Seconds after which everything that can end has ended: some leases, stops and backoffs in a row."""
 
 
 class Railway:
@@ -68,7 +68,7 @@ class Railway:
             node.up()
 
     def is_quiet(self) -> bool:
-        """Nobody will do anything any more."""
+        """Returns True if no process will do anything any more."""
         return self.is_settled() and self.redis.is_idle and not self.left_journals() and not self.books.going()
 
     def is_settled(self) -> bool:
@@ -79,7 +79,7 @@ class Railway:
         return [path.name for node in self.nodes for path in node.journals]
 
     def close(self) -> None:
-        """What must be so when all is quiet."""
+        """Checks what must hold when all is quiet."""
         if not self.is_quiet():
             stuck = [
                 f"{self.world.name(job.id)} {job.state} ({job.reason}) attempt {job.attempt}"

@@ -52,7 +52,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
 
 
 def _asked_rarely(railway: Railway) -> Callable[[], bool]:
-    """Whether all is quiet, looked at once a second: it reads folders."""
+    """Returns a function that checks for quiet once a second, because the check reads folders."""
     asked_at = 0.0
 
     def is_over() -> bool:
@@ -66,7 +66,7 @@ def _asked_rarely(railway: Railway) -> Callable[[], bool]:
 
 
 def smallest(seed: int, ground: Ground) -> frozenset[str]:
-    """What may be left out, one thing after another, and the seed still fails."""
+    """Returns the faults that may be left out, one after another, while the seed still fails."""
     without: frozenset[str] = frozenset()
     for name in (*NETWORK, *HABITS, ROTATION, *STRIKES):
         if run(seed, ground, without | {name}).error is not None:
@@ -93,7 +93,7 @@ def tell(seed: int, ground: Ground) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What control and workers log about their misfortunes is the story's business."""
+    """Silences the logs of control and workers, because the story reports their misfortunes."""
     log = logging.getLogger("footplate")
     was, log.disabled = log.level, True
     log.setLevel(logging.CRITICAL + 1)

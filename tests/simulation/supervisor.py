@@ -34,7 +34,7 @@ class Supervisor:
         self.is_over = self.is_superseded = self.is_closed = False
         self.stop: Stop | None = None
         self.waits = grant.nodes > 1 and grant.meets_at is None
-        """For the other nodes to claim."""
+        """True while other nodes have not claimed."""
         self._kill_at = 0.0
         self._number = 0
         self._beat_at = self._synced_at = self._synced = 0.0
@@ -92,15 +92,15 @@ class Supervisor:
         self._write([(Kind.DONE, None, done.model_dump(mode="json"))])
 
     def _how_it_ended(self) -> DoneData:
-        told = self.training.told
-        if told is not None and told.ending is Ending.FINISHED:
-            return told
-        if self.stop is not None and (told is None or told.ending is Ending.STOPPED):
+        report = self.training.told
+        if report is not None and report.ending is Ending.FINISHED:
+            return report
+        if self.stop is not None and (report is None or report.ending is Ending.STOPPED):
             if self.stop.because == "time_limit":
                 return DoneData(ending=Ending.FAILED, reason="time_limit")
             return DoneData(ending=Ending.STOPPED, reason=self.stop.because, stop=self.stop.because)
-        if told is not None:
-            return told
+        if report is not None:
+            return report
         reason = self.training.plan.reason
         return DoneData(ending=Ending.FAILED, reason=reason, error=Failure(code=reason, message="it died"))
 
@@ -151,8 +151,8 @@ class Supervisor:
             self._obey(reply.stop)
 
     def _obey(self, stop: Stop) -> None:
-        known, ours = self.stop, stop.because in ("drain", "time_limit")
-        if known is not None and (ours or (known.because, known.mode) == (stop.because, stop.mode)):
+        original, ours = self.stop, stop.because in ("drain", "time_limit")
+        if original is not None and (ours or (original.because, original.mode) == (stop.because, stop.mode)):
             return
         self.world.say(self.name, "is told to stop: {} ({})", stop.because, stop.mode.value)
         until = self.world.clock + stop.within_seconds * KILL_SHARE

@@ -1,4 +1,4 @@
-"""What seeds have found, each as the smallest story of it, on both databases."""
+"""Faults that seeds have found, each as its smallest story, on both databases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_retry_waits_no_longer_because_the_wall_clock_was_set_back(stage: Stag
 
 
 def test_an_attempt_that_beats_and_never_runs_is_closed_and_tried_again(stage: Stage) -> None:
-    """Its supervisor hangs: training's own silence it would have noticed."""
+    """The supervisor hangs. It would have noticed silence of training itself."""
     stage.settings = ServiceSettings(start_seconds=100, retry_backoff_seconds=0)
     stage.node()
     job = stage.submit(resources={"stall_limit": 200})
@@ -80,8 +80,8 @@ def test_a_long_line_of_one_shape_keeps_no_other_waiting(stage: Stage) -> None:
 def test_only_who_holds_a_job_hears_that_its_checkpoint_is_stored(stage: Stage) -> None:
     """A superseded attempt that heard it of its own late one would delete the one that the next continues from."""
     job, worker = stage.running()
-    told = worker.checkpoints(5).replies[worker.claim]
-    assert (told.stored_step, told.superseded) == (5, False)
+    report = worker.checkpoints(5).replies[worker.claim]
+    assert (report.stored_step, report.superseded) == (5, False)
     stage.rescue()
     stage.later(stage.settings.lease_seconds + 1)
     assert stage.rescue().lost == 1

@@ -34,7 +34,7 @@ WITHIN = 60
 Off = list[Any]
 """Patches that turn one protection off."""
 MUTATIONS: dict[str, tuple[Callable[[], Off], str]] = {}
-"""By name: how, and what the simulation says of it."""
+"""Mutations by name, with what the simulation reports of each."""
 
 
 def off(says: str) -> Callable[[Callable[[], Off]], Callable[[], Off]]:
@@ -79,7 +79,7 @@ def events_may_come_again() -> Off:
 
 
 def _with_page(watermark: Callable[[Any, int], int]) -> Any:
-    """What a source's watermark is taken for when a batch comes."""
+    """Changes the watermark that a source is believed to have when a batch comes."""
     take = ingesting._Ledger.take
 
     def changed(self: Any, batch: Any, part: SourceRow, done: Ingested) -> None:
@@ -199,12 +199,12 @@ def a_journal_takes_any_word_for_all_of_it() -> Off:
 def test_without_it_the_simulation_goes_red(name: str, ground: Ground) -> None:
     turn_off, says = MUTATIONS[name]
     patches = turn_off()
-    for one in patches:
-        one.start()
+    for item in patches:
+        item.start()
     try:
         errors = (run(seed, ground).error for seed in range(WITHIN))
         error = next((error for error in errors if error is not None and says in str(error)), None)
     finally:
-        for one in patches:
-            one.stop()
+        for item in patches:
+            item.stop()
     assert error is not None, f"{WITHIN} seeds see nothing of it"

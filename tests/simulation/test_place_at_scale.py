@@ -20,7 +20,7 @@ from tests.support.placing import place
 
 DAY_SECONDS = 24 * 3600.0
 LOOK_SECONDS = 30.0
-"""Between two looks: coarser than control's, so that a day fits into minutes."""
+"""Seconds between two looks, coarser than control's, so that a day fits into minutes."""
 SHAPES = [Needs(), Needs(gpus_per_node=0), Needs(gpus_per_node=1), Needs(gpus_per_node=2), Needs(gpus_per_node=4),
           Needs(gpus_per_node=8), Needs(nodes=4, gpus_per_node=8)]  # fmt: skip
 WEIGHTS = [30, 15, 30, 12, 8, 4, 1]
@@ -107,14 +107,14 @@ class Day:
             self.rooms[node] = replace(self.rooms[node], is_open=True)
         if self.dice.random() < self.failures * LOOK_SECONDS / self.seconds:
             node = self.dice.choice(list(self.rooms))
-            lost = [job for job, (one, *_) in self.running.items() if any(part.node == node for part in one.shares)]
+            lost = [job for job, (item, *_) in self.running.items() if any(part.node == node for part in item.shares)]
             for job in lost:
                 self.waiting[job] = self.give_back(job)
             self.rooms[node] = replace(self.rooms[node], is_open=False)
 
     def count(self) -> None:
         """A slot is wasted that stands free while a job waits that it would be enough for, alone."""
-        asked = {one.needs.gpus_per_node for one in self.waiting.values() if one.needs.nodes == 1}
+        asked = {job.needs.gpus_per_node for job in self.waiting.values() if job.needs.nodes == 1}
         for room in self.rooms.values():
             self.slots += room.slots
             wanted = {None, 0, 1} if room.free_gpus else {0} if room.gpus else {None, 0}

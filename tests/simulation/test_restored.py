@@ -47,7 +47,7 @@ class Story:
         return then, now
 
     def restore(self, backup: bytes) -> None:
-        """As an operator does: the service is stopped, and started again on the older file."""
+        """Restores the older file as an operator does, with the service stopped meanwhile."""
         control = self.railway.stop_control()
         assert control is not None
         control.die()
@@ -65,9 +65,9 @@ def story(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 def gaps(story: Story) -> list[tuple[int, int]]:
-    """What the first job's history says is missing."""
-    found = story.ground.rows(f"SELECT data FROM events WHERE job_id = '{story.job}' AND kind = 'gap'")
-    return [(data["from"], data["to"]) for data in (json.loads(row[0]) for row in found)]
+    """Returns the gaps of the first job's history."""
+    rows = story.ground.rows(f"SELECT data FROM events WHERE job_id = '{story.job}' AND kind = 'gap'")
+    return [(data["from"], data["to"]) for data in (json.loads(row[0]) for row in rows)]
 
 
 def test_what_the_journal_still_has_is_stored_again(story: Story) -> None:
@@ -75,14 +75,14 @@ def test_what_the_journal_still_has_is_stored_again(story: Story) -> None:
 
     story.run()
 
-    assert {(one.state, one.attempt) for one in story.railway.books.jobs.values()} == {("succeeded", 1)}
+    assert {(job.state, job.attempt) for job in story.railway.books.jobs.values()} == {("succeeded", 1)}
     assert gaps(story) == []
 
 
 def test_what_nobody_has_any_more_is_said_to_be_missing(story: Story) -> None:
     then, now = story.run()
 
-    assert {(one.state, one.attempt) for one in story.railway.books.jobs.values()} == {("succeeded", 1)}
+    assert {(job.state, job.attempt) for job in story.railway.books.jobs.values()} == {("succeeded", 1)}
     [(first, last)] = gaps(story)
     assert then + 1 == first <= last < now
 

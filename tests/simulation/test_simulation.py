@@ -1,4 +1,4 @@
-"""Whatever happens, nothing that was promised is broken, and when it is over nothing is stuck."""
+"""No promise is broken whatever happens, and at the end nothing is stuck."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.ground import Ground
 from tests.simulation.seeds import VARIABLE, run, tell
 
 SEEDS = 60
-"""As many as it takes to see every protection that is off: test_mutations.py."""
+"""Enough seeds to notice every protection that is off, as test_mutations.py shows."""
 POSTGRES_SEEDS = 5
 SOAK_SEEDS = 10_000
 SHARES = 20
@@ -42,8 +42,8 @@ def test_some_seeds_break_no_promise_on_postgres(postgres_url: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_ten_thousand_seeds_break_no_promise(share: int, ground: Ground) -> None:
-    each = SOAK_SEEDS // SHARES
-    all_go_well(range(share * each, (share + 1) * each), ground)
+    item = SOAK_SEEDS // SHARES
+    all_go_well(range(share * item, (share + 1) * item), ground)
 
 
 def test_one_seed(ground: Ground) -> None:
@@ -70,8 +70,8 @@ def test_a_failing_seed_tells_its_story_and_how_to_see_it_again(
 
     monkeypatch.setattr(Books, "_look_at_slots", nobody_is_granted_anything)
 
-    told = tell(3, ground)
+    report = tell(3, ground)
 
-    assert re.match(r"seed 3: Violation: node\d has claimed job\d\nIt takes: nothing in particular", told)
-    assert "has submitted" in told
-    assert told.endswith(f"Again: {VARIABLE}=3 pytest tests/simulation -k one_seed")
+    assert re.match(r"seed 3: Violation: node\d has claimed job\d\nIt takes: nothing in particular", report)
+    assert "has submitted" in report
+    assert report.endswith(f"Again: {VARIABLE}=3 pytest tests/simulation -k one_seed")

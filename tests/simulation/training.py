@@ -1,4 +1,4 @@
-"""What a job's training does when it runs: how many steps, how it ends, and what it leaves in the artifact store."""
+"""The training of a job, with its number of steps, its end, and its files in the artifact store."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Event = tuple[Kind, int | None, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a job's training is like, whoever runs it."""
+    """The behaviour of a job's training, whichever attempt runs it."""
 
     steps: int
     save_every: int
     keep: int = 1
-    """save_total_limit."""
+    """The job's save_total_limit."""
     crashes: float = 0.0
     """The chance of each step to be an attempt's last."""
     is_poison: bool = False
@@ -47,7 +47,7 @@ class Store:
         self.whole.pop(path, None)
 
     def remove_all(self, going: list[tuple[JobId, str]]) -> list[tuple[JobId, str]]:
-        """As prune does; who is interrupted has removed all of them, and said so of none."""
+        """Removes checkpoints as prune does. An interruption leaves them removed, and reports none of them."""
         for _, path in going:
             self.remove(path)
         return going
@@ -65,14 +65,14 @@ class Training:
         self.step = 0
         self.is_running = False
         self.told: DoneData | None = None
-        """Its last word."""
+        """The last message of training."""
         self.is_dead = False
         self.stored_step = 0
         """The newest checkpoint of which it was told that SQL has it."""
         self._saved: list[tuple[int, str]] = []
 
     def turn(self, stop: str | None) -> list[Event]:
-        """What it says next. `stop` is the mode of the stop that it was asked for."""
+        """Returns the next events. `stop` is the mode of a requested stop."""
         if self.is_dead or self.told is not None or self.plan.never_starts:
             return []
         if not self.is_running:
@@ -115,19 +115,19 @@ class Training:
         """Writes, lets go of the oldest, then says so: in the order of the real one."""
         path = str(checkpoint_folder(self.grant.job, self.grant.attempt, self.step))
         self.store.put(path)
-        self._saved = [one for one in self._saved if one[1] != path]
+        self._saved = [save for save in self._saved if save[1] != path]
         gone: list[str] = []
         relied_on = self._relied_on()
         for _, old in list(self._saved):
             if len(self._saved) + 1 > self.plan.keep and old != relied_on:
                 self.store.remove(old)
                 gone.append(old)
-                self._saved = [one for one in self._saved if one[1] != old]
+                self._saved = [save for save in self._saved if save[1] != old]
         self._saved.append((self.step, path))
         data = CheckpointData(status="committed", path=path, manifest_sha256="x", files=1, deleted=gone)
         return Kind.CHECKPOINT, self.step, data.model_dump(mode="json")
 
     def _relied_on(self) -> str | None:
-        """As footplate.runtime.emit has it: the newest that SQL knows, or the first that it will know."""
-        known = [path for step, path in self._saved if step <= self.stored_step]
-        return (known or [path for _, path in self._saved[:1]] or [None])[-1]
+        """Returns the newest checkpoint that SQL has, or else the first that it will have."""
+        saves = [path for step, path in self._saved if step <= self.stored_step]
+        return (saves or [path for _, path in self._saved[:1]] or [None])[-1]

@@ -53,7 +53,7 @@ class Users:
                 self.world.after(self.world.between(1, 30), self.change_a_mind)
 
     def submit(self, number: int) -> None:
-        """Until it is answered: every request makes an id of its own, and the key makes them one job."""
+        """Submits until there is an answer. Every request makes an id of its own, and the key makes them one job."""
         world, dice = self.world, self.world.dice
         shape = 1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5])
         key = f"key-{number}"

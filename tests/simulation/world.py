@@ -17,12 +17,12 @@ HOUR_MS = 3_600_000
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """Raised when a promise was broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How bad this seed's world is: what may strike, and how much of what is sent arrives."""
+    """The strikes of this seed's world, and how much of what is sent arrives."""
 
     faults: frozenset[str]
     drop: float = 0.0
@@ -31,7 +31,7 @@ class Weather:
     half: float = 0.0
     """A call that fails although some, or all, of it was done."""
     interleave: float = 0.1
-    """How often control is interrupted between two steps of a turn."""
+    """The share of steps of a turn at which control is interrupted."""
 
 
 QUIET = Weather(frozenset(), interleave=0.0)
@@ -46,7 +46,7 @@ class World:
         self.clock = 0.0
         """Seconds of the monotonic clock, everywhere the same."""
         self.wall_ms = YEAR_2027_MS
-        """What wall clocks show while the monotonic one stands at 0."""
+        """The wall clock's time when the monotonic clock stands at 0."""
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0
         self._story: list[tuple[float, str, str, tuple[Any, ...]]] = []
@@ -62,7 +62,7 @@ class World:
         heapq.heappush(self._agenda, (self.clock + seconds, self._entries, do, args))
 
     def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """What is due, in order, up to a moment of the monotonic clock."""
+        """Runs what is due, in order, up to a moment of the monotonic clock."""
         while self._agenda and self._agenda[0][0] <= until and not is_over():
             self.clock, _, do, args = heapq.heappop(self._agenda)
             do(*args)
@@ -113,7 +113,7 @@ class World:
     # The story
 
     def call(self, thing: str, name: str) -> str:
-        """From now on the story calls it so."""
+        """Gives a thing a name, which the story uses from now on."""
         self._names[thing] = name
         return name
 

@@ -46,8 +46,8 @@ class NodeStarter:
         return self.folder / "node-1" / "journals"
 
     def __call__(self, *argv: str, **settings: Any) -> Process:
-        given = {"home": self.folder, "redis": self._redis.url, "slots": 1, "beat_seconds": 0.3, "node_name": "one"}
-        env = {f"FOOTPLATE_{name.upper()}": value for name, value in {**given, **settings}.items()}
+        values = {"home": self.folder, "redis": self._redis.url, "slots": 1, "beat_seconds": 0.3, "node_name": "one"}
+        env = {f"FOOTPLATE_{name.upper()}": value for name, value in {**values, **settings}.items()}
         env["PYTHONPATH"] = f"{self.folder / 'plugin'}:{REPOSITORY}"
         env["SECRET_KEY"] = "hunter2"
         return self._processes.start(*(argv or ("-m", "worker")), name="worker", env=env)
@@ -95,5 +95,5 @@ def make_lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for instance in made:
+        instance.close()

@@ -46,7 +46,7 @@ class FakeControl(threading.Thread):
         self.beats: dict[str, AttemptBeat] = {}
         self.nodes: dict[str, NodeBeat] = {}
         self.troubles: set[str] = set()
-        """What a beat has ever complained of."""
+        """Troubles that any beat has reported."""
         self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
         self.arrived_at: dict[tuple[str, int, int], float] = {}
         self.duplicates = 0
@@ -56,7 +56,7 @@ class FakeControl(threading.Thread):
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
         self.commits_checkpoints = True
-        """Whether an attempt hears that SQL has its checkpoints: not of what a superseded one says."""
+        """True if attempts learn that SQL has their checkpoints. A superseded attempt never does."""
         self.drains = False
         self._last_entry = "0"
         self._rung: dict[tuple[str, int], tuple[str, float]] = {}
@@ -70,7 +70,7 @@ class FakeControl(threading.Thread):
         """The first beat of the node (of that name)."""
 
         def found() -> NodeBeat | None:
-            return next((one for one in list(self.nodes.values()) if name in (None, one.name)), None)
+            return next((node for node in list(self.nodes.values()) if name in (None, node.name)), None)
 
         return until(found, within=within, what="a node says that it is there")
 
@@ -103,7 +103,7 @@ class FakeControl(threading.Thread):
                 self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
 
     def ask(self, job: str, deed: Deed, times: int = 1) -> None:
-        """Pushed at once, and with every beat until the worker says that it has it."""
+        """Pushes a deed at once, and with every beat until the worker confirms it."""
         self.deeds[job] = deed
         for (granted, _), claim in list(self.granted.items()):
             if granted == job:
@@ -111,14 +111,14 @@ class FakeControl(threading.Thread):
                     self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, deeds=[deed]))
 
     def of(self, job: str, kind: str | None = None, attempt: int = 1) -> list[dict[str, Any]]:
-        """Its stored events, in order."""
+        """Returns the stored events of a job, in order."""
         stored = dict(self.events.get((job, attempt), {}))
         return [event for _, event in sorted(stored.items()) if kind in (None, event["kind"])]
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """The data of its `done`, awaited."""
-        found = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done")
-        return dict(found[0]["data"])
+        result = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done")
+        return dict(result[0]["data"])
 
     def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         what = f"{count} {kind} of {job}"
@@ -141,7 +141,7 @@ class FakeControl(threading.Thread):
                 self._ring_again()
 
     def _ring_again(self) -> None:
-        """What nobody claims: a node drops a bell while it can start nothing."""
+        """Rings the bells again that no node has claimed, because a node drops a bell while it can start nothing."""
         for (job, attempt), (node, at) in list(self._rung.items()):
             if (job, attempt) in self.granted:
                 del self._rung[job, attempt]
@@ -171,8 +171,8 @@ class FakeControl(threading.Thread):
                 self.troubles.add(message.trouble)
             if message.catalogue is not None and message.catalogue_hash is not None:
                 self.catalogues[message.catalogue_hash] = message.catalogue
-            known = message.catalogue_hash if message.catalogue_hash in self.catalogues else None
-            reply = NodeReply(number=message.number, catalogue_known=known, drain=self.drains)
+            names = message.catalogue_hash if message.catalogue_hash in self.catalogues else None
+            reply = NodeReply(number=message.number, catalogue_known=names, drain=self.drains)
             self._push(keys.node_reply(message.node, message.boot), reply)
 
     def _answer_claim(self, claim: Claim) -> None:
@@ -183,8 +183,8 @@ class FakeControl(threading.Thread):
             self._push(keys.reply(claim.claim), Denial(claim=claim.claim, reason="somebody else has it"))
             return
         self.grants_sent += 1
-        given = {"lease_seconds": 10.0, "beat_seconds": 0.5, **offer}
-        self._push(keys.reply(claim.claim), Grant(job=claim.job, claim=claim.claim, **given))
+        settings = {"lease_seconds": 10.0, "beat_seconds": 0.5, **offer}
+        self._push(keys.reply(claim.claim), Grant(job=claim.job, claim=claim.claim, **settings))
 
     def _push(self, key: str, message: Any) -> None:
         self.client.rpush(key, message.model_dump_json())
@@ -218,12 +218,12 @@ class FakeControl(threading.Thread):
         return max(self.events.get((job, attempt), {0: {}}))
 
     def _stored_step(self, job: str, attempt: int) -> int | None:
-        saved = [one["step"] for one in self.of(job, "checkpoint", attempt) if one["data"]["status"] == "committed"]
+        saved = [item["step"] for item in self.of(job, "checkpoint", attempt) if item["data"]["status"] == "committed"]
         return max(saved, default=None) if self.acknowledges and self.commits_checkpoints else None
 
 
 def offer_of(event: dict[str, Any]) -> dict[str, Any]:
-    """What a grant says about the checkpoint of a `checkpoint` event."""
+    """Returns the offer that a grant makes of the checkpoint of a `checkpoint` event."""
     data = event["data"]
     return {"id": new_checkpoint_id(), "step": event["step"], "path": data["path"],
             "manifest_sha256": data["manifest_sha256"]}  # fmt: skip

@@ -39,7 +39,7 @@ def data(
 
 
 def model() -> nn.Module:
-    """One layer."""
+    """Returns a model of one layer."""
     return Linear()
 
 
@@ -54,7 +54,7 @@ class Linear(nn.Module):
 
 
 def broken_model() -> nn.Module:
-    """Cannot be built."""
+    """Raises an error instead of a model."""
     raise ValueError("this model has no layers")
 
 
@@ -98,7 +98,7 @@ def _print_much(marker: str) -> None:
 
 
 def _print_secrets(marker: str) -> None:
-    """What of the node's environment, memory and descriptors training can see."""
+    """Prints what training can see of the node's environment, memory and descriptors."""
     print("environment", sorted(os.environ), flush=True)
     print("visible", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
     print("folder", Path.cwd(), flush=True)
@@ -126,7 +126,7 @@ def _spawn(marker: str) -> None:
 
 
 def _babble(marker: str) -> None:
-    """Lines that are no events, on every socket that this process has inherited."""
+    """Writes lines that are not events on every socket that this process has inherited."""
     for fd in os.listdir("/proc/self/fd"):
         if int(fd) > 2 and _is(fd) and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
             deep = b'{"a":' * 900 + b"1" + b"}" * 900

@@ -1,4 +1,4 @@
-"""Where nodes and ranks find each other."""
+"""Addresses by which nodes and ranks find each other."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_an_address_that_is_not_of_this_machine_is_refused_with_what_would_work(
 
 
 def test_a_place_to_meet_is_nobody_elses_and_opens_when_it_is_needed() -> None:
-    with bound_socket("127.0.0.1") as one, bound_socket("127.0.0.1") as other:
-        assert address_text(one) != address_text(other)
-        there = host_and_port(address_text(one))
+    with bound_socket("127.0.0.1") as item, bound_socket("127.0.0.1") as other:
+        assert address_text(item) != address_text(other)
+        there = host_and_port(address_text(item))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(there)
-        one.listen()
+        item.listen()
         socket.create_connection(there).close()
 
 
@@ -81,19 +81,19 @@ def test_the_interface_of_an_address_is_found_by_its_name() -> None:
 
 
 def order(**more: object) -> Order:
-    given = {
+    settings = {
         "job": new_job_id(), "attempt": 1, "fence": 1, "claim": new_claim_id(), "spec": {}, "gpus": [], "threads": 1,
         "checkpoints": [], "artifacts": Path("/a"), "data": Path("/d"), "models": Path("/m"), **more,
     }  # fmt: skip
-    return Order.model_validate(given)
+    return Order.model_validate(settings)
 
 
 def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() -> None:
     there = order(rank=3, world=4, node=1, nodes=2, host="10.0.0.1", port=29500, interface="eth1")
     with patch.dict(os.environ, clear=True):
-        told = process_group.environment(there)
+        report = process_group.environment(there)
 
-    assert told == {
+    assert report == {
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
         "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth1",
         "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": "True", "DS_ACCELERATOR": "cpu",
@@ -103,10 +103,10 @@ def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() ->
 def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
     there = order(world=2, nodes=2, host="10.0.0.1", port=29500, interface="eth1", gpus=["g"])
     with patch.dict(os.environ, {"NCCL_SOCKET_IFNAME": "ib0"}, clear=True):
-        told = process_group.environment(there)
+        report = process_group.environment(there)
 
-    assert told["GLOO_SOCKET_IFNAME"] == "eth1"
-    assert "NCCL_SOCKET_IFNAME" not in told
+    assert report["GLOO_SOCKET_IFNAME"] == "eth1"
+    assert "NCCL_SOCKET_IFNAME" not in report
 
 
 def test_who_loses_the_line_to_another_is_no_reason_and_may_be_tried_again() -> None:

@@ -36,12 +36,12 @@ def test_what_celery_forks_has_no_torch_in_it() -> None:
         "import sys, worker.app, worker.node.tasks; "
         "print([name for name in ('torch', 'accelerate', 'numpy') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    outcome = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert outcome.stdout.strip() == "[]"
 
 
 def test_a_setting_that_the_node_refuses_ends_it_with_one_sentence(tmp_path: Path) -> None:
-    told = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-m", "worker"],
         cwd=REPOSITORY,
         env=clean_environment() | {"FOOTPLATE_GPUS": "GPU-a", "FOOTPLATE_HOME": str(tmp_path)},
@@ -49,6 +49,6 @@ def test_a_setting_that_the_node_refuses_ends_it_with_one_sentence(tmp_path: Pat
         text=True,
         check=False,
     )
-    assert told.returncode != 0
-    assert "a simulated GPU is 'uuid:name:memory_mb" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert outcome.returncode != 0
+    assert "a simulated GPU is 'uuid:name:memory_mb" in outcome.stderr
+    assert "Traceback" not in outcome.stderr

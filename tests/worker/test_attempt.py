@@ -127,7 +127,7 @@ def test_what_is_asked_a_hundred_times_is_done_once_and_holds_in_the_next_attemp
     lasting.control.ask(job, Deed(no=7, save=True, set={"max_steps": 90_000}), times=100)
     done = lasting.control.await_kind(job, "do")
     saved = lasting.control.await_kind(job, "checkpoint")
-    [claim] = [each.claim for (one, _), each in lasting.control.granted.items() if one == job]
+    [claim] = [entry.claim for (item, _), entry in lasting.control.granted.items() if item == job]
     until(lambda: lasting.control.beats[claim].deeds == 7, what="its beat says that training has it")
     lasting.control.stop(job, "pause", "graceful")
     lasting.control.done(job)
@@ -150,7 +150,7 @@ def test_a_time_limit_saves_and_is_a_failure(lasting: Lasting) -> None:
 
 
 def test_a_time_limit_counts_from_when_training_runs(lasting: Lasting) -> None:
-    """As control counts: starting costs nothing of it, however long it takes."""
+    """A start costs nothing of the limit, however long it takes, as control counts too."""
     job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=0.5, resources={"time_limit": "1s"})
 
     done = lasting.control.done(job)
@@ -232,9 +232,9 @@ def test_a_corrupt_checkpoint_is_said_and_the_one_before_is_taken(lasting: Lasti
     lasting.submit(job=job, attempt=4, checkpoints=[again, offer_of(old)], training={"max_steps": 12})
     lasting.control.done(job, attempt=4)
 
-    told = lasting.control.of(job, "checkpoint", attempt=4)[0]
-    assert (told["data"]["status"], told["data"]["path"]) == ("healed", new["data"]["path"])
-    assert "verifies again" in told["data"]["message"]
+    report = lasting.control.of(job, "checkpoint", attempt=4)[0]
+    assert (report["data"]["status"], report["data"]["path"]) == ("healed", new["data"]["path"])
+    assert "verifies again" in report["data"]["message"]
     assert lasting.control.of(job, "progress", attempt=4)[0]["step"] == 9
 
 
@@ -301,14 +301,14 @@ def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("tell"), gpus=["GPU-a"])
 
     lasting.control.done(job)
-    told = {line["data"]["text"].partition(" ")[0]: line["data"] for line in lasting.control.of(job, "line")}
-    assert "SECRET_KEY" not in told["environment"]["text"]
-    assert "FOOTPLATE" not in told["environment"]["text"]
-    assert told["visible"]["text"] == "visible GPU-a"
-    assert told["folder"]["text"].endswith(f"jobs/{job}/attempts/1")
-    assert "node-1" not in told["open"]["text"]
-    assert told["open"]["text"].count("socket") == 1
-    assert (told["héllo"]["stream"], told["héllo"]["text"]) == ("stderr", "héllo \ufffd wörld")
+    reports = {line["data"]["text"].partition(" ")[0]: line["data"] for line in lasting.control.of(job, "line")}
+    assert "SECRET_KEY" not in reports["environment"]["text"]
+    assert "FOOTPLATE" not in reports["environment"]["text"]
+    assert reports["visible"]["text"] == "visible GPU-a"
+    assert reports["folder"]["text"].endswith(f"jobs/{job}/attempts/1")
+    assert "node-1" not in reports["open"]["text"]
+    assert reports["open"]["text"].count("socket") == 1
+    assert (reports["héllo"]["stream"], reports["héllo"]["text"]) == ("stderr", "héllo \ufffd wörld")
 
 
 def test_two_hundred_megabytes_on_stdout_hurt_nobody(lasting: Lasting) -> None:
@@ -351,7 +351,7 @@ def test_data_to_evaluate_on_is_evaluated_once_at_the_end_where_nothing_says_whe
 
 def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     beat = until(
-        lambda: (one := lasting.control.nodes[lasting.node.node]).catalogue_hash and one.consuming and one,
+        lambda: (item := lasting.control.nodes[lasting.node.node]).catalogue_hash and item.consuming and item,
         within=30,
         what="the catalogue is made, and bells are heard",
     )
@@ -404,7 +404,7 @@ def test_a_journal_that_nobody_understands_does_not_silence_a_node(
 
 
 def test_rotation_leaves_the_checkpoint_that_sql_knows(lasting: Lasting) -> None:
-    """Or a node that dies while nobody hears of its newer ones leaves a job with nothing to continue from."""
+    """Otherwise a node that dies with unreported checkpoints leaves a job with nothing to continue from."""
     control, root = lasting.control, lasting.start.artifacts
     rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}
     job = lasting.submit(data=SLOW, training=rotating)
@@ -415,20 +415,20 @@ def test_rotation_leaves_the_checkpoint_that_sql_knows(lasting: Lasting) -> None
 
     control.pauses.set()
     try:
-        known = control.of(job, "checkpoint")[-1]
-        until(lambda: saved()[-1] >= known["step"] + 30, within=20, what="training saves on while nobody hears of it")
-        known = control.of(job, "checkpoint")[-1]
+        names = control.of(job, "checkpoint")[-1]
+        until(lambda: saved()[-1] >= names["step"] + 30, within=20, what="training saves on while nobody hears of it")
+        names = control.of(job, "checkpoint")[-1]
         left = saved()
     finally:
         control.pauses.clear()
         control.stop(job, "cancel", mode="kill")
-    assert (root / known["data"]["path"] / "manifest.json").exists()
+    assert (root / names["data"]["path"] / "manifest.json").exists()
     assert len(left) <= 3
     assert control.done(job)["ending"] == "stopped"
 
 
 def test_an_acknowledgement_alone_lets_no_checkpoint_go(lasting: Lasting) -> None:
-    """What a superseded attempt says is acknowledged too; the next one may continue from what it would delete."""
+    """Events of a superseded attempt are acknowledged too, and the next attempt may need the checkpoint."""
     control, root = lasting.control, lasting.start.artifacts
     rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}
     job = lasting.submit(data=SLOW, training=rotating)
@@ -436,10 +436,10 @@ def test_an_acknowledgement_alone_lets_no_checkpoint_go(lasting: Lasting) -> Non
 
     control.commits_checkpoints = False
     try:
-        known = [event["data"]["path"] for event in control.of(job, "checkpoint")]
-        control.await_kind(job, "checkpoint", len(known) + 6)
+        paths = [event["data"]["path"] for event in control.of(job, "checkpoint")]
+        control.await_kind(job, "checkpoint", len(paths) + 6)
     finally:
         control.commits_checkpoints = True
         control.stop(job, "cancel", mode="kill")
-    assert any((root / path / "manifest.json").exists() for path in known), "what SQL knows is gone"
+    assert any((root / path / "manifest.json").exists() for path in paths), "what SQL knows is gone"
     assert control.done(job)["ending"] == "stopped"

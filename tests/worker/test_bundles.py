@@ -1,4 +1,4 @@
-"""A user's own code on a node: found, imported, called; and what is wrong with it said in his own lines."""
+"""A user's own code on a node is found, imported and called. Its errors show the user's own lines."""
 
 from __future__ import annotations
 

@@ -26,7 +26,13 @@ def drained(control: FakeControl, job: str) -> None:
     assert len(control.of(job, "checkpoint")) == 1
 
 
-@pytest.mark.parametrize("argv", [(), PLAIN_CELERY], ids=["python -m worker", "celery -A worker.app worker"])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param((), id="python -m worker"),
+        pytest.param(PLAIN_CELERY, id="celery -A worker.app worker", marks=pytest.mark.matrix),
+    ],
+)
 def test_sigterm_checkpoints_and_ends(argv: tuple[str, ...], start_node: NodeStarter, control: FakeControl) -> None:
     worker = start_node(*argv, slots=2)
     node = control.node()

@@ -33,13 +33,13 @@ def command(pid: int) -> str:
 
 
 def descendants(pid: int, folder: str) -> list[int]:
-    """Those that stand in a folder. Others may end by themselves while we look."""
-    found = []
+    """Returns descendants whose working folder is in the folder. Others may end by themselves meanwhile."""
+    result = []
     for child in children(pid):
         with suppress(OSError):
             if os.readlink(f"/proc/{child}/cwd").startswith(folder):
-                found.append(child)
-    return found
+                result.append(child)
+    return result
 
 
 class Running:
@@ -130,15 +130,15 @@ def test_two_supervisors_killed_with_their_trainings_leave_the_guardian_at_its_w
     running = [Running(worker, control, control.node(), start_node) for _ in range(2)]
     warm = running[1].warm
     os.kill(warm, signal.SIGSTOP)
-    for pid in (*running[1].supervisors, *(one.head for one in running)):
+    for pid in (*running[1].supervisors, *(item.head for item in running)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
     # It hears of all four deaths in one turn of its loop.
     os.kill(warm, signal.SIGCONT)
 
-    for one in running:
-        one.all_gone(one.training)
+    for running_job in running:
+        running_job.all_gone(running_job.training)
     runs_another(running[0], control)
     assert is_alive(warm)
 
@@ -155,7 +155,10 @@ def test_kill_the_warm_parent(running: Running, control: FakeControl) -> None:
 
 def test_kill_the_celery_parent(running: Running, control: FakeControl, start_node: NodeStarter) -> None:
     node = control.node().node
-    until(lambda: [one.job for one in control.nodes[node].running] == [running.job], what="a beat says that it runs")
+    until(
+        lambda: [running_job.job for running_job in control.nodes[node].running] == [running.job],
+        what="a beat says that it runs",
+    )
 
     running.worker.kill()
 

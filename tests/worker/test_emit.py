@@ -147,7 +147,7 @@ def test_a_run_that_stops_early_shows_where(reader: socket.socket, tmp_path: Pat
     emit.on_train_end(args, state, control)
     emit.wire.send("outcome", {})
 
-    assert [each["step"] for each in lines(reader, "outcome") if each["kind"] == "progress"] == [1, 3]
+    assert [line["step"] for line in lines(reader, "outcome") if line["kind"] == "progress"] == [1, 3]
 
 
 def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_pat
     emit.last_progress()
     emit.wire.send("note", {})
 
-    told = [line["step"] for line in lines(reader, "note") if line["kind"] == "progress"]
-    assert told == [1, 3], "the first is told at once, those that follow closely are not, the last is, once"
+    steps = [line["step"] for line in lines(reader, "note") if line["kind"] == "progress"]
+    assert steps == [1, 3], "the first is told at once, those that follow closely are not, the last is, once"
 
 
 @pytest.mark.parametrize(("step", "metric", "score"), [

@@ -1,4 +1,4 @@
-"""What a bundle builds on a node: found again, waited for, and in nobody's way when its builder was killed."""
+"""Extensions that a bundle builds are found again, waited for, and free again after their builder was killed."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def test_every_attempt_has_its_sources_at_one_place_and_as_old(
     kept = tmp_path / "kept"
     kept.mkdir()
 
-    one, other = at_its_place(unpacked("a"), kept), at_its_place(unpacked("b"), kept)
+    first, other = at_its_place(unpacked("a"), kept), at_its_place(unpacked("b"), kept)
 
-    assert one.folder == other.folder == kept / "code"
-    assert {(path.name, path.stat().st_mtime) for path in one.folder.iterdir()} == {
+    assert first.folder == other.folder == kept / "code"
+    assert {(path.name, path.stat().st_mtime) for path in first.folder.iterdir()} == {
         (name, UNPACKED_AT) for name in FILES
     }
 

@@ -1,4 +1,4 @@
-"""On a real GPU: what the driver says is what nodes announce, and an attempt sees what it was granted and no more."""
+"""Nodes announce what the driver of a real GPU reports, and an attempt sees its granted GPUs only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print([str(torch.cuda.get_device_properties(n).uuid) for n in range(torch.cuda.d
 
 
 def seen_with(gpus: list[str], folder: Path) -> str:
-    """What torch sees in a process that was settled as training is."""
+    """Returns what torch sees in a process that was prepared as training is."""
     order = Order(
         job=new_job_id(), attempt=1, fence=Fence(1), claim=ClaimId("claim"), spec=make_spec().as_json(), gpus=gpus,
         checkpoints=[], artifacts=folder, data=folder, models=folder, threads=1,

@@ -1,4 +1,4 @@
-"""What an attempt fetches of a hub: one commit for its job, clear words for what cannot be had, and no token told."""
+"""An attempt fetches one commit of a hub for its job, reports clearly what is missing, and shows no token."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def store() -> Iterator[FileServer]:
 
 
 class Attempt:
-    """On a node with a cache of its own."""
+    """An attempt on a node with a cache of its own."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class Attempt:
         *,
         is_for_another_user: bool,
     ) -> None:
-        given = {"home": folder, "hub": "on", "hub_cache": folder / node, **settings}
+        values = {"home": folder, "hub": "on", "hub_cache": folder / node, **settings}
         grant = Grant(
             job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), source=source, nodes=source + 1,
             spec=make_spec(**spec).as_json(), lease_seconds=30, beat_seconds=2,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self.hub = HubFetch(WorkerSettings(**given), grant, self.wake, is_for_another_user=is_for_another_user)
+        self.hub = HubFetch(WorkerSettings(**values), grant, self.wake, is_for_another_user=is_for_another_user)
         self.notes: list[dict[str, Any]] = []
         self.hub.fetch()
 
@@ -124,8 +124,8 @@ def attempt(tmp_path: Path) -> Iterator[Make]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for instance in made:
+        instance.close()
 
 
 def test_it_is_fetched_without_what_could_run_code_and_named_as_it_was(hub: HubServer, attempt: Make) -> None:
@@ -135,12 +135,12 @@ def test_it_is_fetched_without_what_could_run_code_and_named_as_it_was(hub: HubS
 
     assert got.commit == commit
     folder = Path(got.hub.folders["hub://me/tiny@main"])
-    assert sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()) == [
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
         "config.json", "model.safetensors",
     ]  # fmt: skip
     roots = Roots(folder, folder, None, got.hub.folders)
     assert Path(roots.resolve("hub://me/tiny")).samefile(folder)
-    assert [one["code"] for one in got.notes] == ["hub_pinned", "hub_fetched"]
+    assert [note["code"] for note in got.notes] == ["hub_pinned", "hub_fetched"]
     assert TOKEN not in str(got.notes)
 
 
@@ -156,7 +156,7 @@ def test_later_attempts_take_the_commit_of_the_first_without_asking(
     # On a node that has it nobody is asked.
     again = attempt(3).ended()
     assert again.commit == first
-    assert [one["code"] for one in again.notes] == ["hub_fetched"]
+    assert [note["code"] for note in again.notes] == ["hub_fetched"]
 
     # The control: without the record the job would go on with another model.
     hub.push("models/me/tiny", FILES)
@@ -194,10 +194,10 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
     got = attempt(data="hub://me/rows/data/*.jsonl").ended()
 
     roots = Roots(Path(), Path(), None, got.hub.folders)
-    found = roots.matching("hub://datasets/me/rows/data/*.jsonl")
-    assert [Path(one).name for one in found] == ["a.jsonl", "b.jsonl"]
+    result = roots.matching("hub://datasets/me/rows/data/*.jsonl")
+    assert [Path(item).name for item in result] == ["a.jsonl", "b.jsonl"]
     (folder,) = got.hub.folders.values()
-    assert {one.name for one in Path(folder).rglob("*") if one.is_file()} == {"a.jsonl", "b.jsonl"}
+    assert {path.name for path in Path(folder).rglob("*") if path.is_file()} == {"a.jsonl", "b.jsonl"}
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_where_root_fetches_for_another_user_he_may_read_it(hub: HubServer, atte
 
     def closed(top: Path) -> list[Path]:
         # Beside what is named lies what huggingface_hub keeps for itself.
-        found = [path for path in top.rglob("*") if not {".locks", "trees"} & set(path.parts)]
-        return [path for path in found if ~path.stat().st_mode & (0o005 if path.is_dir() else 0o004)]
+        paths = [path for path in top.rglob("*") if not {".locks", "trees"} & set(path.parts)]
+        return [path for path in paths if ~path.stat().st_mode & (0o005 if path.is_dir() else 0o004)]
 
     assert closed(tmp_path / "one") == []
     folders = [path for path in (tmp_path / "store").rglob("*") if path.is_dir()]
@@ -326,7 +326,7 @@ def test_an_attempt_finds_it_under_its_url_and_the_next_one_the_same(
     first = attempt(settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).ended()
     assert first.hub.failure is None
     assert Path(Roots(Path(), Path(), None, first.hub.folders).matching(url)[0]).read_bytes() == ROWS_BY_URL
-    assert [one["code"] for one in first.notes] == ["hub_pinned", "hub_fetched"]
+    assert [note["code"] for note in first.notes] == ["hub_pinned", "hub_fetched"]
     assert f"sha256 {sha256(ROWS_BY_URL).hexdigest()}" in str(first.notes)
     assert "hidden" not in str(first.notes)
     store.files["/rows.jsonl"] = b"{}"

@@ -33,9 +33,9 @@ def read(journal: Journal, after: int = 0, count: int = 10_000) -> list[dict[str
 
 def left_by_the_dead(journal: Journal) -> Journal:
     journal.close()
-    found = Journal.reopen(journal.path)
-    assert found is not None
-    return found
+    result = Journal.reopen(journal.path)
+    assert result is not None
+    return result
 
 
 def test_events_come_back_numbered_and_from_any_place(tmp_path: Path) -> None:
@@ -101,15 +101,15 @@ def test_a_child_that_is_forked_while_a_lock_is_looked_at_does_not_keep_it(
 
 
 def test_a_reopened_journal_knows_whose_it_is_and_where_it_ends(tmp_path: Path) -> None:
-    given = header()
-    journal = Journal.create(tmp_path, given, 10)
+    values = header()
+    journal = Journal.create(tmp_path, values, 10)
     journal.append([log(n) for n in range(700)])
     journal.append([{"kind": "done", "at": now_text(), "data": {}}])
 
-    found = left_by_the_dead(journal)
+    result = left_by_the_dead(journal)
 
-    assert (found.header, found.last, found.is_done) == (given, 701, True)
-    assert [event["seq"] for event in read(found, 600)] == list(range(601, 702))
+    assert (result.header, result.last, result.is_done) == (values, 701, True)
+    assert [event["seq"] for event in read(result, 600)] == list(range(601, 702))
 
 
 def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
     journal.append([log(n) for n in range(5)])
     os.truncate(journal.path, journal.size - 7)
 
-    found = left_by_the_dead(journal)
+    result = left_by_the_dead(journal)
 
-    assert found.last == 4
-    assert [event["seq"] for event in read(found)] == [1, 2, 3, 4]
+    assert result.last == 4
+    assert [event["seq"] for event in read(result)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("where", ["inside a line", "over a line's end"])
@@ -134,10 +134,10 @@ def test_what_the_disk_lost_in_the_middle_becomes_gaps(tmp_path: Path, where: st
         file.seek(ends[4] + 15 if where == "inside a line" else ends[4] - 3)
         file.write(b"######")
 
-    found = left_by_the_dead(journal)
+    result = left_by_the_dead(journal)
 
     lost = [6] if where == "inside a line" else [5, 6]
-    events = read(found)
+    events = read(result)
     assert [event["seq"] for event in events] == list(range(1, 11))
     assert [event["seq"] for event in events if event["kind"] == "gap"] == lost
     assert events[5]["data"]["from"] == events[5]["data"]["to"] == 6
@@ -210,11 +210,11 @@ def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
             range(max(1, journal.last - 29), journal.last + 1)
         )
 
-    found = left_by_the_dead(journal)
+    result = left_by_the_dead(journal)
 
     assert max(sizes) < 100_000 < journal.last * 100
-    assert (found.last, found.first) == (4000, journal.first)
-    assert [event["seq"] for event in read(found)] == list(range(found.first, 4001))
+    assert (result.last, result.first) == (4000, journal.first)
+    assert [event["seq"] for event in read(result)] == list(range(result.first, 4001))
 
 
 def test_a_journal_whose_header_is_of_another_version_is_set_aside(tmp_path: Path) -> None:
@@ -226,18 +226,18 @@ def test_a_journal_whose_header_is_of_another_version_is_set_aside(tmp_path: Pat
     assert path.with_suffix(".unreadable").exists()
 
 
-def test_a_first_line_that_the_disk_has_lost_loses_nothing_because_the_name_says_the_same(tmp_path: Path) -> None:
-    given = Header(new_job_id(), 2, Fence(7), new_claim_id(), source=3)
-    journal = Journal.create(tmp_path, given, 10)
+def test_a_lost_first_line_loses_nothing_because_the_file_s_name_has_the_same(tmp_path: Path) -> None:
+    values = Header(new_job_id(), 2, Fence(7), new_claim_id(), source=3)
+    journal = Journal.create(tmp_path, values, 10)
     journal.append([log(1), log(2)])
     with journal.path.open("r+b") as file:
         file.write(b"######")
 
-    assert header_of(journal.path) == given
-    found = left_by_the_dead(journal)
+    assert header_of(journal.path) == values
+    result = left_by_the_dead(journal)
 
-    assert found.header == given
-    assert [event["step"] for event in read(found)] == [1, 2]
+    assert result.header == values
+    assert [event["step"] for event in read(result)] == [1, 2]
 
 
 def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) -> None:
@@ -283,11 +283,11 @@ def test_a_journal_without_its_first_event_can_be_read_twice(tmp_path: Path) -> 
         file.seek(begin + 15)
         file.write(b"######")
 
-    found = left_by_the_dead(journal)
+    result = left_by_the_dead(journal)
 
-    assert found.first == 2
+    assert result.first == 2
     for _ in ("once", "after a silence"):
-        assert [(event["seq"], event["kind"]) for event in read(found)] == [(n, "log") for n in range(2, 11)]
+        assert [(event["seq"], event["kind"]) for event in read(result)] == [(n, "log") for n in range(2, 11)]
 
 
 def _input_output_error(*_: Any) -> Any:

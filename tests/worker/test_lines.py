@@ -1,4 +1,4 @@
-"""What training prints: whole lines, cut where they are too long, never too many."""
+"""Lines that training prints are whole, cut if they are too long, and never too many."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
 
 def test_a_flood_is_counted_and_marked() -> None:
     lines = Lines("stdout")
-    told = [event for _ in range(100) for event in lines.take(b"line\n" * 1000)]
-    told += lines.take(b"")
+    indexes = [event for _ in range(100) for event in lines.take(b"line\n" * 1000)]
+    indexes += lines.take(b"")
 
-    left_out = sum(event["data"].get("left_out", 0) for event in told)
-    kept = sum("left_out" not in event["data"] for event in told)
+    left_out = sum(event["data"].get("left_out", 0) for event in indexes)
+    kept = sum("left_out" not in event["data"] for event in indexes)
     assert left_out + kept == 100_000
     assert BURST_LINES <= kept < BURST_LINES + 1000
-    assert "left out" in told[-1]["data"]["text"]
+    assert "left out" in indexes[-1]["data"]["text"]
 
 
 def test_the_tail_is_what_came_last() -> None:

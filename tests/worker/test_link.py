@@ -1,4 +1,4 @@
-"""What an attempt's link to control does when Redis or the service does what it should not."""
+"""An attempt's link to control survives faults of Redis and the service."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def stack_of(thread: Any) -> list[str]:
     return names
 
 
-def test_a_service_that_stands_at_an_earlier_mark_than_it_once_said_is_sent_what_it_lacks(
+def test_a_service_with_an_earlier_watermark_than_it_reported_is_sent_what_it_lacks(
     redis: RedisServer, journal: Journal, grant: Grant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_link, "SILENCE_SECONDS", -1.0)
@@ -108,15 +108,15 @@ def test_what_nobody_could_read_or_send_for_a_week_is_dropped(redis: RedisServer
 
 
 def test_a_supervisor_that_hangs_is_not_kept_alive_by_its_link(redis: RedisServer, processes: Processes) -> None:
-    """Its beats would hold the lease for ever. One that was frozen, link and all, only goes on."""
+    """Beats of the link would hold the lease for ever. A supervisor that was frozen with its link goes on."""
     client = connect(redis.url)
     process = processes.start(
         "-m", "tests.worker.hanging", redis.url, str(processes.folder), env={"PYTHONPATH": REPOSITORY}
     )
 
     def beats(more: int) -> None:
-        known = client.llen(keys.INBOX)
-        until(lambda: client.llen(keys.INBOX) >= known + more, what=f"it beats {more} times")
+        names = client.llen(keys.INBOX)
+        until(lambda: client.llen(keys.INBOX) >= names + more, what=f"it beats {more} times")
 
     beats(round(3 * HUNG_SECONDS / 0.1))
     process.signal(signal.SIGSTOP)

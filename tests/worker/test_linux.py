@@ -82,11 +82,11 @@ if not SPARED[-1]:
 
 def guardian(story: str) -> None:
     """A process that adopts orphans, has one child to spare, and ends the others."""
-    told = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", GUARDIAN + story + "\nassert children() == SPARED, children()\nos.kill(SPARED[0], 9)\n"],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
+    assert outcome.returncode == 0, outcome.stderr
 
 
 @pytest.mark.parametrize("attack", ["deep", "comet", "bomb"])

@@ -65,11 +65,11 @@ def test_what_it_logs_and_evaluates_becomes_events(attempt: Attempt) -> None:
     job.log({"loss": torch.tensor(0.5)}, step=3, epoch=0.5)
     job.eval({"accuracy": 0.75, "eval_loss": 1.0}, step=3)
 
-    told = {one["kind"]: one for one in attempt.told()}
-    assert (told["log"]["data"], told["log"]["step"], told["log"]["epoch"]) == ({"loss": 0.5}, 3, 0.5)
-    assert told["eval"]["data"] == {"eval_accuracy": 0.75, "eval_loss": 1.0}
-    assert told["progress"]["data"]["step"] == job.step == 3
-    assert told["progress"]["data"]["eta_s"] is None
+    reports = {message["kind"]: message for message in attempt.told()}
+    assert (reports["log"]["data"], reports["log"]["step"], reports["log"]["epoch"]) == ({"loss": 0.5}, 3, 0.5)
+    assert reports["eval"]["data"] == {"eval_accuracy": 0.75, "eval_loss": 1.0}
+    assert reports["progress"]["data"]["step"] == job.step == 3
+    assert reports["progress"]["data"]["eta_s"] is None
 
 
 def test_a_checkpoint_is_sealed_and_the_oldest_goes(attempt: Attempt) -> None:
@@ -79,8 +79,8 @@ def test_a_checkpoint_is_sealed_and_the_oldest_goes(attempt: Attempt) -> None:
 
     assert verify(saved.path)["step"] == 3
     assert job.latest() == saved
-    committed = [one["data"] for one in attempt.told() if one["kind"] == "checkpoint"]
-    assert [one["status"] for one in committed] == ["committed"] * 3
+    committed = [message["data"] for message in attempt.told() if message["kind"] == "checkpoint"]
+    assert [checkpoint["status"] for checkpoint in committed] == ["committed"] * 3
     # The first stays until the service has stored a newer one: the next attempt may have to begin there.
     there = sorted(path.name for path in job.folder.glob("checkpoint-*"))
     assert there == ["checkpoint-1", "checkpoint-3"]
@@ -172,7 +172,7 @@ def test_a_script_that_is_ended_before_it_had_all_that_was_left_loses_none_of_it
         (second.order.files.folder / own_loop.BEGUN).touch()
     own_loop._continue_in_a_copy(third.order)
 
-    found = {path.name for path in third.order.files.folder.iterdir()} - {own_loop.BEGUN}
-    assert found == ({"model", "optimizer"} if is_marked == "last" else {"model"})
+    result = {path.name for path in third.order.files.folder.iterdir()} - {own_loop.BEGUN}
+    assert result == ({"model", "optimizer"} if is_marked == "last" else {"model"})
     for attempt in attempts:
         attempt.close()

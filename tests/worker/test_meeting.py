@@ -1,4 +1,4 @@
-"""Where a supervisor lets the ranks of its node meet those of others."""
+"""A supervisor opens the place at which the ranks of several nodes find each other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from worker.attempt.rendezvous import Rendezvous, address_text, bound_socket, ho
 
 
 def grant(**more: object) -> Grant:
-    given = {"job": new_job_id(), "attempt": 1, "fence": 1, "claim": new_claim_id(), "spec": {}, **more}
-    return Grant.model_validate({"lease_seconds": 10, "beat_seconds": 1, **given})
+    settings = {"job": new_job_id(), "attempt": 1, "fence": 1, "claim": new_claim_id(), "spec": {}, **more}
+    return Grant.model_validate({"lease_seconds": 10, "beat_seconds": 1, **settings})
 
 
 def test_on_one_node_ranks_meet_on_loopback_at_a_port_of_their_own() -> None:
@@ -26,7 +26,7 @@ def test_on_one_node_ranks_meet_on_loopback_at_a_port_of_their_own() -> None:
         socket.create_connection((place.host, place.port)).close()
 
 
-def test_the_first_of_several_nodes_is_met_where_its_claim_said_once_all_have_claimed() -> None:
+def test_ranks_meet_at_the_address_of_the_first_node_once_all_nodes_have_claimed() -> None:
     with bound_socket("127.0.0.1") as claimed:
         there = address_text(claimed)
         meeting = Rendezvous(grant(nodes=2), claimed)

@@ -11,7 +11,7 @@ from worker.identity import Node, claim_node
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Node]:
-    """As if the process before had ended: its lock is not asked for."""
+    """Starts a node as if the process before had ended, without asking for its lock."""
     monkeypatch.setattr("worker.identity._lock", lambda _: True)
     return lambda: claim_node(tmp_path, 1)
 
@@ -51,7 +51,7 @@ def test_a_file_that_does_not_say_who_the_node_is_makes_it_a_new_one(
 
 
 def test_who_has_no_boot_yet_keeps_its_identity(tmp_path: Path, start: Callable[[], Node]) -> None:
-    known = new_node_id()
-    (tmp_path / "node.json").write_text(f'{{"node": "{known}"}}')
+    names = new_node_id()
+    (tmp_path / "node.json").write_text(f'{{"node": "{names}"}}')
 
-    assert start().id == known
+    assert start().id == names

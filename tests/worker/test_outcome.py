@@ -14,7 +14,7 @@ def test_a_killed_data_worker_is_a_crash_and_may_be_tried_again(processes: Proce
 
 
 def test_what_a_dataset_raises_is_the_users_error_wherever_it_was_raised(processes: Processes) -> None:
-    told = outcome_of(processes, "raises")
+    report = outcome_of(processes, "raises")
 
-    assert told.startswith("error error")
-    assert "hung up" in told
+    assert report.startswith("error error")
+    assert "hung up" in report

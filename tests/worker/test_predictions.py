@@ -35,10 +35,10 @@ def test_a_sample_of_many_numbers_is_kept_as_tensors(tmp_path: Path) -> None:
 
     path = write(tmp_path, pictures, labels)
 
-    assert [each.name for each in tmp_path.iterdir()] == ["predictions.safetensors"] == [path.name]
-    found = load_file(path)
-    assert (found["prediction"] == pictures).all()
-    assert (found["label"] == labels).all()
+    assert [item.name for item in tmp_path.iterdir()] == ["predictions.safetensors"] == [path.name]
+    result = load_file(path)
+    assert (result["prediction"] == pictures).all()
+    assert (result["label"] == labels).all()
 
 
 def test_no_prediction_is_an_empty_file(tmp_path: Path) -> None:

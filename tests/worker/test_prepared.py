@@ -1,4 +1,4 @@
-"""What a loop in several processes has not handed to its accelerator is told by its name."""
+"""Objects that a loop in several processes did not prepare by its accelerator are named."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_is_not_stops_the_loop_and_says_which(loop: Loop, missing: str, sai
     assert "job.accelerator.prepare" in str(stopped.value.hint)
 
 
-def test_a_schedule_by_the_metric_and_one_that_has_not_stepped_are_the_loop_s_own_affair(loop: Loop) -> None:
+def test_a_schedule_by_the_metric_and_an_unused_schedule_are_left_to_the_loop(loop: Loop) -> None:
     own, later = StepLR(loop.optimizer, 1), ReduceLROnPlateau(loop.optimizer)
     loop.prepared("model", "optimizer", "loader", "scheduler")
     later.step(1.0)

@@ -113,7 +113,7 @@ def test_every_rank_is_heard_under_its_number_and_the_first_tells_what_all_know(
         stage.say(rank, "log", loss=float(rank))
         stage.say(rank, "checkpoint", status="committed")
 
-    assert [(one["rank"], one["kind"]) for one in stage.told] == [
+    assert [(message["rank"], message["kind"]) for message in stage.told] == [
         (0, "line"), (0, "log"), (0, "checkpoint"), (1, "line"), (2, "line"),
     ]  # fmt: skip
 
@@ -135,7 +135,7 @@ def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:
     stage.say(1, "state", state="running")
     stage.say(1, "state", state="running")
 
-    assert [one["kind"] for one in stage.told] == ["state"]
+    assert [message["kind"] for message in stage.told] == ["state"]
 
 
 def test_the_ranks_of_another_node_than_the_first_have_numbers_of_their_own(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_ranks_of_another_node_than_the_first_have_numbers_of_their_own(tmp_
         for rank in (0, 1):
             stage.say(rank, "state", state="running")
 
-        assert [(one["rank"], one["kind"]) for one in stage.told] == [(3, "line"), (0, "state")]
+        assert [(message["rank"], message["kind"]) for message in stage.told] == [(3, "line"), (0, "state")]
         assert stage.training.has_started
     finally:
         stage.close()

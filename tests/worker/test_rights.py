@@ -1,5 +1,7 @@
-"""Whose rights training has: another user's where root starts the node and he can work there, and who says so where he
-cannot."""
+"""Training has another user's rights if root starts the node and that user can work there.
+
+If not, the node reports why.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,20 @@ except SettingsError as error:
 
 
 def settled(home: Path, *before: str, **settings: str) -> dict[str, Any]:
-    """What a node that starts there makes of it."""
+    """Returns the rights that a node with these settings would give to training."""
     for name in ("artifacts", "node-1"):
         (home / name).mkdir(parents=True, exist_ok=True)
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "FOOTPLATE_HOME": str(home)}
     env |= {f"FOOTPLATE_{name.upper()}": value for name, value in settings.items()}
     words = [*before, sys.executable, "-c", SETTLE]
     done = subprocess.run(words, env=env, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where everybody finds the way to who goes open ways, and root alone without."""
+    """Yields a home that every user can reach by open ways, and without them root alone."""
     tmp_path.chmod(0o755)
     return tmp_path / "home"
 
@@ -70,11 +72,11 @@ def test_each_attempt_has_a_user_of_its_own_if_such_a_user_can_work(home: Path) 
 
 
 def test_where_he_cannot_the_node_says_why_and_training_has_its_own_rights(home: Path) -> None:
-    told = settled(home)
+    report = settled(home)
 
-    assert told["uid"] is told["users"] is None
-    assert "it may not pass /" in told["exposed"]
-    assert "start the node again; or say FOOTPLATE_TRAINING_USER=root" in told["exposed"]
+    assert report["uid"] is report["users"] is None
+    assert "it may not pass /" in report["exposed"]
+    assert "start the node again; or say FOOTPLATE_TRAINING_USER=root" in report["exposed"]
 
 
 @pytest.mark.parametrize("name", ["artifacts", "data", "models"])
@@ -82,10 +84,10 @@ def test_a_root_that_is_closed_to_him_is_named(home: Path, name: str) -> None:
     (home / name).mkdir(parents=True)
     (home / name).chmod(0o700)
 
-    told = settled(home, *open_ways(home.parent))
+    report = settled(home, *open_ways(home.parent))
 
-    assert told["uid"] is None
-    assert str(home / name) in told["exposed"]
+    assert report["uid"] is None
+    assert str(home / name) in report["exposed"]
 
 
 def test_a_user_who_was_named_and_cannot_work_ends_the_start(home: Path) -> None:
@@ -102,9 +104,9 @@ def test_a_user_who_was_named_is_training_s_by_name_or_number(home: Path) -> Non
 
 
 def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
-    told = settled(home, *open_ways(home.parent), training_user="64000-64009")
+    report = settled(home, *open_ways(home.parent), training_user="64000-64009")
 
-    assert told == {"uid": None, "users": [64_000, 64_009], "exposed": None}
+    assert report == {"uid": None, "users": [64_000, 64_009], "exposed": None}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +130,9 @@ def test_nobody_s_name_is_refused(home: Path) -> None:
 
 
 def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
-    told = settled(home, *open_ways(home.parent), training_user="root")
+    report = settled(home, *open_ways(home.parent), training_user="root")
 
-    assert told == {
+    assert report == {
         "uid": None,
         "users": None,
         "exposed": "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's",
@@ -141,13 +143,13 @@ def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
     ("missing", "why"), [("chown", "cannot be given to it: Operation not permitted"), ("setuid", "cannot be become")]
 )
 def test_a_root_who_may_not_give_folders_or_rights_away_says_so(home: Path, missing: str, why: str) -> None:
-    """As where the store is on NFS that trusts no root, and in a container without capabilities."""
+    """Covers a store on NFS that does not trust root, and a container without capabilities."""
     if shutil.which("setpriv") is None:
         pytest.fail("setpriv, of util-linux, takes capabilities away")
-    told = settled(home, *open_ways(home.parent), "setpriv", f"--bounding-set=-{missing}")
+    report = settled(home, *open_ways(home.parent), "setpriv", f"--bounding-set=-{missing}")
 
-    assert told["uid"] is None
-    assert why in told["exposed"]
+    assert report["uid"] is None
+    assert why in report["exposed"]
 
 
 def test_a_node_that_is_not_root_s_trains_as_itself_and_as_nobody_else(home: Path) -> None:
@@ -174,7 +176,7 @@ def test_a_folder_that_is_given_away_is_never_the_one_behind_a_link(tmp_path: Pa
     assert secret.stat().st_uid == 0
 
 
-def test_room_is_made_for_one_user_below_folders_that_nobody_lists_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_user_gets_a_folder_below_unlistable_folders_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         folder = make_room(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
@@ -232,11 +234,11 @@ def test_two_attempts_never_hold_the_same_user(tmp_path: Path) -> None:
 def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
     held = [hold(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
 
-    assert len({each.user.uid for each in held if each is not None}) == 1
+    assert len({entry.user.uid for entry in held if entry is not None}) == 1
     assert hold(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "it is taken on this machine"
-    for each in held:
-        assert each is not None
-        os.close(each.lock)
+    for item in held:
+        assert item is not None
+        os.close(item.lock)
 
 
 def test_a_user_of_a_killed_attempt_owns_nothing_when_another_attempt_takes_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What files looked like when an attempt began, and what is said where they look otherwise to the next one."""
+"""Files are recorded when an attempt begins, and a difference is reported to the next attempt."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ def test_others_are_told_by_their_name(parts: list[Path], tmp_path: Path, change
             parts[0].write_text(second)
             parts[1].write_text(first)
 
-    with pytest.raises(DatasetError, match="has changed: the checkpoint was trained on 3 files of 3,900 bytes") as told:
+    with pytest.raises(
+        DatasetError, match="has changed: the checkpoint was trained on 3 files of 3,900 bytes"
+    ) as error:
         require_same(tmp_path, seen(now))
-    assert NAME in told.value.message
-    assert "fork the job" in str(told.value.hint)
+    assert NAME in error.value.message
+    assert "fork the job" in str(error.value.hint)
 
 
 def test_large_files_are_looked_at_in_blocks_of_all_of_them(
@@ -63,7 +65,7 @@ def test_large_files_are_looked_at_in_blocks_of_all_of_them(
     monkeypatch.setattr(data_fingerprint, "BLOCK", 64)
     monkeypatch.setattr(data_fingerprint, "BLOCKS", 16)
     write_down(tmp_path, seen(parts))
-    found = 0
+    result = 0
     for file in parts:
         whole = file.read_bytes()
         for start in range(0, len(whole), 64):
@@ -71,10 +73,10 @@ def test_large_files_are_looked_at_in_blocks_of_all_of_them(
             try:
                 require_same(tmp_path, seen(parts))
             except DatasetError:
-                found += 1
+                result += 1
         file.write_bytes(whole)
 
-    assert 14 <= found <= 16
+    assert 14 <= result <= 16
     with pytest.raises(DatasetError):
         require_same(tmp_path, looks({NAME: [str(file) for file in (*parts, parts[0])]}))
 

@@ -14,9 +14,9 @@ from footplate.contract.ids import new_node_id
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Path:
-    found = Path(tempfile.mkdtemp(prefix="fp-", dir="/tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", str(found))
-    return found
+    path = Path(tempfile.mkdtemp(prefix="fp-", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
 
 
 def age(folder: Path) -> None:

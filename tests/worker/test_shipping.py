@@ -41,7 +41,7 @@ def store(s3: S3Server) -> RemoteStore:
 
 
 class Attempt:
-    """On a node of its own: each has a folder that no other sees."""
+    """An attempt on a node of its own, with a folder that no other node sees."""
 
     def __init__(
         self,
@@ -68,22 +68,22 @@ class Attempt:
         self.told: list[JSON] = []
 
     def save(self, step: int, content: str = "weights", best: JSON | None = None) -> JSON:
-        """As training does, and says."""
-        known = str(self.root / best["data"]["path"]) if best else None
-        made = files.commit(self.files.folder, step, lambda at: _write(at, step, content, known), {})
+        """Saves a checkpoint as training does, and returns its event."""
+        names = str(self.root / best["data"]["path"]) if best else None
+        made = files.commit(self.files.folder, step, lambda at: _write(at, step, content, names), {})
         path = self.files.relative(made.path)
         data = {"status": "committed", "path": path, "manifest_sha256": made.manifest_sha256, "deleted": []}
         return {"kind": "checkpoint", "at": "now", "step": step, "data": data}
 
     def send(self, *events: JSON) -> list[JSON]:
-        """What was told once all of it was sent."""
+        """Returns the events that were reported once everything was sent."""
         assert self.shipping.hold(list(events)) == [event for event in events if event["kind"] != "checkpoint"]
         return self.settled()
 
     def heard_of(self, *events: JSON) -> list[JSON]:
         """The checkpoints that somebody has heard of, once all of it was sent."""
         passed = self.shipping.hold(list(events))
-        return [*passed, *(one for one in self.settled() if one["kind"] == "checkpoint" and one not in passed)]
+        return [*passed, *(event for event in self.settled() if event["kind"] == "checkpoint" and event not in passed)]
 
     def leaves(self, written: dict[str, str], *, is_lost: bool = False) -> None:
         """A script has written these, and its node hands in what there is; or is lost before it has."""
@@ -95,7 +95,7 @@ class Attempt:
             self.settled()
 
     def is_gone(self) -> None:
-        """Its thread included."""
+        """Waits until the shipping has ended, with its thread."""
         self.shipping.close()
         self.shipping._thread.join(30)
 
@@ -104,9 +104,9 @@ class Attempt:
         self.settled()
 
     def has(self) -> dict[str, str]:
-        """What its folder begins with."""
-        found = (path for path in sorted(self.files.folder.rglob("*")) if path.is_file())
-        return {str(path.relative_to(self.files.folder)): path.read_text() for path in found}
+        """Returns the files with which the attempt's folder begins."""
+        result = (path for path in sorted(self.files.folder.rglob("*")) if path.is_file())
+        return {str(path.relative_to(self.files.folder)): path.read_text() for path in result}
 
     def settled(self) -> list[JSON]:
         until(lambda: self.shipping.is_idle, within=30, what="all of it was sent, or given up")
@@ -119,10 +119,10 @@ class Attempt:
         return self.told
 
     def hears(self, code: str) -> bool:
-        return any(one["data"].get("code") == code for one in self.heard())
+        return any(message["data"].get("code") == code for message in self.heard())
 
     def begins(self) -> Beginning | None:
-        """As training does, from what was fetched."""
+        """Returns the beginning that training finds in the fetched files."""
         self.shipping.fetch()
         self.settled()
         self.found: list[str] = []
@@ -152,8 +152,8 @@ def attempt(store: RemoteStore, tmp_path: Path) -> Iterator[Make]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for instance in made:
+        instance.close()
 
 
 def _write(folder: Path, step: int, content: str, best: str | None) -> None:
@@ -170,7 +170,7 @@ def offer_of(event: JSON) -> CheckpointOffer:
 
 
 def _names(store: RemoteStore, event: JSON) -> list[str]:
-    return [one.path for one in store.files(event["data"]["path"])]
+    return [file.path for file in store.files(event["data"]["path"])]
 
 
 def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: RemoteStore) -> None:
@@ -189,21 +189,21 @@ def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: 
 
 
 def test_nobody_hears_of_a_checkpoint_before_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:
-    """And training, which rotates meanwhile, loses none that it tells of later."""
+    """Training rotates meanwhile, and loses no checkpoint that it reports later."""
     first = attempt(1)
     events = [first.save(10), first.save(20), first.save(30)]
     with s3.away():
         assert first.shipping.hold(events) == []
         until(lambda: first.hears("store_away"), within=20, what="it is said that the store is away")
-        assert [one["kind"] for one in first.told] == ["note"]
+        assert [message["kind"] for message in first.told] == ["note"]
         files.rotate(first.files.folder, 1, set())
         events[2]["data"]["deleted"] = [events[0]["data"]["path"]]
 
-    told = [one for one in first.settled() if one["kind"] == "checkpoint"]
+    report = [event for event in first.settled() if event["kind"] == "checkpoint"]
 
-    assert [one["step"] for one in told] == [10, 30], "what was let go of while it waited is passed over"
+    assert [item["step"] for item in report] == [10, 30], "what was let go of while it waited is passed over"
     assert first.hears("store_back")
-    assert [_names(store, one) for one in events] == [
+    assert [_names(store, event) for event in events] == [
         sorted(["manifest.json", *NAMES]),
         [],
         sorted(["manifest.json", *NAMES]),
@@ -261,9 +261,9 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
 
 
 def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
-    """Whatever is found of the newest is taken for it."""
-    for one in self._store.files(offer.path):
-        self._get(f"{offer.path}/{one.path}")
+    """Takes whatever exists of the newest checkpoint for all of it."""
+    for file in self._store.files(offer.path):
+        self._get(f"{offer.path}/{file.path}")
     return True
 
 
@@ -306,7 +306,7 @@ def test_what_is_no_checkpoint_of_the_attempt_is_not_sent(attempt: Make, store: 
     for path in ("../../secret", f"{place}/../../../../../secret", f"{place}/checkpoint-7", f"{place}/outputs"):
         first.send({**event, "data": {**event["data"], "path": path}})
 
-    assert [one["kind"] for one in first.told] == ["note"] * 4
+    assert [message["kind"] for message in first.told] == ["note"] * 4
     assert store.files(place) == []
 
 
@@ -325,9 +325,9 @@ def test_a_link_in_what_training_says_it_saved_sends_nothing_of_what_it_leads_to
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "inner").symlink_to(secret)
     (first.files.folder / RECORD).symlink_to(secret / "key")
-    told = {**event["data"], "manifest_sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()}
+    reports = {**event["data"], "manifest_sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()}
 
-    first.send({**event, "data": told})
+    first.send({**event, "data": reports})
     first.shipping.finish()
     first.settled()
 
@@ -348,7 +348,7 @@ def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: R
     first.shipping.finish()
     first.settled()
 
-    sent = {one.path for one in store.files(first.files.relative(first.files.folder))}
+    sent = {file.path for file in store.files(first.files.relative(first.files.folder))}
     assert sent == {
         "outputs/model.safetensors", "outputs/tensorboard/events.1",
         *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"]),
@@ -375,7 +375,7 @@ def test_what_a_script_leaves_is_what_its_next_attempt_begins_with(attempt: Make
 
 
 def test_each_node_of_a_script_begins_with_what_all_have_left(attempt: Make, store: RemoteStore) -> None:
-    """Where two have written one path, the first one's stands; of outputs there is one of each name."""
+    """If two nodes wrote one path, the first one's file stays. Outputs have one file of each name."""
     first, other = (attempt(1, source=source, nodes=2, **SCRIPT) for source in (0, 1))
     first.leaves({"state/step": "10", "log": "first", "outputs/curve": "first"})
     other.leaves({"state/rng-1": "10", "log": "other", "outputs/other": "other"})
@@ -387,7 +387,7 @@ def test_each_node_of_a_script_begins_with_what_all_have_left(attempt: Make, sto
             "state/step": "10", "state/rng-1": "10", "log": "first", "outputs/curve": "first", "outputs/other": "other",
         }  # fmt: skip
     place = first.files.relative(first.files.folder)
-    assert {one.path for one in store.files(f"{place}/outputs")} == {"curve", "other"}
+    assert {file.path for file in store.files(f"{place}/outputs")} == {"curve", "other"}
 
 
 def test_the_best_one_comes_along_where_it_is_to_be_loaded(attempt: Make, store: RemoteStore) -> None:
@@ -395,16 +395,16 @@ def test_the_best_one_comes_along_where_it_is_to_be_loaded(attempt: Make, store:
     best = first.save(10, "better")
     newest = first.save(20, best=best)
     first.send(best, newest)
-    each = {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10}
-    wanted = {"data": {"train": "toy/regression", "eval": "toy/regression"}, "training": each}
+    item = {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10}
+    wanted = {"data": {"train": "toy/regression", "eval": "toy/regression"}, "training": item}
     wanted["training"]["load_best_model_at_end"] = True
 
     second, third = attempt(2, offer_of(newest), offer_of(best), **wanted), attempt(3, offer_of(newest), offer_of(best))
     second.begins()
     third.begins()
 
-    known = str(first.root / best["data"]["path"])
+    names = str(first.root / best["data"]["path"])
     shutil.rmtree(first.root)
-    assert second.files.here(known) == str(second.root / best["data"]["path"])
-    assert (Path(second.files.here(known)) / NAMES[0]).read_text() == "better"
-    assert third.files.here(known) == known, "nobody asked for it"
+    assert second.files.here(names) == str(second.root / best["data"]["path"])
+    assert (Path(second.files.here(names)) / NAMES[0]).read_text() == "better"
+    assert third.files.here(names) == names, "nobody asked for it"

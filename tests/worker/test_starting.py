@@ -1,4 +1,4 @@
-"""Where an attempt begins that its spec sends elsewhere; and which checkpoints training keeps for others."""
+"""Attempts that start from a checkpoint of another job, and checkpoints that are kept for other jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place:
         self.emit: Any = SimpleNamespace(note=lambda text, **more: self.notes.append(text))
 
     def saved(self, step: int = 5) -> CheckpointOffer:
-        """The other job's."""
+        """Saves a checkpoint of the other job."""
         parent = self.artifacts / "jobs" / OTHER / "attempts" / "1"
         made = files.commit(parent, step, lambda folder: (folder / "weights").touch(), {})
         path = str(made.path.relative_to(self.artifacts))
@@ -64,15 +64,15 @@ def place(tmp_path: Path) -> Place:
 def test_it_begins_where_another_job_was(place: Place, asked: Any, weights_only: bool) -> None:
     offer = place.saved()
 
-    found = place.begins(offer, job=OTHER, checkpoint=CKPT, **asked)
+    result = place.begins(offer, job=OTHER, checkpoint=CKPT, **asked)
 
-    assert found == Beginning(str(place.artifacts / offer.path), weights_only)
-    assert isinstance(found.folder, Verified)
+    assert result == Beginning(str(place.artifacts / offer.path), weights_only)
+    assert isinstance(result.folder, Verified)
     assert OTHER in place.notes[0]
     assert ("takes the weights" in place.notes[0]) is weights_only
 
 
-def test_what_it_was_to_begin_with_and_is_gone_or_broken_is_an_end_and_no_start_from_nothing(place: Place) -> None:
+def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_start(place: Place) -> None:
     offer = place.saved()
     (place.artifacts / offer.path / "weights").write_text("…")
     with pytest.raises(NoValidCheckpoint, match=f"of job {OTHER} at step 5, from which this job starts, cannot be"):
@@ -85,9 +85,9 @@ def test_what_it_was_to_begin_with_and_is_gone_or_broken_is_an_end_and_no_start_
 def test_what_the_job_has_saved_itself_goes_before_where_it_came_from(place: Place) -> None:
     own = place.saved(7).model_copy(update={"of": None})
 
-    found = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
+    result = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
 
-    assert found == Beginning(str(place.artifacts / own.path), is_own=True)
+    assert result == Beginning(str(place.artifacts / own.path), is_own=True)
 
 
 def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
@@ -133,7 +133,7 @@ def test_steps_that_others_start_from_pass_through_the_page_that_training_looks_
     assert len(launch.steps_held(page)) <= launch.MOST_HELD
 
 
-def test_the_best_of_the_other_job_stays_while_this_one_trains_whatever_becomes_of_the_other(place: Place) -> None:
+def test_the_best_checkpoint_of_the_other_job_stays_while_this_one_trains(place: Place) -> None:
     best = place.artifacts / place.saved().path
     own, late = (AttemptFiles(place.artifacts, new_job_id(), attempt) for attempt in (1, 2))
     place.emit.peers = OneProcess()

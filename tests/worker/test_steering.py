@@ -1,4 +1,4 @@
-"""What is asked of a loop is done after the step at hand, as if the arguments had asked for it, and comes out exact."""
+"""Orders to a loop take effect after the current step, as if the arguments had asked for them, and exactly."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def new_line() -> Iterator[Callable[[], Line]]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for instance in made:
+        instance.close()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def line(new_line: Callable[[], Line]) -> Line:
 
 
 class AskIn(TrainerCallback):
-    """While the step is made after which it shall be done."""
+    """Sends an order while a step is being made."""
 
     def __init__(self, line: Line, step: int, *deeds: Deed) -> None:
         self.line, self.step, self.deeds = line, step, deeds
@@ -98,16 +98,22 @@ def test_a_save_and_an_evaluation_are_those_that_the_arguments_would_have_asked_
     asked, events = run(tmp_path / "asked", line, AskIn(line, 4, deed), **never)
 
     assert events.names == by_itself.names
-    assert (asked, [each.step for each in events.checkpoints]) == (own, [4])
-    [told] = line.told()
-    assert told["data"] == {"status": "done", "message": "saves; evaluates", "asked": 9, "save": True, "evaluate": True}
-    assert (told["kind"], told["step"]) == ("do", 4)
+    assert (asked, [checkpoint.step for checkpoint in events.checkpoints]) == (own, [4])
+    [message] = line.told()
+    assert message["data"] == {
+        "status": "done",
+        "message": "saves; evaluates",
+        "asked": 9,
+        "save": True,
+        "evaluate": True,
+    }
+    assert (message["kind"], message["step"]) == ("do", 4)
 
 
 def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
     tmp_path: Path, new_line: Callable[[], Line]
 ) -> None:
-    """From an older checkpoint, and from one that was made after it."""
+    """The run resumes from a checkpoint before the order, and from one after it."""
     deed = Deed(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
     first, second, third = new_line(), new_line(), new_line()
@@ -119,11 +125,11 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
 
     assert older == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
     assert newer == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
-    assert [each["step"] for each in again.logs if "eval_loss" in each] == [7, 10, 15, 16]
+    assert [row["step"] for row in again.logs if "eval_loss" in row] == [7, 10, 15, 16]
     [at_once], [later], [before] = first.told(), second.told(), third.told()
     changed = {"learning_rate": {"from": 0.01, "to": 0.004}, "max_steps": {"from": 14, "to": 16}}
     assert at_once["data"]["set"] == later["data"]["set"] == changed
-    assert [(each["step"], each["data"]["status"]) for each in (at_once, later)] == [(7, "done"), (7, "again")]
+    assert [(item["step"], item["data"]["status"]) for item in (at_once, later)] == [(7, "done"), (7, "again")]
     assert before["data"]["message"] == "goes on with learning_rate 0.004, max_steps 16, as it was set"
 
 
@@ -132,8 +138,8 @@ def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp
 
     _, events = run(tmp_path, line, deeds=waiting, save_strategy="no")
 
-    assert [each.step for each in events.checkpoints] == [1]
-    assert [(each["data"]["asked"], each["step"]) for each in line.told()] == [(3, 1), (4, 1)]
+    assert [checkpoint.step for checkpoint in events.checkpoints] == [1]
+    assert [(message["data"]["asked"], message["step"]) for message in line.told()] == [(3, 1), (4, 1)]
     assert events.logs[-1]["step"] == 6
 
 
@@ -142,10 +148,10 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
 
     run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
 
-    [told] = line.told()
-    assert told["data"]["refused"] == {"max_steps": "step 3 is already reached: use 4 or more"}
-    assert told["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}
-    assert told["data"]["message"].endswith("max_steps is not done: step 3 is already reached: use 4 or more")
+    [message] = line.told()
+    assert message["data"]["refused"] == {"max_steps": "step 3 is already reached: use 4 or more"}
+    assert message["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}
+    assert message["data"]["message"].endswith("max_steps is not done: step 3 is already reached: use 4 or more")
 
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:

@@ -28,7 +28,7 @@ def store() -> Iterator[FileServer]:
 
 @pytest.fixture
 def secret() -> Iterator[FileServer]:
-    """What lies at an address that nobody listed."""
+    """Yields a server at an address that is not listed."""
     with file_server("127.0.0.2") as store:
         store.files["/secret.jsonl"] = b"what only this machine may see"
         yield store
@@ -39,20 +39,20 @@ def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> Sto
 
 
 def refused(made: Stores, url: str) -> tuple[str, str]:
-    with pytest.raises(NotHad) as told:
+    with pytest.raises(NotHad) as error:
         made.settle(url)
     assert not made.folder.exists() or not list(made.folder.iterdir()), "nothing of it is left"
-    return told.value.failed.code, told.value.failed.message
+    return error.value.failed.code, error.value.failed.message
 
 
 def test_it_is_kept_by_what_it_holds_and_asked_for_once(tmp_path: Path, store: FileServer) -> None:
     kept = stores(tmp_path)
 
-    found = kept.settle(f"{store.url}/rows.jsonl?key=abc")
-    here = kept.have(f"{store.url}/rows.jsonl?key=abc", found)
+    result = kept.settle(f"{store.url}/rows.jsonl?key=abc")
+    here = kept.have(f"{store.url}/rows.jsonl?key=abc", result)
 
-    assert found == sha256(ROWS).hexdigest()
-    assert Path(here.folder) == tmp_path / "stores" / f"{found}.jsonl"
+    assert result == sha256(ROWS).hexdigest()
+    assert Path(here.folder) == tmp_path / "stores" / f"{result}.jsonl"
     assert (Path(here.folder).read_bytes(), here.bytes) == (ROWS, len(ROWS))
     assert store.asked == ["/rows.jsonl?key=abc"]
 
@@ -68,14 +68,14 @@ def test_a_length_that_is_no_number_is_as_good_as_none(tmp_path: Path, store: Fi
 
 def test_what_became_another_file_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
     url = f"{store.url}/rows.jsonl"
-    found = stores(tmp_path / "first").settle(url)
+    result = stores(tmp_path / "first").settle(url)
     store.files["/rows.jsonl"] = b'{"x": 2}\n'
-    with pytest.raises(NotHad, match=f"is not what this job began with: its sha256 was {found}"):
-        stores(tmp_path / "second").have(url, found)
-    assert stores(tmp_path / "first").have(url, found).bytes == len(ROWS)
-    (tmp_path / "first" / "stores" / f"{found}.jsonl").write_bytes(b"rotten")
+    with pytest.raises(NotHad, match=f"is not what this job began with: its sha256 was {result}"):
+        stores(tmp_path / "second").have(url, result)
+    assert stores(tmp_path / "first").have(url, result).bytes == len(ROWS)
+    (tmp_path / "first" / "stores" / f"{result}.jsonl").write_bytes(b"rotten")
     store.files["/rows.jsonl"] = ROWS
-    assert Path(stores(tmp_path / "first").have(url, found).folder).read_bytes() == ROWS
+    assert Path(stores(tmp_path / "first").have(url, result).folder).read_bytes() == ROWS
 
 
 @pytest.mark.parametrize("allow", ["", "data.example.org", "10.0.0.0/8", "127.0.0.2/32"])
@@ -125,7 +125,7 @@ def test_a_redirect_is_looked_at_as_the_url_was(tmp_path: Path, store: FileServe
 def test_without_that_look_it_would_lead_anywhere(
     tmp_path: Path, store: FileServer, secret: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control."""
+    """The control shows that the same address works if it is listed."""
     store.redirects["/rows.jsonl"] = f"{secret.url}/secret.jsonl"
     real = module.aimed
     everything = Allowed.of("127.0.0.0/8")
@@ -160,9 +160,9 @@ def test_what_cannot_be_had_is_said(
         getattr(store, name)["/rows.jsonl"] = value
     made = stores(tmp_path)
 
-    with pytest.raises(NotHad, match=says) as told:
+    with pytest.raises(NotHad, match=says) as error:
         made.settle(f"{store.url}/rows.jsonl?key=hidden")
 
-    assert (told.value.failed.code, told.value.failed.is_away) == (code, is_away)
-    assert "hidden" not in told.value.failed.message
+    assert (error.value.failed.code, error.value.failed.is_away) == (code, is_away)
+    assert "hidden" not in error.value.failed.message
     assert list(made.folder.iterdir()) == []

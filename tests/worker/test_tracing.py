@@ -1,4 +1,4 @@
-"""What a node tells of an attempt to a trace, sent by OpenTelemetry's own exporter to a collector on a socket."""
+"""Spans of an attempt, which OpenTelemetry's own exporter sends to a collector on a socket."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sen
         spans.close()
         traces.close()
 
-    found = collector.of(TRACE)
-    assert list(found) == ["ask", "meet", "launch", "first step", "training", "hand over", "supervise"]
-    whole = found["supervise"]
+    result = collector.of(TRACE)
+    assert list(result) == ["ask", "meet", "launch", "first step", "training", "hand over", "supervise"]
+    whole = result["supervise"]
     assert whole.parent_span_id.hex() == ATTEMPT
-    assert found["first step"].parent_span_id == found["training"].span_id
-    phases = [found[name] for name in ("ask", "meet", "launch", "training", "hand over")]
-    assert {one.parent_span_id for one in phases} == {whole.span_id}
-    begins = [one.start_time_unix_nano for one in phases]
-    assert begins == [whole.start_time_unix_nano, *(one.end_time_unix_nano for one in phases[:-1])]
-    assert said(found["first step"]) == {"footplate.step": 21}
-    assert [said(one) for one in found["training"].events] == [
+    assert result["first step"].parent_span_id == result["training"].span_id
+    phases = [result[name] for name in ("ask", "meet", "launch", "training", "hand over")]
+    assert {phase.parent_span_id for phase in phases} == {whole.span_id}
+    begins = [phase.start_time_unix_nano for phase in phases]
+    assert begins == [whole.start_time_unix_nano, *(phase.end_time_unix_nano for phase in phases[:-1])]
+    assert said(result["first step"]) == {"footplate.step": 21}
+    assert [said(item) for item in result["training"].events] == [
         {"footplate.status": "committed", "footplate.bytes": 77, "footplate.step": 30}
     ]
     about = said(whole)
     assert (about["footplate.job"], about["footplate.attempt"], about["footplate.source"]) == (grant.job, 2, 1)
     assert (about["footplate.node"], about["footplate.reason"]) == ("node-7", "error")
-    assert (whole.status.message, found["training"].status.message) == ("nan_loss", "nan_loss")
+    assert (whole.status.message, result["training"].status.message) == ("nan_loss", "nan_loss")
     sender = collector.resources()[0]
     assert (sender["service.name"], sender["footplate.role"]) == ("the-nodes", "node")
 
@@ -90,10 +90,10 @@ def test_where_nobody_asks_nothing_is_kept_and_nothing_that_sends_is_imported() 
     # Redis's client has a look at OpenTelemetry's metrics wherever they are installed.
     sends = "{'opentelemetry.exporter', 'opentelemetry.sdk.trace', 'worker.spans'}"
     look = f"import worker.node.tasks, sys; print({sends} & {{*sys.modules}})"
-    told = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", look], check=True, capture_output=True, text=True, env=clean_environment()
     )
-    assert told.stdout == "set()\n"
+    assert outcome.stdout == "set()\n"
 
 
 def test_what_cannot_be_sent_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The warm parent: one thread, nothing run, nothing secret; what it forks starts at once."""
+"""The warm parent has one thread, runs nothing and knows no secret. Its forks start at once."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
 
 
-def test_a_node_that_cannot_import_what_training_needs_says_so_and_takes_nothing_until_it_can(
+def test_a_node_that_cannot_import_training_reports_it_and_takes_no_work_till_then(
     start_node: NodeStarter, control: FakeControl
 ) -> None:
     broken = start_node.folder / "plugin" / "accelerate.py"
@@ -142,7 +142,7 @@ def test_a_node_that_cannot_import_what_training_needs_says_so_and_takes_nothing
 
 
 def only_listens(pid: int) -> bool:
-    """It serves nobody, and nothing that it forked is left."""
+    """Returns True if the warm parent only listens, and none of its forks is left."""
     links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
     return sum(link.startswith("socket:") for link in links) == 1 and not any("pidfd" in link for link in links)
 
@@ -169,7 +169,7 @@ def test_a_start_that_the_machine_refuses_is_told_and_ends_nothing_else(lasting:
     assert warm_parent(lasting) == pid
 
 
-def test_who_is_stopped_before_the_warm_parent_started_it_was_stopped_and_did_not_crash(lasting: Lasting) -> None:
+def test_an_attempt_stopped_before_the_warm_parent_started_it_did_not_crash(lasting: Lasting) -> None:
     pid = warm_parent(lasting)
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -52,7 +52,7 @@ def test_it_has_the_bundle_s_files_and_a_script_may_change_them(bundle: Bundle, 
     assert (again.folder, again.paths) == (folder, bundle.paths)
 
 
-def test_what_a_script_writes_is_among_the_outputs_and_the_bundle_s_own_files_are_not(folder: Path) -> None:
+def test_files_that_a_script_writes_are_outputs_and_the_bundle_s_own_files_are_not(folder: Path) -> None:
     (folder / "conf/ds.json").write_text("changed")
     (folder / "outputs/told.txt").write_text("said")
     for name in ("results/table.csv", "model.pt", ".begun", ".cache/big", "__pycache__/train.pyc"):

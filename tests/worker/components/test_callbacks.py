@@ -121,7 +121,7 @@ def averaged_by_hand(weights: list[dict[str, torch.Tensor]], decay: float) -> di
 
 
 class Weights(TrainerCallback):
-    """Of the model as it is trained: before the first step and after each."""
+    """Records the model's weights before the first step and after each."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, torch.Tensor]] = []

@@ -1,4 +1,4 @@
-"""Collators by name: those of the Trainer, handed the job's tokenizer; the causal one is our own."""
+"""Collators by name, those of the Trainer with the job's tokenizer, and our own for causal models."""
 
 from __future__ import annotations
 

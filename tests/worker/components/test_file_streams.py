@@ -1,4 +1,7 @@
-"""Streams of files: the rows that they have by number; after a resume the very next one, with nothing read twice."""
+"""Streams of files have the rows that the files have by number.
+
+A resume continues with the next row, and reads none twice.
+"""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ def test_a_column_of_a_csv_is_of_numbers_where_all_its_values_are(tmp_path: Path
 
 
 def test_several_csv_files_are_one_where_their_columns_are_the_same(tmp_path: Path) -> None:
-    one, two = written(tmp_path, "a.tsv", "x\ty\n1\t2\n"), written(tmp_path, "b.tsv", "x\ty\n3\t4\n")
+    first, second = written(tmp_path, "a.tsv", "x\ty\n1\t2\n"), written(tmp_path, "b.tsv", "x\ty\n3\t4\n")
     other = written(tmp_path, "c.tsv", "x\tz\n3\t4\n")
 
-    assert [row["y"] for row in all_of(files.csv(paths=one + two))] == [2, 4]
+    assert [row["y"] for row in all_of(files.csv(paths=first + second))] == [2, 4]
     with pytest.raises(DatasetError, match=r"c\.tsv has the columns x, z, and the file before it x, y"):
-        files.csv(paths=one + other)
+        files.csv(paths=first + other)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
 
 
 def test_a_text_is_a_row_a_line_or_a_row_a_file(tmp_path: Path) -> None:
-    one, two = written(tmp_path, "a.txt", "one\r\n\n  \ntwo"), written(tmp_path, "b.txt", "three\nfour\n")
+    first, second = written(tmp_path, "a.txt", "one\r\n\n  \ntwo"), written(tmp_path, "b.txt", "three\nfour\n")
 
-    assert [row["text"] for row in all_of(files.text(paths=one + two))] == ["one", "two", "three", "four"]
-    assert all_of(files.text(paths=two, by="file", column="said")) == [{"said": "three\nfour\n"}]
+    assert [row["text"] for row in all_of(files.text(paths=first + second))] == ["one", "two", "three", "four"]
+    assert all_of(files.text(paths=second, by="file", column="said")) == [{"said": "three\nfour\n"}]
 
 
 @pytest.mark.parametrize("text", ["", "\n  \n"])

@@ -142,10 +142,10 @@ def trained(folder: Path, batch: int, accumulate: int) -> Trainer:
 def test_accumulating_is_the_same_as_one_large_batch(tmp_path: Path) -> None:
     whole, cut = trained(tmp_path / "whole", 16, 1), trained(tmp_path / "cut", 4, 4)
 
-    losses = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (whole, cut)]
+    losses = [[log["loss"] for log in item.state.log_history if "loss" in log] for item in (whole, cut)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    for one, other in zip(whole.model.parameters(), cut.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for first, other in zip(whole.model.parameters(), cut.model.parameters(), strict=True):
+        torch.testing.assert_close(first, other, rtol=1e-5, atol=1e-6)
     assert digest(whole.model.state_dict()) != digest(toy.mlp().state_dict())
 
 

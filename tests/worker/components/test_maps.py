@@ -1,4 +1,4 @@
-"""What is done to rows: made when they are asked for, and wrong rows told with where they are."""
+"""Maps change rows when they are read, and wrong rows are reported with their place."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def test_a_name_alone_stays_the_trainers_so_that_it_knows_what_there_will_be() -
 
 def test_torchmetrics_classes_take_their_arguments() -> None:
     assert "F1Score" in torchmetrics_names()
-    found = values("torchmetrics/F1Score", task="multiclass", num_classes=3, average="weighted")
-    assert found["f1_score"] == pytest.approx(values("f1", average="weighted")["f1_weighted"])
+    result = values("torchmetrics/F1Score", task="multiclass", num_classes=3, average="weighted")
+    assert result["f1_score"] == pytest.approx(values("f1", average="weighted")["f1_weighted"])
 
 
 def test_an_unknown_one_is_answered_with_the_nearest() -> None:

@@ -1,4 +1,4 @@
-"""transformers' models from a folder or a config, and everything that is refused on the way."""
+"""Models of transformers come from a folder or a config, and everything else is refused."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_classes_have_one_count_and_each_a_name() -> None:
 def test_an_adapter_is_trained_and_the_model_left_as_it_is(bert: Path) -> None:
     model = hf_models.sequence_classification(None, path=str(bert), peft={"r": 2, "target_modules": ["query"]})
 
-    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name for name, item in model.named_parameters() if item.requires_grad}
     assert trained
     assert all("lora" in name or "classifier" in name for name in trained)
 
@@ -210,12 +210,12 @@ def test_an_adapter_that_cannot_be_is_told(bert: Path, peft: dict[str, Any], say
         hf_models.sequence_classification(None, path=str(bert), peft=peft)
 
 
-def test_an_adapter_that_is_merged_at_the_end_is_refused_where_the_model_is_in_pieces(bert: Path) -> None:
+def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(bert: Path) -> None:
     peft = {"r": 2, "target_modules": ["query"], "merge": True}
     model = hf_models.sequence_classification(None, path=str(bert), peft=peft)
     whole, cut = (
-        SimpleNamespace(model=model, _footplate=SimpleNamespace(strategy=SimpleNamespace(holds_whole=each)))
-        for each in (True, False)
+        SimpleNamespace(model=model, _footplate=SimpleNamespace(strategy=SimpleNamespace(holds_whole=value)))
+        for value in (True, False)
     )
 
     suit(whole, None, [])

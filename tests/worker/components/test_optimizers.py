@@ -79,8 +79,8 @@ def test_every_schedule_moves_as_the_one_that_it_names(name: str) -> None:
 
     for _ in range(8):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(other.param_groups[0]["lr"])
-        for one, schedule in ((optimizer, ours), (other, theirs)):
-            one.step()
+        for item, schedule in ((optimizer, ours), (other, theirs)):
+            item.step()
             schedule.step()
 
 
@@ -99,8 +99,8 @@ def test_every_schedule_there_is_has_a_component_or_a_reason() -> None:
     """Register a new one in pyproject.toml, or say in footplate/contract/learning_rules.py why no spec can name it."""
     torchs = {
         name
-        for name, each in vars(lr_scheduler).items()
-        if isinstance(each, type) and issubclass(each, lr_scheduler.LRScheduler) and not name.startswith("_")
+        for name, item in vars(lr_scheduler).items()
+        if isinstance(item, type) and issubclass(item, lr_scheduler.LRScheduler) and not name.startswith("_")
     }
     assert {*torchs, *SchedulerType} - MADE_OF_OTHERS == set(registered("schedules")) | set(NO_SCHEDULES)
 

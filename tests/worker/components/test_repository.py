@@ -1,4 +1,4 @@
-"""Datasets as hubs have them: splits by the card, else by the files' names; and what there is, where one is missing."""
+"""Datasets of hubs, with splits by the card or by the files' names, and with the list of splits if one is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ configs:
 
 
 def put(folder: Path, **rows: list[int]) -> str:
-    """`data__train=[1, 2]` is data/train.jsonl."""
+    """Writes `data__train=[1, 2]` to data/train.jsonl."""
     for name, numbers in rows.items():
         path = folder / (name.replace("__", "/").replace("_of_", "-of-") + ".jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)

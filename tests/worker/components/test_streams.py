@@ -30,7 +30,7 @@ class Numbered(list[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """Says where it is. Each loading process reads its own share; every row it reads is written down."""
+    """A stream that has a place. Each loading process reads its own share, and every row that is read is recorded."""
 
     def __init__(self, log: Path | None = None) -> None:
         self.log, self.at, self.start = log, 0, 0
@@ -106,7 +106,7 @@ def test_of_several_processes_each_takes_its_share_and_finds_it_again(tokenizer:
     whole = [[*share] for share in shares()]
     begun = shares()
     reading = [iter(share) for share in begun]
-    taken = [[next(each) for _ in range(6)] for each in reading]
+    taken = [[next(item) for _ in range(6)] for item in reading]
     after = shares()
     for share, before in zip(after, begun, strict=True):
         share.load_state_dict(before.state_dict())
@@ -144,7 +144,7 @@ def test_what_tells_no_place_and_no_length_does_not_say_that_it_does(tokenizer: 
 
 
 def blocks(features: Any) -> dict[str, Any]:
-    ids = torch.tensor([each["input_ids"] for each in features])
+    ids = torch.tensor([feature["input_ids"] for feature in features])
     return {"input_ids": ids, "labels": ids}
 
 
