@@ -195,16 +195,17 @@ def a_journal_takes_any_word_for_all_of_it() -> Off:
     return [patch.object(Sender, "acknowledge", gullible)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_without_it_the_simulation_goes_red(name: str, ground: Ground) -> None:
     turn_off, says = MUTATIONS[name]
     patches = turn_off()
-    for item in patches:
-        item.start()
+    for mutation in patches:
+        mutation.start()
     try:
         errors = (run(seed, ground).error for seed in range(WITHIN))
         error = next((error for error in errors if error is not None and says in str(error)), None)
     finally:
-        for item in patches:
-            item.stop()
+        for mutation in patches:
+            mutation.stop()
     assert error is not None, f"{WITHIN} seeds see nothing of it"
