@@ -133,9 +133,50 @@ def _check(entries: Iterable[tuple[str, str, str, Any]], catalogue: Catalogue) -
         described = catalogue.get(group, name)
         if described is None:
             unknown = UnknownComponent(GROUPS[group], name, catalogue.known(group))
-            yield Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)
+            hint = unknown.hint or (pretrained(name) if group == "models" else None)
+            yield Problem(f"{pointer}/use", unknown.code, unknown.message, hint)
         elif described.needs:
             detail = f"{name!r} needs what no node has: {described.needs}"
             yield Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")
         else:
-            yield from violations(described.args, arguments, f"{pointer}/args")
+            missing = [argument for argument in described.args.get("required", ()) if argument not in arguments]
+            if missing:
+                yield _missing(pointer, described, missing, arguments)
+            optional = {**described.args, "required": []}
+            yield from violations(optional, arguments, f"{pointer}/args")
+
+
+def _missing(pointer: str, described: Described, missing: list[str], arguments: Json) -> Problem:
+    """Returns one problem for all arguments that a component needs and that the spec does not give."""
+    properties = described.args.get("properties", {})
+    meanings = [f"{name!r} ({text})" if (text := _meaning(properties, name)) else repr(name) for name in missing]
+    example = {"use": described.name, "args": {**arguments, **{name: _example(properties, name) for name in missing}}}
+    noun = "argument" if len(missing) == 1 else "arguments"
+    detail = f"{described.name} needs the {noun} {', '.join(meanings)}"
+    return Problem(f"{pointer}/args/{missing[0]}", "missing", detail, f"for example {json.dumps(example)[:400]}")
+
+
+def _meaning(properties: Json, name: str) -> str:
+    return " ".join(str(properties.get(name, {}).get("description", "")).split()).rstrip(".")
+
+
+_EXAMPLES: Json = {
+    "column": "text", "columns": {"old": "new"}, "path": "models://gpt2", "paths": ["data://train.jsonl"],
+    "block_size": 512,
+}  # fmt: skip
+_EXAMPLES_OF_TYPES: Json = {"integer": 1, "number": 0.1, "boolean": True, "array": ["name"], "object": {}}
+
+
+def _example(properties: Json, name: str) -> Any:
+    kind = properties.get(name, {}).get("type")
+    example = _EXAMPLES.get(name)
+    if example is None or (kind == "array") != isinstance(example, list):
+        return _EXAMPLES_OF_TYPES.get(kind, "text")
+    return example
+
+
+def pretrained(name: str) -> str:
+    """Returns the hint for a spec that names a pretrained model where a component belongs."""
+    path = name if "://" in name else f"hub://{name}"
+    example = {"use": "hf/causal-lm", "args": {"path": path[:120]}}
+    return f"a pretrained model is the path of a component: {json.dumps(example)}, or hf/sequence-classification"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,9 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     """Yields a problem for each broken rule. `training` is None if its own check has refused it."""
     has_code = bool(document.get("code"))
     for named in components(document):
-        if ":" in named.component["use"] and not has_code:
+        if "://" in named.component["use"]:
+            yield _path_for_a_component(named)
+        elif ":" in named.component["use"] and not has_code:
             yield _needs_bundle(named)
         for said in texts(named):
             yield from _naming(said, named.group)
@@ -107,6 +110,18 @@ def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
         yield Problem("/resume_from/mode", "disagreement", detail, "leave mode out, and load the weights in the loop")
     for said in texts_in(path, ("resume_from", "path")):
         yield from _naming(said, "resume_from")
+
+
+def _path_for_a_component(named: Named) -> Problem:
+    """Returns the problem of a path such as `hub://bert-base-uncased` that stands where a component belongs."""
+    path = named.component["use"][:120]
+    uses = {"models": "hf/sequence-classification", "processors": "hf/tokenizer", "data": "files/jsonl"}
+    args = {"paths": [path]} if named.group == "data" else {"path": path}
+    example = json.dumps({"use": uses.get(named.group, "NAME"), "args": args})
+    detail = f"{path!r} is a path, and the name of a component is needed"
+    return Problem(
+        named.pointer + "/use", "not_well_formed", detail, f"a path is an argument of a component: {example}"
+    )
 
 
 def _needs_bundle(named: Named) -> Problem:

@@ -54,6 +54,8 @@ BROUGHT = ".brought"
 BEGUN = ".begun"
 """In a script's: it has all that the attempt before it left. One that was ended before has a part, or nothing."""
 
+MOST_NAMES = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Latest:
@@ -243,6 +245,20 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
+    except FileNotFoundError as error:
+        folder = order.files.folder
+        raise OwnCodeError(own_code.where(error), hint=not_found(folder), trace=own_code.trace_of(error)) from error
+
+
+def not_found(folder: Path) -> str:
+    """Returns the hint for a script that misses a file: where the script runs, and which files that folder has."""
+    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith("."))
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    listed = ", ".join(names[:MOST_NAMES]) + more
+    return (
+        f"the script runs in a folder that has a copy of its bundle: {listed or 'no files'}. "
+        "Put the file into the folder that --code names, or name an absolute path on the node"
+    )
 
 
 def _continue_in_a_copy(order: Order) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from footplate.trainer import losses
+from footplate.trainer import batch_errors, losses
 from footplate.trainer.facade import Facade
 from footplate.trainer.loss_scaling import divides_by_items, share_of_window
 from footplate.trainer.named import backward_of
@@ -67,15 +67,23 @@ def loss_of(
         if not computes and _must_find_out_scaling(trainer):
             own.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
         inputs = {**inputs, "num_items_in_batch": num_items}
-    outputs = model(**inputs)
+    try:
+        outputs = model(**inputs)
+    except TypeError as error:
+        if (explained := batch_errors.does_not_fit(trainer, model, inputs, error)) is error:
+            raise
+        raise explained from error
     if compute is not None:
         return compute(outputs, labels, num_items_in_batch=num_items), outputs, True
     if smoother is not None and labels is not None:
         loss = smoother(outputs, labels, shift_labels=signature.shifts_labels, num_items_in_batch=num_items)
         return loss, outputs, num_items is not None
-    loss, scaled = losses.loss_and_how(
-        outputs, labels, num_items, shifts=signature.shifts_labels, family=signature.family, inputs=batch
-    )
+    try:
+        loss, scaled = losses.loss_and_how(
+            outputs, labels, num_items, shifts=signature.shifts_labels, family=signature.family, inputs=batch
+        )
+    except losses.NoLabels as error:
+        raise batch_errors.no_labels(trainer, error) from error
     if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
         share = share_of_window(loss, batch, num_items, shifts=signature.counts_shifted)
         return (loss, outputs, False) if share is None else (share, outputs, True)

@@ -59,14 +59,23 @@ def tell(
     events.append(conn, job.id, Kind.STATE, jobs.asked_by(by, data), now)
 
 
+_STATES = {JobState.SUCCEEDED: "has succeeded", JobState.FAILED: "has failed", JobState.CANCELLED: "was cancelled"}
+_REFUSED = {
+    Action.CANCEL: "it cannot be cancelled", Action.PAUSE: "it cannot be paused",
+    Action.RESUME: "it cannot be resumed", Action.DO: "it takes no orders", Action.FORK: "it cannot be forked",
+    Action.DELETE: "it cannot be deleted",
+}  # fmt: skip
+
+
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
     allowed = actions(job.state, job.desired)
     words = ", ".join(allowed) or "nothing, until it has stopped"
-    doing = f"{job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
-    state = doing if job.state in ACTIVE and job.desired is not Desired.RUN else job.state
+    doing = f"is {job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
+    is_stopping = job.state in ACTIVE and job.desired is not Desired.RUN
+    state = doing if is_stopping else _STATES.get(job.state, f"is {job.state}")
     raise Conflict(
-        f"job {job.id} is {state} and cannot serve {verb}; allowed now: {words}",
-        hint=hint,
+        f"job {job.id} {state}, so {_REFUSED[verb]}; allowed now: {words}",
+        hint=hint or ("fork it to train further, or delete it" if job.state is JobState.SUCCEEDED else None),
         state=job.state,
         allowed=allowed,
     )

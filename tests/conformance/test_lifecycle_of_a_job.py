@@ -651,7 +651,7 @@ def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(st
 
     row = stage.job(job)
     assert (row.state, row.reason) == (JobState.FAILED, Reason.TIME_LIMIT)
-    with pytest.raises(Conflict, match="cannot serve resume"):
+    with pytest.raises(Conflict, match="cannot be resumed"):
         stage.resume(job)
     assert stage.resume(job, ResumeChanges(time_limit="1h")).state is JobState.QUEUED
 

@@ -138,3 +138,46 @@ def test_every_group_says_what_one_of_it_is_called():
         "models", "data", "maps", "processors", "collators", "losses", "metrics", "callbacks", "optimizers",
         "schedules",
     }  # fmt: skip
+
+
+def problem_of(body):
+    (problem,) = check(JobSpec.parse(body), CATALOGUE, body)
+    return problem
+
+
+def test_a_missing_argument_is_named_with_an_example_of_the_component():
+    problem = problem_of({"model": "toy/mlp", "data": "toy/regression"})
+
+    assert (problem.pointer, problem.code) == ("/model", "missing")
+    assert problem.detail == "toy/mlp needs the argument 'hidden'"
+    assert problem.hint == 'for example {"use": "toy/mlp", "args": {"hidden": 1}}'
+
+
+def test_the_map_tokenize_without_its_column_says_so():
+    schema = {"type": "object", "required": ["column"]}
+    schema["properties"] = {"column": {"type": "string", "description": "Column with the text"}}
+    catalogue = Catalogue.of([Described(name="tokenize", group="maps", args=schema)])
+    body = {"model": "my:Net", "data": {"train": "my:Rows", "map": ["tokenize"]}, "code": {"bundle": "0" * 64}}
+
+    (problem,) = check(JobSpec.parse(body), catalogue, body)
+
+    assert problem.pointer == "/data/map/0"
+    assert "'column' (Column with the text)" in problem.detail
+    assert '{"use": "tokenize", "args": {"column": "text"}}' in problem.hint
+
+
+@pytest.mark.parametrize("name", ["hub://bert-base-uncased", "models://bert"])
+def test_a_path_in_the_place_of_a_model_is_shown_as_an_argument(name):
+    with pytest.raises(InvalidSpec) as caught:
+        JobSpec.parse({"model": name, "data": "toy/regression"})
+
+    (problem,) = caught.value.problems
+    assert problem.pointer == "/model"
+    assert f'"args": {{"path": "{name}"}}' in problem.hint
+
+
+def test_the_bare_name_of_a_pretrained_model_is_shown_as_a_path():
+    problem = problem_of({"model": "bert-base-uncased", "data": "toy/regression"})
+
+    assert problem.code == "unknown_component"
+    assert '"path": "hub://bert-base-uncased"' in problem.hint

@@ -97,6 +97,18 @@ def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downlo
     assert outputs["metrics.json"] == b"mine"
 
 
+def test_a_script_that_misses_a_file_is_told_where_it_runs_and_what_is_there(examples: Examples) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("train.py", "open('rows.csv')")
+    failed = examples.ended(
+        examples.system.submit({"loop": {"script": "train.py"}, "code": {"bundle": examples.upload(packed.getvalue())}})
+    )
+
+    assert "train.py, line 1: FileNotFoundError" in failed["error"]["message"]
+    assert "a copy of its bundle: train.py. Put the file" in failed["error"]["hint"]
+
+
 @pytest.mark.matrix
 def test_a_loop_in_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed(
     examples: Examples,

@@ -253,3 +253,33 @@ def test_tokens_that_the_model_has_no_place_for_are_named(tmp_path: Path, ids: l
 
     with pytest.raises(DatasetError, match=told):
         a_trainer(tmp_path, transformers.BertForSequenceClassification(config), data=rows).train()
+
+
+def test_data_that_the_model_does_not_take_is_compared_with_what_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"forward takes x, labels .*; the batch has labels, .* rows with .*input_ids"):
+        a_trainer(tmp_path, data=toy.text(n=16)).train()
+
+
+def test_a_type_error_inside_of_forward_stays_as_it_is(tmp_path: Path) -> None:
+    class Adds(nn.Linear):
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            return x + "1"  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        a_trainer(tmp_path, model=Adds(8, 1)).train()
+
+
+class NeedsLabels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.linear(x)}
+
+
+def test_labels_in_another_column_are_named_with_the_map_that_renames_them(tmp_path: Path) -> None:
+    rows = [{"x": torch.zeros(8), "verdict": 1.0} for _ in range(16)]
+
+    with pytest.raises(ValueError, match=r"The rows have x, verdict\. .*\"use\": \"rename\""):
+        a_trainer(tmp_path, model=NeedsLabels(), data=rows).train()

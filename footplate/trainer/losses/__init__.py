@@ -25,6 +25,7 @@ from footplate.trainer.losses.labels import IGNORE, BadLabel, classes_of, explai
 from footplate.trainer.losses.loss import (
     DICT,
     Loss,
+    NoLabels,
     classification,
     cross_entropy_sum,
     forward_takes,
@@ -57,6 +58,7 @@ __all__ = [
     "ForTokenClassification",
     "LabelSmoother",
     "Loss",
+    "NoLabels",
     "classes_of",
     "classification",
     "cross_entropy_sum",

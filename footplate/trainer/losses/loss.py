@@ -17,6 +17,10 @@ from torch.nn import functional
 from footplate.trainer.losses.labels import IGNORE, BadLabel
 
 
+class NoLabels(ValueError):
+    """Neither the model nor the labels of the batch give a loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     total: Tensor
@@ -145,7 +149,7 @@ def loss_and_how(
         family_loss = family.loss(outputs, inputs)
         return _shared(family_loss, num_items) if family.sums else (family_loss.total, False)
     if labels is None:
-        raise ValueError(
+        raise NoLabels(
             "the model returned no loss, and the batch has no labels to compute it from: "
             "name them labels, label or label_ids"
         )

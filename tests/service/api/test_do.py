@@ -78,7 +78,7 @@ async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
 @pytest.mark.parametrize(("state", "hint"), [
     (JobState.STARTING, "it begins in a moment: ask again once it runs"),
     (JobState.PAUSED, "resume it first; resume itself takes max_steps"),
-    (JobState.SUCCEEDED, None),
+    (JobState.SUCCEEDED, "fork it to train further, or delete it"),
 ])  # fmt: skip
 async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobState, hint: str | None) -> None:
     job = await api.submit()
@@ -88,7 +88,17 @@ async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobSt
 
     assert (refused.status_code, refused.json()["state"], refused.json().get("hint")) == (409, state, hint)
     assert "do" not in refused.json()["allowed"]
-    assert f"is {state} and cannot serve do" in refused.json()["detail"]
+    assert "so it takes no orders" in refused.json()["detail"]
+
+
+async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_what_works(api: Api) -> None:
+    job = await api.submit()
+    await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.SUCCEEDED))
+
+    refused = (await api.client.post(f"/jobs/{job}/pause")).json()
+
+    assert refused["detail"] == f"job {job} has succeeded, so it cannot be paused; allowed now: fork, delete"
+    assert refused["hint"] == "fork it to train further, or delete it"
 
 
 @pytest.mark.parametrize(("body", "pointer", "said", "hint"), [
