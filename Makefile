@@ -12,10 +12,10 @@ help: ## say what there is
 up: $(VENV)/.ready ## start everything on this machine: Redis, service, one node, dashboard and API on localhost
 	@exec $(VENV)/bin/footplate up $(ARGS)
 
-# One more at once than there are CPUs: most of a test is waiting for processes that it started. What fails is tried once
-# more, and named at the end when that went well: docs/decisions/0013-a-second-try.md. `make test ARGS="--reruns 0"` is strict.
+# Two more at once than there are CPUs, because most of a test is waiting for processes that it started. A test that fails
+# is tried once more, and named at the end: docs/decisions/0013-a-second-try.md. `make test ARGS="--reruns 0"` is strict.
 test: $(VENV)/.dev ## every test, against real Redis, PostgreSQL and processes
-	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --reruns 1 $(ARGS)
+	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist worksteal --reruns 1 $(ARGS)
 
 faults: $(VENV)/.dev ## every fault on both databases and without its protection, and the long stories; ARGS="--eighth 3" runs a part
 	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --matrix $(ARGS)
@@ -71,6 +71,7 @@ $(VENV)/.ready: $(VENV)/bin/python constraints.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.ready
 	$(call install,what tests,-e '.[embedded]' --group dev)
+	$(call install,the libraries of tests/drop_in,--no-deps --target $(VENV)/libraries --group libraries)
 
 $(VENV)/.docs: $(VENV)/bin/python constraints.txt pyproject.toml
 	$(call install,what builds the docs,--group docs)

@@ -13,6 +13,8 @@ from footplate.contract.import_speed import without_collecting
 if TYPE_CHECKING:
     from footplate.contract.errors import CheckpointCorrupt as CheckpointCorrupt
     from footplate.contract.errors import FootplateError as FootplateError
+    from footplate.drop_in import install as install
+    from footplate.drop_in import uninstall as uninstall
     from footplate.errors import JobCancelled as JobCancelled
     from footplate.errors import JobFailed as JobFailed
     from footplate.runtime.notes import note as note
@@ -112,6 +114,10 @@ _HOMES = {
     "footplate.contract.errors": (
         "CheckpointCorrupt",
         "FootplateError",
+    ),
+    "footplate.drop_in": (
+        "install",
+        "uninstall",
     ),
     "footplate.errors": (
         "JobCancelled",

@@ -1,4 +1,4 @@
-"""The change of rows that the map `answers` makes: positions of an answer's tokens."""
+"""Changes rows for the map `answers`: finds the first and last token of each answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from footplate.components.rows import BadRow, Row, column, kind, texts, without
 
 NOWHERE = (0, 0)
-"""The first token: what a model points at where there is no answer, or where it was cut off."""
+"""The index of the first token, which marks a missing answer or one that was cut off."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Answers:
         return made
 
     def _span(self, tokens: Any, at: int, answer: Any, context: str) -> tuple[int, int]:
-        """The first answer counts: others are other people's, for judging."""
+        """Returns the first answer. Further answers are alternatives for evaluation."""
         said, starts = self._parts(answer, at)
         if not said:
             return NOWHERE

@@ -24,7 +24,7 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 class LogLearningRate(TrainerCallback):
-    """The rates that the step at hand was made with: a schedule has moved them on by the time they are logged."""
+    """Logs the rates of the current step. They are stored before the schedule moves them."""
 
     def __init__(self) -> None:
         self.rates: list[Any] = []
@@ -37,11 +37,11 @@ class LogLearningRate(TrainerCallback):
 
 
 class GradientNorms(TrainerCallback):
-    """Computed in the steps that are logged, read when they are: nobody waits for the device in between."""
+    """Computes norms only in steps that are logged, and reads them in the log, so that no step waits for the device."""
 
     def __init__(self, depth: int | None) -> None:
         if depth is not None and depth < 1:
-            raise ValueError(f"depth counts the parts of a layer's name, from 1. It is {depth}")
+            raise ValueError(f"depth is a number of parts of a layer's name, 1 or more. It is {depth}")
         self.depth = depth
         self.layers: dict[str, list[nn.Parameter]] = {}
         self.norms: dict[str, Tensor] = {}
@@ -72,7 +72,7 @@ class GradientNorms(TrainerCallback):
 
 
 def _is_logged(args: Any, state: TrainerState) -> bool:
-    """The step at hand, as the arguments say. A log that a callback asks for comes without norms."""
+    """Returns True if the arguments log the current step. A log that a callback requests has no norms."""
     step = state.global_step + 1
     if args.logging_strategy == "steps":
         return step % state.logging_steps == 0 or (step == 1 and args.logging_first_step)
@@ -82,7 +82,7 @@ def _is_logged(args: Any, state: TrainerState) -> bool:
 class StopOnNan(TrainerCallback, ExportableState):
     def __init__(self, steps: int = 1) -> None:
         if steps < 1:
-            raise ValueError(f"steps that are too many are 1 or more. It is {steps}")
+            raise ValueError(f"stop_on_nan: steps must be 1 or more. It is {steps}")
         self.steps, self.seen = steps, 0
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -98,11 +98,13 @@ class StopOnNan(TrainerCallback, ExportableState):
 
 
 class Ema(TrainerCallback, ExportableState, HoldsTensors):
-    """Averages beside the weights, which go on as they would without."""
+    """Keeps averages of the weights. Training itself is not changed."""
 
     def __init__(self, decay: float = 0.999, every: int = 1, warmup: bool = True) -> None:
         if not 0 < decay < 1:
-            raise ValueError(f"ema: decay is how much of the average stays, between 0 and 1. It is {decay}")
+            raise ValueError(
+                f"ema: decay is the share of the average that each update keeps, between 0 and 1. It is {decay}"
+            )
         if every < 1:
             raise ValueError(f"ema: `every` must be at least 1, and is {every}")
         self.decay, self.every, self.warmup = decay, every, warmup
@@ -116,11 +118,11 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
             raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
         weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
         if any(hasattr(weight, mark) for weight in weights.values() for mark in _IN_PIECES):
-            raise ValueError("ema averages whole weights, and these are in pieces: use ddp, or one process")
+            raise ValueError("ema averages whole weights, but this strategy shards them: use ddp, or one process")
         if state.global_step == 0 or not self.average:
             self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
         if self.average.keys() != weights.keys():
-            raise ValueError("ema: the checkpoint's averages are of another model's weights")
+            raise ValueError("ema: the checkpoint's averages belong to another model")
         self.average = {name: self.average[name].to(value.device) for name, value in weights.items()}
         self._weights, self._model = list(weights.values()), kwargs["model"]
 
@@ -165,6 +167,6 @@ _IN_PIECES = ("device_mesh", "_fsdp_flattened", "ds_id")
 
 
 def _wide(weight: Tensor) -> Tensor:
-    """Half precision would lose what an average gains."""
+    """Returns the type for averages: single precision, because half precision would round small changes away."""
     weight = weight.detach()
     return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight

@@ -1,4 +1,4 @@
-"""Callbacks that a spec may name under `callbacks`. What they count goes into every checkpoint and comes back."""
+"""Callbacks that a spec may name under `callbacks`. Their counters are saved in every checkpoint and restored."""
 
 from __future__ import annotations
 

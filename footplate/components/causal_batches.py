@@ -1,4 +1,4 @@
-"""The batches that the collator `causal-lm` makes."""
+"""Makes the batches of the collator `causal-lm`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = ("labels", "label")
 
 @dataclass
 class CausalBatches:
-    """Turns lists of tokens into tensors. The attention mask says what is padding, not the pad token.
+    """Turns lists of tokens into tensors. Padding is found by the attention mask, not by the pad token.
 
     The pad token is often also the token that ends a text. A model would otherwise never learn to end a text.
     """

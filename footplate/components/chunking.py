@@ -29,10 +29,10 @@ class Chunks:
             self.blocks = total // block_size
             if self.blocks == 0:
                 raise DatasetError(
-                    f"chunk: all rows together have {total} tokens, and one block needs {block_size}",
+                    f"chunk: all rows together have {total} tokens, but one block needs {block_size}",
                     hint="a smaller block_size, or more text",
                 )
-            # The map stays when the file is closed, and nobody has to tidy it up.
+            # The memory map outlives the closed file, which the system removes by itself.
             self.tokens = numpy.memmap(file, dtype=numpy.int32, mode="r", shape=(self.blocks, block_size))
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ def tokens_of(row: Row, end: int | None, where: Callable[[], str]) -> list[int]:
     """Returns the row's tokens, followed by the end token unless they end with it."""
     if "input_ids" not in row:
         raise DatasetError(
-            f"{where()}: chunk cuts tokens, and this row has none, only: {', '.join(row)}",
+            f"{where()}: chunk cuts tokens, but this row has none, only: {', '.join(row)}",
             hint='put {"use": "tokenize", "args": {"column": …, "truncation": false}} before it',
         )
     tokens = list(row["input_ids"])

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from footplate.components.hf_processors import require_pad_token, require_tokenizer
 
-Multiple = Annotated[int | None, "Lengths are rounded up to a multiple of it: 8 suits tensor cores"]
+Multiple = Annotated[int | None, "Round lengths up to a multiple of this number, such as 8 for tensor cores"]
 Longest = Annotated[int | None, "Pad every batch to this length; null pads to the longest of the batch"]
-Seed = Annotated[int | None, "The seed of the choice of hidden tokens; null uses training.seed"]
+Seed = Annotated[int | None, "The seed for masking; null uses training.seed"]
 
 
 def padding(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
@@ -38,14 +38,14 @@ def masked_lm(
     processor: Any,
     /,
     *,
-    mlm_probability: Annotated[float, "Share of tokens that are hidden"] = 0.15,
-    mask_replace_prob: Annotated[float, "Of the hidden, the share that become the mask token"] = 0.8,
-    random_replace_prob: Annotated[float, "Of the hidden, the share that become any token"] = 0.1,
-    whole_words: Annotated[bool, "Hide all tokens of a word together"] = False,
+    mlm_probability: Annotated[float, "Share of tokens that are masked"] = 0.15,
+    mask_replace_prob: Annotated[float, "Share of the masked tokens that become the mask token"] = 0.8,
+    random_replace_prob: Annotated[float, "Share of the masked tokens that become a random token"] = 0.1,
+    whole_words: Annotated[bool, "Mask all tokens of a word together"] = False,
     pad_to_multiple_of: Multiple = None,
     seed: Seed = None,
 ) -> Any:
-    """Hides tokens for a masked language model. The labels are the hidden tokens."""
+    """Masks tokens for a masked language model. The labels are the masked tokens."""
     from footplate.trainer.collators import DataCollatorForLanguageModeling
 
     require_pad_token(processor, "masked-lm")
@@ -80,11 +80,11 @@ def t5_spans(
     processor: Any,
     /,
     *,
-    noise_density: Annotated[float, "Share of tokens that are hidden"] = 0.15,
-    mean_noise_span_length: Annotated[float, "How many tokens are hidden in one place, on average"] = 3.0,
+    noise_density: Annotated[float, "Share of tokens that are masked"] = 0.15,
+    mean_noise_span_length: Annotated[float, "The mean number of tokens in a masked span"] = 3.0,
     seed: Seed = None,
 ) -> Any:
-    """Hides spans of a text behind sentinels, as T5 does. The labels are the hidden spans."""
+    """Replaces spans of a text by sentinel tokens, as T5 does. The labels are the replaced spans."""
     from footplate.trainer.collators import DataCollatorForT5MLM
 
     require_pad_token(processor, "t5-spans")

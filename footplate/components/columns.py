@@ -1,4 +1,4 @@
-"""Changes of rows that the maps `rename`, `keep`, `drop` and `labels` make."""
+"""Changes rows for the maps `rename`, `keep`, `drop` and `labels`."""
 
 from __future__ import annotations
 

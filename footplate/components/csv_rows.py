@@ -1,4 +1,4 @@
-"""Rows of CSV files: where each record begins is noted, and what kind of values each column has."""
+"""Rows of CSV files. One pass finds the start of each record and the type of each column."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from footplate.contract.errors import DatasetError
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})$")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
 WHOLE, NUMBER, TEXT = 0, 1, 2
-"""Kinds of columns; each is the largest of its values' kinds. `007` is a text: as a number it would lose something."""
+"""Types of columns. A column has the most general type of its values. `007` is text, because of its zeros."""
 
 
 class CsvRows(Lines):
-    """A record may go over several lines, where quotes hold it together."""
+    """CSV rows. A quoted record may span several lines."""
 
     def __init__(self, paths: Sequence[Path], delimiter: str | None, columns: list[str] | None) -> None:
         if delimiter is not None and len(delimiter) != 1:
-            raise DatasetError(f"delimiter is {delimiter!r}, and one character is needed", hint='a tab is "\\t"')
+            raise DatasetError(f"delimiter is {delimiter!r}, but one character is needed", hint='a tab is "\\t"')
         self.delimiter, self.columns, self._given = delimiter, columns, columns is not None
         self.kinds: list[int] = []
         super().__init__(paths)
@@ -70,8 +70,8 @@ class CsvRows(Lines):
         names = self.columns or []
         if len(record) != len(names):
             raise DatasetError(
-                f"{path}, line {line}: {len(record)} values, and there are {len(names)} columns: {', '.join(names)}",
-                hint="values that hold the delimiter stand in quotes; another delimiter may be meant",
+                f"{path}, line {line}: {len(record)} values, but there are {len(names)} columns: {', '.join(names)}",
+                hint="put quotes around values that hold the delimiter, or set another delimiter",
             )
 
     def _learn(self, record: list[str]) -> None:
@@ -98,7 +98,7 @@ def _value(text: str, kind: int) -> Any:
 
 
 class _Counted:
-    """Lines of a file as text, and where the next one begins."""
+    """Iterates over a file's lines as text, and tracks where the next one begins."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.place, self.number = file, 0, 0

@@ -1,4 +1,4 @@
-"""Libraries that only some components need: each comes with an extra. Where it is missing, who asks is told of that."""
+"""Marks components that need a library of an extra, so that a missing one is named before it is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def needs(library: str, *, extra: str) -> Callable[[F], F]:
 
 
 def missing(component: Any) -> str:
-    """`transformers (pip install 'footplate[hf]')`, or nothing where this environment has what it needs."""
+    """Returns the missing library of a component, such as `transformers (pip install 'footplate[hf]')`, or nothing."""
     library, extra = getattr(component, "needs", ("", ""))
     if not library or find_spec(library) is not None:
         return ""

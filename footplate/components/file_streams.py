@@ -31,7 +31,7 @@ class Reader(Protocol):
 
 
 class LineReader:
-    """Each line that is not empty."""
+    """Yields each line that is not empty."""
 
     def __init__(self, row: Callable[[bytes], Row]) -> None:
         self.row = row
@@ -52,7 +52,7 @@ class LineReader:
 
 
 class ParquetReader:
-    """Row after row of each group. Nothing is copied; a resume decodes no more than the group that it is in."""
+    """Yields the rows of each row group without a copy. A resume decodes only the group at its position."""
 
     def __init__(self, paths: Sequence[Path], columns: list[str] | None) -> None:
         self.columns = list(schema_of(paths, [opened(path) for path in paths], columns).names)
@@ -66,7 +66,7 @@ class ParquetReader:
             begins += rows
 
     def _of_group(self, path: Path, file: Any, group: int, begins: int, place: int) -> Iterator[Found]:
-        # Without threads: loading processes are forked, and threads are not.
+        # Without threads, because loading processes are forked and threads do not survive a fork.
         for batch in rows_of(path, file, self.columns, row_groups=[group], use_threads=False):
             for at in range(max(0, place - begins), batch.num_rows):
                 yield begins + at, begins + at + 1, partial(_of_batch, batch, at)
@@ -82,7 +82,7 @@ def _of_batch(batch: Any, at: int) -> Row:
 
 
 class NumberedReader:
-    """Rows that have numbers, one after the other: of what is looked through before in any case."""
+    """Yields numbered rows one by one, for files that are read once before training anyway."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -100,7 +100,7 @@ class FileStream(IterableDataset[Row]):
 
     def __init__(self, paths: Sequence[Path], reader: Reader, offset: int = 0, limit: int | None = None) -> None:
         if not paths:
-            raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
+            raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
         self.paths, self.reader = list(paths), reader
         self.first, self.end = offset, None if limit is None else offset + limit
         self._file = self._begins = self._place = self._row = 0

@@ -15,11 +15,11 @@ from footplate.components.extras import needs
 from footplate.contract.errors import DatasetError
 
 Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]
-Offset = Annotated[int, "How many rows are passed over at the beginning", Field(ge=0)]
+Offset = Annotated[int, "The number of rows to skip at the beginning", Field(ge=0)]
 Streaming = Annotated[
-    bool, "Rows as they come, in the files' order, without looking through them before; needs max_steps"
+    bool, "Read rows one by one in the files' order, without reading the files first; needs max_steps"
 ]
-Limit = Annotated[Annotated[int, Field(ge=1)] | None, "How many rows at most; null is all of them"]
+Limit = Annotated[Annotated[int, Field(ge=1)] | None, "The largest number of rows; null reads all"]
 
 
 def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: Streaming = False) -> Any:
@@ -38,14 +38,14 @@ def csv(
     *,
     paths: Paths,
     delimiter: Annotated[str | None, "One character; null is a comma, or a tab in .tsv files"] = None,
-    columns: Annotated[list[str] | None, "Names of the columns, where the first line does not tell them"] = None,
+    columns: Annotated[list[str] | None, "Names of the columns, if the first line does not hold them"] = None,
     offset: Offset = 0,
     limit: Limit = None,
     streaming: Annotated[
-        bool, "Rows as they come, in the files' order, which are looked through before all the same; needs max_steps"
+        bool, "Read rows one by one in the files' order, after one pass that finds the column types; needs max_steps"
     ] = False,
 ) -> Any:
-    """Rows of CSV and TSV files. A column all of whose values are numbers is one of numbers."""
+    """Rows of CSV and TSV files. A column that holds only numbers has numbers as values."""
     from footplate.components.csv_rows import CsvRows
     from footplate.components.lines import part
 
@@ -56,8 +56,8 @@ def csv(
 def text(
     *,
     paths: Paths,
-    by: Annotated[Literal["line", "file"], "What a row is: a line that is not empty, or a whole file"] = "line",
-    column: Annotated[str, "What the text is called"] = "text",
+    by: Annotated[Literal["line", "file"], "The unit of a row: a line that is not empty, or a whole file"] = "line",
+    column: Annotated[str, "The name of the column with the text"] = "text",
     offset: Offset = 0,
     limit: Limit = None,
     streaming: Streaming = False,
@@ -80,12 +80,12 @@ def text(
 def parquet(
     *,
     paths: Paths,
-    columns: Annotated[list[str] | None, "Which columns to read; null is all of them"] = None,
+    columns: Annotated[list[str] | None, "The columns to read; null reads all"] = None,
     offset: Offset = 0,
     limit: Limit = None,
     streaming: Streaming = False,
 ) -> Any:
-    """Rows of Parquet files, read once into a mapped file of Arrow's, or as they come."""
+    """Rows of Parquet files, converted once to a memory-mapped Arrow file, or read one by one."""
     from footplate.components.lines import part
     from footplate.components.tables import parquet_rows
 
@@ -101,13 +101,13 @@ def parquet(
 def dataset(
     *,
     path: Annotated[str, "Folder that datasets' save_to_disk wrote, or a dataset's repository: hub://owner/name"],
-    config: Annotated[str | None, "Which of a repository's configurations; null is its default one"] = None,
-    split: Annotated[str | None, "Which of several, such as train; null where there is one"] = None,
+    config: Annotated[str | None, "The configuration of a repository; null uses its default"] = None,
+    split: Annotated[str | None, "The split, such as train; null if there is only one"] = None,
     offset: Offset = 0,
     limit: Limit = None,
     streaming: Streaming = False,
 ) -> Any:
-    """Rows of a dataset of Hugging Face's: numbers, texts and lists of them."""
+    """Rows of a Hugging Face dataset, with numbers, texts and lists of them."""
     from footplate.components.lines import part
     from footplate.components.repository import files_of
     from footplate.components.tables import is_saved, saved_rows

@@ -35,10 +35,10 @@ class Wanted:
 
 
 def load(head: str, wanted: Wanted, processor: Any, peft: dict[str, Any] | None) -> Any:
-    """A model of this kind of head, with its weights or with new ones."""
+    """Returns a model with this kind of head, with stored or new weights."""
     import transformers
 
-    # Its bars are for terminals; a job's lines are kept.
+    # Progress bars are for terminals, but a job's output is stored line by line.
     transformers.utils.logging.disable_progress_bar()
     config = _config(wanted, processor)
     auto = getattr(transformers, f"AutoModelFor{head}")
@@ -76,7 +76,7 @@ def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
         if "size mismatch" not in str(error) and "ignore_mismatched_sizes" not in str(error):
             raise
         raise NotBuildable(
-            "weights are of other shapes than the config asks for, so the model cannot be loaded",
+            "weights have other shapes than the config requires, so the model cannot be loaded",
             hint="leave num_labels and config as they were stored, or set ignore_mismatched_sizes: true to initialise "
             "weights whose shapes differ",
         ) from error
@@ -90,7 +90,7 @@ def classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
     if labels is None:
         return {} if num_labels is None else {"num_labels": num_labels}
     if len(set(labels)) != len(labels) or not labels:
-        raise NotBuildable("labels are names of classes: each once, and at least one")
+        raise NotBuildable("labels must be names of classes, at least one and each only once")
     if num_labels is not None and num_labels != len(labels):
         raise NotBuildable(f"num_labels is {num_labels}, and labels names {len(labels)}", hint="leave num_labels out")
     return {"id2label": dict(enumerate(labels)), "label2id": {name: at for at, name in enumerate(labels)}}
@@ -106,7 +106,7 @@ def _config(wanted: Wanted, processor: Any) -> Any:
     folder = Path(wanted.path)
     if (folder / "adapter_config.json").is_file():
         raise NotBuildable(
-            f"{_called(folder)} holds an adapter and no model", hint="name the model that it was made for"
+            f"{_called(folder)} holds an adapter but not a model", hint="name the model for which the adapter was made"
         )
     if not (folder / "config.json").is_file():
         raise NotBuildable(
@@ -117,8 +117,8 @@ def _config(wanted: Wanted, processor: Any) -> Any:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise NotBuildable(
-            f"{_called(folder)}/config.json is of no model that is known here: {_first_line(error)}",
-            hint="models whose code lies beside their weights are not run: bring that code as a bundle",
+            f"{_called(folder)}/config.json belongs to an unknown model: {_first_line(error)}",
+            hint="code beside a model's weights is not run: send that code as a bundle",
         ) from error
     for name, value in _meant(config, wanted.config).items():
         try:
@@ -129,7 +129,7 @@ def _config(wanted: Wanted, processor: Any) -> Any:
 
 
 def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
-    """A new model fits its tokenizer, unless it is told otherwise."""
+    """Makes a new model's config fit its tokenizer, unless the spec sets other values."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -149,7 +149,7 @@ def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
         tokens = {name: getattr(processor, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         meant = {"vocab_size": len(processor), **tokens, **meant}
     try:
-        # Made of them and not changed afterwards: what it derives from sizes, such as Llama's head_dim, follows these.
+        # The config is made from these values, so that derived sizes, such as Llama's head_dim, follow them.
         config = AutoConfig.for_model(kind, **meant)
     except (StrictDataclassError, ValueError, TypeError, ArithmeticError) as error:
         raise _cannot_be(usual, error) from error
@@ -172,7 +172,7 @@ def _meant(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cannot_be(config: Any, error: Exception) -> NotBuildable:
-    return NotBuildable(f"a {config.model_type} of this config cannot be made: {' '.join(str(error).split())[:300]}")
+    return NotBuildable(f"a {config.model_type} with this config cannot be made: {' '.join(str(error).split())[:300]}")
 
 
 def _fields(kind: type) -> Iterable[str]:
@@ -182,7 +182,7 @@ def _fields(kind: type) -> Iterable[str]:
 def _refuse_reaching_further(config: dict[str, Any]) -> None:
     for name in config:
         if name in NEVER_IN_A_CONFIG or name.startswith("_"):
-            raise NotBuildable(f"a job's config says nothing about {name!r}", hint="it says what shape the model has")
+            raise NotBuildable(f"a job's config must not set {name!r}", hint="it sets only the model's shape")
 
 
 # The weights
@@ -195,12 +195,12 @@ def _require_safetensors(folder: Path) -> None:
     pickled = [name for name in there if name.endswith(PICKLED)]
     if pickled:
         raise NotBuildable(
-            f"{_called(folder)} holds its weights as {', '.join(pickled[:3])}: opening one may run what is in it",
-            hint="load them where you trust them, and save_pretrained writes safetensors",
+            f"{_called(folder)} holds its weights as {', '.join(pickled[:3])}: opening one may run code in it",
+            hint="load them where you trust them, and write safetensors with save_pretrained",
         )
     raise NotBuildable(
         f"{_called(folder)} holds no weights",
-        hint="put model.safetensors there, or say from_scratch: true; of a hub, no other weights are fetched",
+        hint="put model.safetensors there, or set from_scratch: true; from a hub, no other weights are fetched",
     )
 
 
@@ -210,11 +210,11 @@ def _require_rows_for_every_token(model: Any, processor: Any) -> None:
     rows, tokens = model.get_input_embeddings().weight.shape[0], len(processor)
     if tokens > rows:
         raise NotBuildable(
-            f"the tokenizer has {tokens} tokens, and the model has vectors for {rows}, so they do not belong together",
+            f"the tokenizer has {tokens} tokens, but the model has {rows} embeddings: they do not belong together",
             hint='name the tokenizer that belongs to the model, or config: {"vocab_size": …} for a new one',
         )
     if model.config.pad_token_id is None and processor.pad_token_id is not None:
-        # Models that classify find the end of a text by it.
+        # Models that classify find the end of a text by the pad token.
         model.config.pad_token_id = processor.pad_token_id
 
 
@@ -239,7 +239,7 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
             names = ", ".join(sorted({*_LORA, _MERGE}))
             raise NotBuildable(f"peft: LoRA has no {name!r}. Known: {names}", hint=did_you_mean(name, _LORA))
     if not isinstance(given.get(_MERGE, False), bool):
-        raise NotBuildable(f"peft: {_MERGE} is true or false: whether the adapter is worked into the model at the end")
+        raise NotBuildable(f"peft: {_MERGE} must be true or false; true merges the adapter into the model at the end")
     try:
         peft: Any = import_module("peft")
     except ImportError as error:

@@ -13,21 +13,21 @@ from footplate.components.extras import needs
 Folder = Annotated[str | None, "Folder with config.json and *.safetensors, as save_pretrained writes it"]
 Config = Annotated[
     dict[str, Any] | None,
-    'Without path: the whole config, such as {"model_type": "gpt2", "n_layer": 2}. With path: what is to differ',
+    'Without path: the whole config, such as {"model_type": "gpt2", "n_layer": 2}. With path: the values to change',
 ]
-Scratch = Annotated[bool, "With path: take its config, and begin with new weights"]
+Scratch = Annotated[bool, "With path: use its config, but start with new weights"]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16", "auto"],
-    "What the weights are held in. auto is what they are stored in; training.bf16 computes in bfloat16 with any",
+    "The type of the weights in memory. auto keeps the stored type; training.bf16 computes in bfloat16 with any type",
 ]
 Attention = Annotated[
     Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None,
-    "Which attention; null is the model's own choice",
+    "The attention implementation; null uses the model's default",
 ]
 Peft = Annotated[
     dict[str, Any] | None,
     'Train an adapter (peft\'s LoraConfig) and leave the model as it is: {"r": 8, "target_modules": ["q_proj"]}. '
-    'With "merge": true the outputs are the whole model, the adapter worked into it',
+    '"merge": true merges the adapter into the model in the outputs',
 ]
 Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
 Count = Annotated[int | None, "The number of classes; null takes it from labels or the config"]
@@ -44,7 +44,7 @@ def sequence_classification(
     labels: Labels = None,
     problem_type: Annotated[
         Literal["regression", "single_label_classification", "multi_label_classification"] | None,
-        "What the labels are; null finds out from the first batch",
+        "The type of the labels; null detects it from the first batch",
     ] = None,
     config: Config = None,
     from_scratch: Scratch = False,
@@ -53,7 +53,7 @@ def sequence_classification(
     attn_implementation: Attention = None,
     peft: Peft = None,
 ) -> Any:
-    """Classifies texts, or pairs of texts: a transformer with a head for sequences."""
+    """Classifies texts or pairs of texts."""
     from footplate.components.hf_loading import Wanted, load
 
     overrides = _classes(num_labels, labels, config, problem_type=problem_type)
@@ -76,7 +76,7 @@ def token_classification(
     attn_implementation: Attention = None,
     peft: Peft = None,
 ) -> Any:
-    """Classifies every token: names in texts, parts of speech."""
+    """Classifies every token, for example names or parts of speech."""
     from footplate.components.hf_loading import Wanted, load
 
     overrides = _classes(num_labels, labels, config)
@@ -96,7 +96,7 @@ def causal_lm(
     attn_implementation: Attention = None,
     peft: Peft = None,
 ) -> Any:
-    """Predicts the next token: GPT-2, Llama, Qwen and their like."""
+    """Predicts the next token, like GPT-2, Llama or Qwen."""
     from footplate.components.hf_loading import Wanted, load
 
     return load("CausalLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
@@ -114,7 +114,7 @@ def masked_lm(
     attn_implementation: Attention = None,
     peft: Peft = None,
 ) -> Any:
-    """Fills in what is hidden in a text: BERT, RoBERTa and their like."""
+    """Predicts hidden tokens of a text, like BERT or RoBERTa."""
     from footplate.components.hf_loading import Wanted, load
 
     return load("MaskedLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
@@ -132,7 +132,7 @@ def seq2seq(
     attn_implementation: Attention = None,
     peft: Peft = None,
 ) -> Any:
-    """Makes one text of another: T5, BART and their like."""
+    """Generates one text from another, like T5 or BART."""
     from footplate.components.hf_loading import Wanted, load
 
     return load("Seq2SeqLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
@@ -150,7 +150,7 @@ def question_answering(
     attn_implementation: Attention = None,
     peft: Peft = None,
 ) -> Any:
-    """Finds where in a text an answer begins and ends: rows bring start_positions and end_positions."""
+    """Finds the start and end of an answer in a text. Rows hold start_positions and end_positions."""
     from footplate.components.hf_loading import Wanted, load
 
     wanted = Wanted(path, config or {}, from_scratch, dtype, attn_implementation)

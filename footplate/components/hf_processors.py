@@ -14,14 +14,18 @@ from footplate.contract.errors import NotBuildable, did_you_mean
 def tokenizer(
     *,
     path: Annotated[str, "Folder with tokenizer.json, as save_pretrained writes it"],
-    padding_side: Annotated[Literal["left", "right"] | None, "Where padding goes; null is the tokenizer's own"] = None,
-    truncation_side: Annotated[Literal["left", "right"] | None, "Where texts are cut; null is its own"] = None,
-    model_max_length: Annotated[int | None, "Longest text in tokens; null is the tokenizer's own"] = None,
-    pad_token: Annotated[str | None, "Token to pad with, one that it knows: for tokenizers that name none"] = None,
-    chat_template: Annotated[str | None, "Jinja template of a conversation; null is the tokenizer's own"] = None,
+    padding_side: Annotated[
+        Literal["left", "right"] | None, "The side of padding; null uses the tokenizer's default"
+    ] = None,
+    truncation_side: Annotated[
+        Literal["left", "right"] | None, "The side on which texts are cut; null uses the default"
+    ] = None,
+    model_max_length: Annotated[int | None, "The largest number of tokens of a text; null uses the tokenizer's"] = None,
+    pad_token: Annotated[str | None, "A known token to pad with, for tokenizers without a pad token"] = None,
+    chat_template: Annotated[str | None, "Jinja template for conversations; null uses the tokenizer's"] = None,
 ) -> Any:
     """A tokenizer from a folder, with transformers' AutoTokenizer."""
-    # Its own threads and data workers that are forked get in each other's way, and it warns of that each time.
+    # The tokenizer's threads conflict with forked data workers, which causes a warning each time.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoTokenizer
 
@@ -37,7 +41,7 @@ def tokenizer(
     except (OSError, ValueError) as error:
         raise NotBuildable(
             f"no tokenizer can be read from {Path(path).name}: {_first_line(error)}",
-            hint="save it there with its save_pretrained; code that lies beside it is never run",
+            hint="save it there with its save_pretrained; code beside it is never run",
         ) from error
     if pad_token is not None:
         made.pad_token = _known(made, pad_token)
@@ -73,6 +77,6 @@ def require_pad_token(processor: Any, who: str) -> None:
         end = getattr(processor, "eos_token", None)
         which = end if isinstance(end, str) else "…"
         raise NotBuildable(
-            f"{who} pads texts of several lengths, and this tokenizer names no token to pad with",
+            f"{who} pads texts, but this tokenizer has no pad token",
             hint=f'say which: "processor": {{"use": "hf/tokenizer", "args": {{"path": …, "pad_token": "{which}"}}}}',
         )

@@ -19,11 +19,11 @@ from footplate.contract.errors import DatasetError
 
 
 class Lines:
-    """Rows by number over several files. Subclasses say where rows start, and what one is."""
+    """Rows by number over several files. Subclasses find where rows start, and parse a row."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         if not paths:
-            raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
+            raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
         self.paths = list(paths)
         self.starts = [self._starts(path) for path in self.paths]
         self._before = [0, *accumulate(len(starts) - 1 for starts in self.starts)]
@@ -119,12 +119,12 @@ def json_row(content: bytes) -> Row:
 
 
 def text_row(content: bytes, column: str) -> Row:
-    # Empty lines after it lie before the next row.
+    # Empty lines after a row belong to it, and are ignored.
     return {column: content.partition(b"\n")[0].rstrip(b"\r").decode("utf-8-sig")}
 
 
 class Part:
-    """Some of a dataset's rows, one after the other."""
+    """A range of a dataset's rows."""
 
     def __init__(self, rows: Any, numbers: range) -> None:
         self.rows, self.numbers = rows, numbers
@@ -141,7 +141,7 @@ class Part:
 
 def part(rows: Any, offset: int, limit: int | None) -> Any:
     if offset < 0 or (limit is not None and limit < 1):
-        raise DatasetError(f"offset is {offset} and limit {limit}: the one is 0 or more, the other 1 or more")
+        raise DatasetError(f"offset is {offset} and limit {limit}: offset must be 0 or more, limit 1 or more")
     numbers = range(len(rows))[offset:][:limit]
     if not numbers:
         raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="a smaller offset leaves some")
@@ -149,7 +149,7 @@ def part(rows: Any, offset: int, limit: int | None) -> Any:
 
 
 def line_of(path: Path, place: int) -> str:
-    """`train.jsonl, line 7`: where a place in bytes is for people."""
+    """Returns a position in bytes as a person reads it, such as `train.jsonl, line 7`."""
     try:
         with path.open("rb") as file:
             return f"{path}, line {_newlines(file, place) + 1}"

@@ -17,7 +17,7 @@ Kind = Callable[[Tensor, Tensor], Loss]
 
 @dataclass
 class OfLogits:
-    """A `compute_loss_func` for the Trainer: the micro-batch's share of the step's loss, from the model's logits."""
+    """A `compute_loss_func` for the Trainer, which returns the micro-batch's share of the step's loss."""
 
     kind: Kind
     shifts_labels: bool = False
@@ -25,9 +25,9 @@ class OfLogits:
 
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         if labels is None:
-            raise ValueError("the loss compares logits with labels, and the batch has none: they are called labels")
+            raise ValueError("the loss compares logits with labels, but the batch has no key labels")
         if isinstance(outputs, Mapping) and "logits" not in outputs:
-            raise ValueError(f"the loss is made of a model's logits, and this one returned: {', '.join(outputs)}")
+            raise ValueError(f"the loss needs a model's logits, but this model returned: {', '.join(outputs)}")
         logits = logits_of(outputs)
         if self.shifts_labels:
             logits, labels = shifted(logits, labels)
@@ -36,7 +36,7 @@ class OfLogits:
 
 @dataclass
 class PerClass:
-    """Factors of classes, as a tensor where the logits are."""
+    """The factors of classes, as a tensor on the device of the logits."""
 
     values: Sequence[float] | None
     _there: dict[torch.device, Tensor] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Focal:
     def __call__(self, logits: Tensor, labels: Tensor) -> Loss:
         logits, labels = _flat(logits, labels)
         costs = functional.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
-        # What does not count costs 0, and (1 - exp(0)) is 0 as well; its class is none, so it stands in as the first.
+        # Ignored labels cost 0, and (1 - exp(0)) is 0 too. They are not a valid index, so they become class 0.
         losses = costs if self.gamma == 0 else (1 - torch.exp(-costs)).pow(self.gamma) * costs
         weights = self.weights.on(logits)
         if weights is not None:
@@ -122,10 +122,10 @@ def absolute(logits: Tensor, labels: Tensor) -> Loss:
 
 
 def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Samples by classes, and a class each. One that does not exist is told by its number."""
+    """Returns logits and labels with one dimension of samples. A label out of range raises an error that names it."""
     if labels.is_floating_point() or logits.shape[:-1] != labels.shape:
         raise ValueError(
-            f"this loss wants a class, a whole number, for each of the logits' places: logits have the shape "
+            f"this loss needs a class, a whole number, for each position of the logits: logits have the shape "
             f"{tuple(logits.shape)}, labels {tuple(labels.shape)} of {labels.dtype}"
         )
     logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
@@ -135,7 +135,7 @@ def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(name: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """A last dimension of one is dropped: (8, 1) against (8,) would silently compare all with all."""
+    """Drops a last dimension of 1, because (8, 1) and (8,) would broadcast to (8, 8)."""
     if logits.shape == (*labels.shape, 1):
         logits = logits.squeeze(-1)
     if logits.shape != labels.shape:

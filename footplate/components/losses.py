@@ -1,4 +1,4 @@
-"""Losses that a spec may name under `loss`, in place of the model's own.
+"""Losses that a spec may name under `loss`, instead of the model's own.
 
 A loss takes the model's `logits` and the batch's `labels`. It is a sum over labels and their count, so a step does
 not depend on how its samples are cut into micro-batches. A label of -100 does not count where labels are classes.
@@ -24,10 +24,10 @@ def cross_entropy(
 
 def focal(
     *,
-    gamma: Annotated[float, "How little labels count that are predicted well already; 0 is cross entropy"] = 2.0,
+    gamma: Annotated[float, "How much less well predicted labels count; 0 is cross entropy"] = 2.0,
     weights: Weights = None,
 ) -> Any:
-    """Cross entropy that looks at what is still predicted badly (arXiv:1708.02002)."""
+    """Focal loss: cross entropy in which badly predicted labels count more (arXiv:1708.02002)."""
     from footplate.components.loss_kinds import Focal, OfLogits
 
     return OfLogits(Focal(gamma, weights))
@@ -36,7 +36,7 @@ def focal(
 def bce(
     *, pos_weight: Annotated[list[float] | None, "A factor for each class's positive labels; null is 1 for all"] = None
 ) -> Any:
-    """Binary cross entropy: each of a sample's labels is yes or no, 1 or 0."""
+    """Binary cross entropy, for several labels per sample that are 0 or 1."""
     from footplate.components.loss_kinds import BinaryCrossEntropy, OfLogits
 
     return OfLogits(BinaryCrossEntropy(pos_weight))
@@ -56,8 +56,8 @@ def l1() -> Any:
     return OfLogits(absolute)
 
 
-def huber(*, delta: Annotated[float, "Up to which error squares count"] = 1.0) -> Any:
-    """Squared errors where they are small, absolute ones where they are large."""
+def huber(*, delta: Annotated[float, "The error up to which the loss is squared"] = 1.0) -> Any:
+    """Huber loss: squared for small errors, absolute for large ones."""
     from footplate.components.loss_kinds import Huber, OfLogits
 
     return OfLogits(Huber(delta))

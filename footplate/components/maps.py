@@ -24,13 +24,13 @@ def tokenize(
     *,
     column: Annotated[str, "Column with the text"],
     pair: Annotated[str | None, "Column with a second text, read after the first"] = None,
-    target: Annotated[str | None, "Column with the text to say: its tokens become labels"] = None,
+    target: Annotated[str | None, "Column with the text to generate; its tokens become labels"] = None,
     prefix: Annotated[str, "Written before each text, such as T5's `summarize: `"] = "",
     max_length: Longest = None,
-    max_target_length: Annotated[int | None, "The same for target; null is max_length"] = None,
-    truncation: Annotated[bool, "Cut what is longer; without it, long texts stay whole"] = True,
+    max_target_length: Annotated[int | None, "The largest number of tokens of target; null uses max_length"] = None,
+    truncation: Annotated[bool, "Cut longer texts; false keeps them whole"] = True,
 ) -> Any:
-    """Texts become tokens; the columns that held them go, all others stay."""
+    """Turns texts into tokens. The columns with texts are removed, and all others stay."""
     from footplate.components.tokenizing import Tokenize
 
     require_tokenizer(processor, "tokenize")
@@ -46,14 +46,14 @@ def tokenize_words(
     column: Annotated[str, "Column with a list of words"] = "tokens",
     labels: Annotated[str | None, "Column with a number for each word"] = None,
     max_length: Longest = None,
-    label_every_piece: Annotated[bool, "Also the further pieces of a word; otherwise its first alone counts"] = False,
+    label_every_piece: Annotated[bool, "Label all tokens of a word; false labels only its first token"] = False,
 ) -> Any:
-    """Lists of words become tokens, and one label a word becomes one a token."""
+    """Turns lists of words into tokens, and labels of words into labels of tokens."""
     from footplate.components.tokenizing import TokenizeWords
 
     require_tokenizer(processor, "tokenize-words")
     if not getattr(processor, "is_fast", False):
-        raise NotBuildable("tokenize-words needs a tokenizer with tokenizer.json: this one does not tell words apart")
+        raise NotBuildable("tokenize-words needs a tokenizer with tokenizer.json: this one does not report words")
     return mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
 
 
@@ -63,18 +63,20 @@ def answers(
     /,
     *,
     question: Annotated[str, "Column with the question"] = "question",
-    context: Annotated[str, "Column with the text that the answer stands in"] = "context",
+    context: Annotated[str, "Column with the text that contains the answer"] = "context",
     column: Annotated[
-        str, 'Column with {"text": [answer], "answer_start": [character]}; empty lists: none'
+        str, 'Column with {"text": [answer], "answer_start": [character]}; empty lists mean no answer'
     ] = "answers",
     max_length: Longest = None,
 ) -> Any:
-    """Questions and texts become tokens, and an answer the tokens where it begins and ends, as in SQuAD."""
+    """Turns questions and texts into tokens, and answers into positions of their first and last token (SQuAD)."""
     from footplate.components.answers import Answers
 
     require_tokenizer(processor, "answers")
     if not getattr(processor, "is_fast", False):
-        raise NotBuildable("answers needs a tokenizer with tokenizer.json: this one does not know where tokens stand")
+        raise NotBuildable(
+            "answers needs a tokenizer with tokenizer.json: this one does not report the positions of tokens"
+        )
     return mapped(rows, Answers(processor, question, context, column, max_length))
 
 
@@ -84,11 +86,11 @@ def chunk(
     /,
     *,
     block_size: Annotated[int, "Tokens in each block"],
-    end_texts: Annotated[bool, "Put the end token between texts, where the tokenizer has one"] = True,
+    end_texts: Annotated[bool, "Put the end token between texts, if the tokenizer has one"] = True,
 ) -> Any:
-    """All tokens one after the other, cut into blocks of one length; what is left at the end is dropped."""
+    """Joins the tokens of all rows, and cuts them into blocks of one length. The rest at the end is dropped."""
     if block_size < 1:
-        raise NotBuildable(f"chunk: block_size is {block_size}, and a block has at least one token")
+        raise NotBuildable(f"chunk: block_size is {block_size}, but a block needs at least one token")
     end = getattr(processor, "eos_token_id", None) if end_texts else None
     if is_stream(rows):
         from footplate.components.streams import ChunkedStream
@@ -107,9 +109,11 @@ def chat(
     *,
     column: Annotated[str, 'Column with a list of {"role": …, "content": …}'] = "messages",
     max_length: Longest = None,
-    learn: Annotated[Literal["all", "assistant"], "What counts: every token, or what the assistant says"] = "all",
+    learn: Annotated[
+        Literal["all", "assistant"], "The tokens that count for the loss: all, or those of the assistant"
+    ] = "all",
 ) -> Any:
-    """Conversations become tokens by the tokenizer's chat template."""
+    """Turns conversations into tokens with the tokenizer's chat template."""
     from footplate.components.tokenizing import Chat
 
     require_tokenizer(processor, "chat")
@@ -121,8 +125,8 @@ def chat(
         )
     if learn == "assistant" and "generation" not in str(template):
         raise NotBuildable(
-            "chat: the template does not mark what the assistant says, so nobody can tell which tokens to learn",
-            hint="put {% generation %} … {% endgeneration %} around it in chat_template, or learn all",
+            "chat: the template does not mark the assistant's words, so the tokens to learn are unknown",
+            hint="put {% generation %} … {% endgeneration %} around it in chat_template, or use learn: all",
         )
     return mapped(rows, Chat(processor, column, max_length, learn == "assistant"))
 
@@ -137,7 +141,7 @@ def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new
 
 
 def keep(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
-    """Leaves all other columns out."""
+    """Keeps these columns, and removes all others."""
     from footplate.components.columns import Keep
 
     return mapped(rows, Keep(tuple(columns)))
@@ -156,9 +160,7 @@ def labels(
     /,
     *,
     column: Annotated[str, "Column with a name, or a list of names"] = "label",
-    names: Annotated[
-        list[str] | None, "Names in the order of their numbers; null is what the model's config says"
-    ] = None,
+    names: Annotated[list[str] | None, "Names in the order of their numbers; null uses the model's config"] = None,
 ) -> Any:
     """Replaces names of classes by their numbers, and stores the names in the model's config."""
     from footplate.components.columns import Labels

@@ -1,4 +1,4 @@
-"""Metrics that take arguments; all others are known to the Trainer by their names alone.
+"""Metrics that take arguments; all others are named without arguments.
 
 Every evaluation creates its metrics again. A metric receives batch after batch, and keeps sums only.
 """
@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 
 Average = Literal["macro", "micro", "weighted", "binary"]
 Averaged = Annotated[
-    Average, "Over classes: macro all alike, weighted by how often they are true, micro together, binary class 1 alone"
+    Average,
+    "The average: macro (equal weights), weighted (by labels), micro (all counts together) or binary (class 1 only)",
 ]
 
 
 def f1(*, average: Averaged = "macro") -> Any:
-    """The harmonic mean of precision and recall; told as f1, or f1_weighted and its like."""
+    """The harmonic mean of precision and recall, logged as f1, or as f1_weighted and so on."""
     return _counted("f1", average)
 
 

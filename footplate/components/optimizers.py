@@ -1,4 +1,4 @@
-"""Optimizers that a spec may name in `optimizers`, each over parameters of its own.
+"""Optimizers that a spec may name in `optimizers`, each with its own parameters.
 
 One is called with its parameters first, and then with what the spec says under `args`.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-Rate = Annotated[float, "Learning rate: how far a step goes"]
-Betas = Annotated[tuple[float, float], "How much of the running means of gradients, and of their squares, stays"]
-Eps = Annotated[float, "Added where it would be divided by zero"]
-Decay = Annotated[float, "Weight decay: how strongly weights are drawn to zero"]
-Momentum = Annotated[float, "How much of the step before is in the next one"]
+Rate = Annotated[float, "Learning rate: the size of a step"]
+Betas = Annotated[
+    tuple[float, float], "The shares of the running means of gradients and of their squares that each step keeps"
+]
+Eps = Annotated[float, "A small number that is added to denominators"]
+Decay = Annotated[float, "Weight decay: how strongly weights are pulled to zero"]
+Momentum = Annotated[float, "The share of the previous step that is added to the next"]
 
 
 def adamw(
@@ -22,9 +24,9 @@ def adamw(
     betas: Betas = (0.9, 0.999),
     eps: Eps = 1e-8,
     weight_decay: Decay = 1e-2,
-    amsgrad: Annotated[bool, "Whether steps follow the largest second moment so far"] = False,
+    amsgrad: Annotated[bool, "Divide by the largest second moment so far"] = False,
 ) -> Any:
-    """Adam whose weight decay is apart from the gradients."""
+    """AdamW: Adam with weight decay that is separate from the gradients."""
     from torch.optim import AdamW
 
     return AdamW(parameters, lr, betas, eps, weight_decay, amsgrad)
@@ -38,9 +40,9 @@ def adam(
     betas: Betas = (0.9, 0.999),
     eps: Eps = 1e-8,
     weight_decay: Decay = 0.0,
-    amsgrad: Annotated[bool, "Whether steps follow the largest second moment so far"] = False,
+    amsgrad: Annotated[bool, "Divide by the largest second moment so far"] = False,
 ) -> Any:
-    """A step for each number, by the running means of its gradient and of its square."""
+    """Adam: scales each weight's step by running means of its gradient and of the gradient's square."""
     from torch.optim import Adam
 
     return Adam(parameters, lr, betas, eps, weight_decay, amsgrad)
@@ -55,7 +57,7 @@ def adamax(
     eps: Eps = 1e-8,
     weight_decay: Decay = 0.0,
 ) -> Any:
-    """Adam by the largest gradient in place of their squares."""
+    """Adamax: Adam with the largest gradient instead of the mean of squares."""
     from torch.optim import Adamax
 
     return Adamax(parameters, lr, betas, eps, weight_decay)
@@ -69,8 +71,8 @@ def nadam(
     betas: Betas = (0.9, 0.999),
     eps: Eps = 1e-8,
     weight_decay: Decay = 0.0,
-    momentum_decay: Annotated[float, "How fast the momentum's share changes"] = 4e-3,
-    decoupled_weight_decay: Annotated[bool, "Whether decay is apart from the gradients, as AdamW's"] = False,
+    momentum_decay: Annotated[float, "The speed at which the momentum changes"] = 4e-3,
+    decoupled_weight_decay: Annotated[bool, "Keep weight decay separate from the gradients, as AdamW does"] = False,
 ) -> Any:
     """NAdam, which is Adam with Nesterov's momentum."""
     from torch.optim import NAdam
@@ -86,9 +88,9 @@ def radam(
     betas: Betas = (0.9, 0.999),
     eps: Eps = 1e-8,
     weight_decay: Decay = 0.0,
-    decoupled_weight_decay: Annotated[bool, "Whether decay is apart from the gradients, as AdamW's"] = False,
+    decoupled_weight_decay: Annotated[bool, "Keep weight decay separate from the gradients, as AdamW does"] = False,
 ) -> Any:
-    """Adam that warms up by itself, by how sure it is of its second moments."""
+    """RAdam: Adam that warms up by itself while its second moments are uncertain."""
     from torch.optim import RAdam
 
     return RAdam(parameters, lr, betas, eps, weight_decay, decoupled_weight_decay)
@@ -100,11 +102,11 @@ def sgd(
     *,
     lr: Rate = 1e-3,
     momentum: Momentum = 0.0,
-    dampening: Annotated[float, "How much of the newest gradient is left out of the momentum"] = 0.0,
+    dampening: Annotated[float, "The share of the newest gradient that the momentum leaves out"] = 0.0,
     weight_decay: Decay = 0.0,
-    nesterov: Annotated[bool, "Whether the gradient is taken as if the momentum had been followed already"] = False,
+    nesterov: Annotated[bool, "Use Nesterov's momentum, which looks one step ahead"] = False,
 ) -> Any:
-    """Down the gradient, with momentum where it is given."""
+    """Stochastic gradient descent, with optional momentum."""
     from torch.optim import SGD
 
     return SGD(parameters, lr, momentum, dampening, weight_decay, nesterov)
@@ -115,13 +117,13 @@ def rmsprop(
     /,
     *,
     lr: Rate = 1e-2,
-    alpha: Annotated[float, "How much of the running mean of squares stays"] = 0.99,
+    alpha: Annotated[float, "The share of the running mean of squares that each step keeps"] = 0.99,
     eps: Eps = 1e-8,
     weight_decay: Decay = 0.0,
     momentum: Momentum = 0.0,
-    centered: Annotated[bool, "Whether the mean gradient is taken off first"] = False,
+    centered: Annotated[bool, "Subtract the mean gradient first"] = False,
 ) -> Any:
-    """The gradient over the root of the running mean of its square."""
+    """RMSprop: divides the gradient by the root of the running mean of its square."""
     from torch.optim import RMSprop
 
     return RMSprop(parameters, lr, alpha, eps, weight_decay, momentum, centered)
@@ -132,12 +134,12 @@ def adagrad(
     /,
     *,
     lr: Rate = 1e-2,
-    lr_decay: Annotated[float, "How fast the rate falls with the steps"] = 0.0,
+    lr_decay: Annotated[float, "The speed at which the rate falls with the steps"] = 0.0,
     weight_decay: Decay = 0.0,
-    initial_accumulator_value: Annotated[float, "Where the sum of squares starts"] = 0.0,
+    initial_accumulator_value: Annotated[float, "The initial value of the sum of squares"] = 0.0,
     eps: Eps = 1e-10,
 ) -> Any:
-    """The gradient over the root of the sum of all squares so far."""
+    """Adagrad: divides the gradient by the root of the sum of all its squares so far."""
     from torch.optim import Adagrad
 
     return Adagrad(parameters, lr, lr_decay, weight_decay, initial_accumulator_value, eps)
@@ -148,11 +150,11 @@ def adadelta(
     /,
     *,
     lr: Rate = 1.0,
-    rho: Annotated[float, "How much of the running mean of squares stays"] = 0.9,
+    rho: Annotated[float, "The share of the running mean of squares that each step keeps"] = 0.9,
     eps: Eps = 1e-6,
     weight_decay: Decay = 0.0,
 ) -> Any:
-    """Steps as large as those before them were, so that it hardly needs a rate."""
+    """Adadelta: scales steps by the size of earlier steps, so that the rate matters little."""
     from torch.optim import Adadelta
 
     return Adadelta(parameters, lr, rho, eps, weight_decay)
@@ -162,17 +164,21 @@ def adafactor(
     parameters: Any,
     /,
     *,
-    lr: Annotated[float | None, "Learning rate; null, with relative_step, finds it by the step"] = 1e-3,
-    eps: Annotated[tuple[float, float], "Added to squared gradients, and the least size of a weight"] = (1e-30, 1e-3),
-    clip_threshold: Annotated[float, "Largest root mean square of a step"] = 1.0,
-    decay_rate: Annotated[float, "How the running mean of squares lengthens with the steps"] = -0.8,
-    beta1: Annotated[float | None, "How much of the running mean of gradients stays; null keeps none"] = None,
+    lr: Annotated[float | None, "Learning rate; null computes it from the step, with relative_step"] = 1e-3,
+    eps: Annotated[
+        tuple[float, float], "A number added to squared gradients, and the smallest size of weights for scaling"
+    ] = (1e-30, 1e-3),
+    clip_threshold: Annotated[float, "The largest root mean square of a step"] = 1.0,
+    decay_rate: Annotated[float, "The exponent by which the running mean of squares gets longer with the steps"] = -0.8,
+    beta1: Annotated[
+        float | None, "The share of the running mean of gradients that each step keeps; null keeps no mean"
+    ] = None,
     weight_decay: Decay = 0.0,
-    scale_parameter: Annotated[bool, "Whether steps are relative to the size of the weights"] = False,
-    relative_step: Annotated[bool, "Whether the rate follows the step; needs lr null"] = False,
-    warmup_init: Annotated[bool, "Whether a rate that follows the step starts small"] = False,
+    scale_parameter: Annotated[bool, "Scale steps by the size of the weights"] = False,
+    relative_step: Annotated[bool, "Compute the rate from the step; needs lr null"] = False,
+    warmup_init: Annotated[bool, "Start with a small rate, with relative_step"] = False,
 ) -> Any:
-    """Adam in a fraction of the memory: second moments by rows and columns."""
+    """Adafactor: Adam with less memory, because second moments are stored by row and column."""
     from footplate.trainer.optimizers import Adafactor
 
     return Adafactor(
@@ -194,10 +200,13 @@ def lion(
     /,
     *,
     lr: Rate = 1e-4,
-    betas: Annotated[tuple[float, float], "How much momentum is in a step, and how much of it stays"] = (0.9, 0.99),
+    betas: Annotated[tuple[float, float], "The share of momentum in a step, and the share that each step keeps"] = (
+        0.9,
+        0.99,
+    ),
     weight_decay: Decay = 0.0,
 ) -> Any:
-    """Steps of one size, by the signs of a momentum. Wants a rate some ten times smaller than AdamW's."""
+    """Lion: steps by the sign of a momentum. It needs a rate about ten times smaller than AdamW's."""
     from footplate.trainer.optimizers import Lion
 
     return Lion(parameters, lr, betas, weight_decay)
@@ -210,10 +219,10 @@ def muon(
     lr: Rate = 1e-3,
     weight_decay: Decay = 0.1,
     momentum: Momentum = 0.95,
-    nesterov: Annotated[bool, "Whether the gradient is taken as if the momentum had been followed already"] = True,
-    ns_steps: Annotated[int, "Rounds of the Newton-Schulz iteration"] = 5,
+    nesterov: Annotated[bool, "Use Nesterov's momentum, which looks one step ahead"] = True,
+    ns_steps: Annotated[int, "The number of Newton-Schulz iterations"] = 5,
 ) -> Any:
-    """Orthogonal steps for matrices; give vectors and embeddings to another optimizer."""
+    """Muon: orthogonal steps for matrices. Vectors and embeddings need another optimizer."""
     from torch.optim import Muon
 
     return Muon(parameters, lr, weight_decay, momentum, nesterov, ns_steps=ns_steps)
@@ -229,7 +238,7 @@ def schedule_free_adamw(
     weight_decay: Decay = 0.0,
     warmup_steps: Annotated[int, "Steps over which the rate rises"] = 0,
 ) -> Any:
-    """AdamW that averages its own weights, in place of a schedule. Averaged weights are evaluated."""
+    """Schedule-free AdamW: averages its weights instead of using a schedule, and evaluates the average."""
     from footplate.trainer.optimizers import AdamWScheduleFree
 
     return AdamWScheduleFree(parameters, lr, betas, eps, weight_decay, warmup_steps)
@@ -244,7 +253,7 @@ def schedule_free_sgd(
     weight_decay: Decay = 0.0,
     warmup_steps: Annotated[int, "Steps over which the rate rises"] = 0,
 ) -> Any:
-    """SGD that averages its own weights, in place of a schedule. Averaged weights are evaluated."""
+    """Schedule-free SGD: averages its weights instead of using a schedule, and evaluates the average."""
     from footplate.trainer.optimizers import SGDScheduleFree
 
     return SGDScheduleFree(parameters, lr, momentum, weight_decay, warmup_steps)

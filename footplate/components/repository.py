@@ -1,4 +1,4 @@
-"""Rows of a dataset's repository, as hubs have them: which files are a split is said by its card, or by their names."""
+"""Rows of a dataset's repository, as on a hub. The files of a split are named by its card or by their file names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, 
     if len(kinds) != 1:
         raise DatasetError(
             f"the split {split} is in files of several kinds: {', '.join(sorted(kinds))}",
-            hint="name those that are meant, for files/parquet, files/jsonl or files/csv",
+            hint="name the files in files/parquet, files/jsonl or files/csv",
         )
     (kind,) = kinds
     return kind, splits[split]
@@ -62,7 +62,7 @@ def _splits(folder: Path, config: str | None) -> Splits:
     for file in sorted(_readable(folder)):
         splits.setdefault(_split_of(str(file.relative_to(folder))), []).append(file)
     unnamed = splits.pop("", [])
-    # Where none is called by a split's name, all of it is to train on.
+    # If no file name has the name of a split, all files are training data.
     return splits or ({"train": unnamed} if unnamed else {})
 
 

@@ -1,4 +1,4 @@
-"""Rows by number: what datasets and maps are made of. A row is made when it is asked for, and says where it is from.
+"""Rows by number, the base of datasets and maps. A row is made when it is read, and errors name its source.
 
 Everything here can be pickled, for data workers that are started and not forked.
 """
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 class BadRow(DatasetError):
-    """One of several rows cannot be used: `at` is its place among them. Who knows where that is says so."""
+    """One of several rows cannot be used. `at` is its index among them, and the caller adds the file and line."""
 
     def __init__(self, at: int, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -22,12 +22,12 @@ class BadRow(DatasetError):
 
 
 class Mapped:
-    """Rows through a function of several rows at once."""
+    """Rows changed by a function that takes several rows at once."""
 
     def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
         require_rows(rows)
         self.rows, self.change = rows, change
-        # What every row lacks is said before training starts.
+        # Reads one row, so that a column that all rows lack is reported before training starts.
         self.first = self[0]
 
     def __len__(self) -> int:
@@ -47,12 +47,12 @@ class Mapped:
 
 
 def is_stream(rows: Any) -> bool:
-    """Returns True for an iterable without numbers. An iterator is refused: nobody can read it twice."""
+    """Returns True for an iterable without numbers. An iterator is refused, because it cannot be read twice."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
 
 
 def _has_numbers(rows: Any) -> bool:
-    """Torch's IterableDataset inherits a __getitem__ that is none."""
+    """Returns True for rows by number. torch's IterableDataset is excluded, because its __getitem__ does not work."""
     from torch.utils.data import IterableDataset
 
     return hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, IterableDataset)
@@ -65,7 +65,7 @@ def require_rows(rows: Any) -> None:
             hint="give it __getitem__ and __len__, or make it an IterableDataset of torch's",
         )
     if len(rows) == 0:
-        raise DatasetError("a map was given a dataset without a row", hint="see where data.train and data.eval lead")
+        raise DatasetError("a map received a dataset without rows", hint="check data.train and data.eval")
 
 
 def several(rows: Any, indices: Sequence[int]) -> list[Row]:
@@ -76,13 +76,13 @@ def several(rows: Any, indices: Sequence[int]) -> list[Row]:
 
 
 def where(rows: Any, index: int) -> str:
-    """`train.jsonl, line 7`, or what can be said of a dataset that knows no files."""
+    """Returns `train.jsonl, line 7`, or the row's number for a dataset without files."""
     tells = getattr(rows, "where", None)
     return str(tells(index)) if callable(tells) else f"row {index}"
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
-    """One value of each row; a row without it is answered with the nearest name that it has."""
+    """Returns one value of each row. A row without it raises an error with the nearest name."""
     for at, row in enumerate(rows):
         if name not in row:
             raise BadRow(at, no_column(name, row), hint=did_you_mean(name, map(str, row)))
@@ -97,7 +97,7 @@ def texts(rows: Sequence[Row], name: str) -> list[str]:
     values = column(rows, name)
     for at, value in enumerate(values):
         if not isinstance(value, str):
-            raise BadRow(at, f"column {name!r} holds {kind(value)}, and a text is needed", hint=None)
+            raise BadRow(at, f"column {name!r} holds {kind(value)}, but text is needed", hint=None)
     return values
 
 

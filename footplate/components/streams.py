@@ -1,4 +1,4 @@
-"""Maps over data without numbers: each row is changed as it comes, and its place is kept, so that none is read twice.
+"""Maps over streams. Each row is changed as it is read, and its position is saved, so that no row is read twice.
 
 A stream that tells its place (`state_dict`, `load_state_dict`, as torch's and those of `datasets` do) tells it through
 its maps as well. What a map holds back, such as the tokens that fill no block yet, is part of the place.
@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 class Through(IterableDataset[Row]):
-    """Rows of a stream through something. Subclasses say what becomes of one, and what of them is part of the place."""
+    """A stream that changes another stream. Subclasses change a row, and save what belongs to the position."""
 
     def __init__(self, rows: Any) -> None:
         self.rows, self.number = rows, 0
@@ -39,7 +39,7 @@ class Through(IterableDataset[Row]):
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
     def _begun(self, begins_at: State | None) -> Iterator[Row]:
-        """Yields the rows that exist before the next row is read."""
+        """Yields the rows that can be made without reading another row of the stream."""
         return iter(())
 
     def _made_of(self, row: Row) -> Iterator[Row]:
@@ -50,7 +50,7 @@ class Through(IterableDataset[Row]):
 
     def _state(self) -> State:
         if self._begins_at is not None:
-            # Gone there and not begun: that is still where it is.
+            # Moved to a position but not yet read, so the position is unchanged.
             return self._begins_at
         return {"number": self.number, **self._held(), "rows": self.rows.state_dict()}
 
@@ -59,7 +59,7 @@ class Through(IterableDataset[Row]):
         self.rows.load_state_dict(state["rows"])
 
     def __getattr__(self, name: str) -> Any:
-        # Only what the stream itself can do. Whatever would change its columns must not go past the map.
+        # Only methods of the stream itself. Methods that change its columns must not bypass the map.
         own = {"state_dict": "_state", "load_state_dict": "_go_to"}
         if name in own and hasattr(self.rows, name):
             return getattr(self, own[name])
@@ -87,7 +87,7 @@ class MappedStream(Through):
 
 
 class ChunkedStream(Through):
-    """Blocks of one length, of all tokens one after the other. What fills none yet waits for the next row."""
+    """Joins the tokens of all rows into blocks of one length. Tokens that fill no block yet wait for the next row."""
 
     def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
         super().__init__(rows)

@@ -11,7 +11,7 @@ TAIL = 4.0
 
 
 class EntropyBottleneck(nn.Module):
-    """A density per channel, logistic, learned by the main loss; and its quantiles, learned by a loss of their own."""
+    """A logistic density per channel, trained by the main loss, and its quantiles, trained by a second loss."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class EntropyBottleneck(nn.Module):
         self.place, self.log_scale = nn.Parameter(torch.zeros(channels)), nn.Parameter(torch.zeros(channels))
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the decoder's input and its cost in bits. In training, noise stands for rounding."""
+        """Returns the decoder's input and its cost in bits. In training, noise replaces rounding."""
         medians = self.quantiles[:, 1].detach()
         rounded = y + torch.rand_like(y) - 0.5 if self.training else torch.round(y - medians) + medians
         likelihood = torch.sigmoid(self._logits(rounded + 0.5)) - torch.sigmoid(self._logits(rounded - 0.5))

@@ -62,7 +62,7 @@ def _root(text: str) -> str:
     if "@" in parts.netloc or not _BUCKET.fullmatch(parts.netloc):
         raise ValueError("it looks like s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
     if {".", "..", ""} & set(parts.path.strip("/").split("/")) and parts.path.strip("/"):
-        raise ValueError("its prefix has a part that is not a name")
+        raise ValueError("its prefix has an empty part, or a part . or ..")
     if not _is_installed():
         raise ValueError(f"a store in a bucket needs s3fs: pip install '{EXTRA}'")
     return SCHEME + (parts.netloc + parts.path).rstrip("/")

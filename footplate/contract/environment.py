@@ -14,11 +14,14 @@ from pydantic import AfterValidator
 
 from footplate.contract.body import pointer_to
 from footplate.contract.errors import Problem, SettingsError, did_you_mean
-from footplate.contract.variables import OF_SECRETS, PREFIX
+from footplate.contract.variables import DROP_IN, OF_SECRETS, PREFIX
 
 HARMLESS = frozenset(
-    {"CUDA_LAUNCH_BLOCKING", "MAX_JOBS", "NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "TORCH_CUDA_ARCH_LIST"}
-)
+    {
+        "CUDA_LAUNCH_BLOCKING", "MAX_JOBS", "NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "TORCH_CUDA_ARCH_LIST",
+        DROP_IN,
+    }
+)  # fmt: skip
 SETTING = "FOOTPLATE_ENV_ALLOWED"
 SHORTEST_SECRET = 6
 """Characters. A secret is masked in every line, so it must not be a word that occurs in every line."""
@@ -56,7 +59,7 @@ def _refused(name: str, allowed: str) -> Problem | None:
     where = pointer_to("env", name)
     if not _NAME.fullmatch(name):
         return Problem(where, "bad_name", f"{name[:80]!r} is not the name of a variable", "letters, digits and '_'")
-    if _NODES_OWN.fullmatch(name):
+    if _NODES_OWN.fullmatch(name) and name != DROP_IN:
         return Problem(where, "env_not_allowed", f"{name} is set by the node, and no job can set it")
     listed = entries(allowed)
     if name in HARMLESS or any(

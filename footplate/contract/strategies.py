@@ -48,7 +48,7 @@ def needs_a_launcher(resources: Json) -> bool:
 
 
 def strategy_arguments(strategy: Any) -> Json:
-    """Returns the Trainer's arguments that say the same as the strategy in a spec's resources."""
+    """Returns the Trainer's arguments that are equivalent to the strategy in a spec's resources."""
     if strategy.type == "fsdp":
         return {"fsdp": True, "fsdp_config": strategy.config or None}
     if strategy.type == "deepspeed":

@@ -27,6 +27,8 @@ docs/reference/settings.md has their meanings.
 """
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})
 """Variables that the tests read. The programs that they start inherit them."""
+DROP_IN = f"{PREFIX}DROP_IN"
+"""A job sets it to 1 in its `env` to run libraries on our Trainer: docs/guides/drop-in.md."""
 
 OF_SECRETS = "SECRET_"
 """FOOTPLATE_SECRET_WANDB_API_KEY on a node holds the secret that specs call WANDB_API_KEY."""
@@ -41,7 +43,7 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
     return [
         f"{PREFIX}{name} is not a setting: {_instead(name)}"
         for name, value in sorted(ours.items())
-        if name not in SETTINGS | OF_TESTS
+        if name not in SETTINGS | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
         and not name.startswith(OF_SECRETS)
         and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
     ]

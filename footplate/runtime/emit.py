@@ -248,6 +248,9 @@ class Emit(TrainerCallback):
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """After the commit: only now does anyone hear of it."""
         saved = kwargs["checkpoint"]
+        if saved is None:
+            # A subclass's own `_save_checkpoint` wrote something else, which no attempt could continue from.
+            return
         self._committed.pop(saved.path, None)
         gone = [path for path in self._committed if not path.exists()]
         for path in gone:

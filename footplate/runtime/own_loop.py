@@ -37,6 +37,7 @@ from footplate.contract.layout import attempt_folder, bundle_file
 from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Script
+from footplate.drop_in import install_if_asked
 from footplate.runtime import own_code, process_group, unprepared, working_folder
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
@@ -221,6 +222,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
 
 def _run_function(loop: Component, job: Job) -> Any:
     args = resolved(loop.args, job._order.roots)
+    install_if_asked()
     return own_code.own("loops", loop.use).load()(job, **args)
 
 
@@ -237,6 +239,7 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     sys.path.insert(0, str(path.parent))
     if not order.gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
+    install_if_asked()
     try:
         with ScriptReports(order, emit).installed():
             runpy.run_path(str(path), run_name="__main__")

@@ -88,6 +88,8 @@ def settle(order: Order) -> None:
     folder = order.files.folder
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
+    # Libraries such as TRL report each Trainer that is made.
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ.update(order.environment)
     # Asked for once and remembered, perhaps before the fork.
     tempfile.tempdir = None

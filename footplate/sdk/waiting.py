@@ -58,7 +58,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     coroutine.close()
-    raise RuntimeError("something suspended where everything blocks")
+    raise RuntimeError("a blocking call was suspended, which is a bug in the SDK")
 
 
 def each(items: AsyncGenerator[T, None]) -> Iterator[T]:

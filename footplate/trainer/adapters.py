@@ -101,8 +101,8 @@ def require_places(model: nn.Module, strategy: str) -> None:
         if len(places_of(model, name)) < len(_of(model, name, model.state_dict())):
             kind = getattr(model.peft_config[name], "peft_type", None)  # type: ignore[index]
             raise ValueError(
-                f"the adapter {name!r}, a {getattr(kind, 'value', kind)}, is computed as it is saved, and {strategy} "
-                "shards the model: train it with DDP or in one process"
+                f"the adapter {name!r}, a {getattr(kind, 'value', kind)}, computes its tensors when it is saved, but "
+                f"{strategy} shards the model: train it with DDP or in one process"
             )
 
 

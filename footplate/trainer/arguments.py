@@ -7,11 +7,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import GetPydanticSchema
 from pydantic.dataclasses import dataclass
 
 from footplate.contract import arguments as contract_arguments
+from footplate.contract.arguments import deepspeed
 from footplate.contract.arguments.groups import CONFIG
 from footplate.contract.arguments.parallelism import sizes
 from footplate.trainer.accelerator_config import AcceleratorConfig
@@ -21,6 +23,7 @@ from footplate.trainer.strategies import launcher_arguments
 
 if TYPE_CHECKING:
     import torch
+    from accelerate.state import PartialState
 
 
 class ParallelMode(Choice):
@@ -40,9 +43,29 @@ _CHOICES: dict[str, type[Choice]] = {
 }
 
 
+def _checked_as(kind: Any) -> GetPydanticSchema:
+    """Checks a field by another type than its hint."""
+    return GetPydanticSchema(lambda _, schema_of: schema_of(kind))
+
+
 @dataclass(config=CONFIG)
 class TrainingArguments(contract_arguments.TrainingArguments):
-    """The arguments that a script passes to the Trainer."""
+    """The arguments that a script hands to the Trainer.
+
+    The fields below are those of the contract. Their hints are Hugging Face's, because its HfArgumentParser, which
+    libraries subclass, cannot read ours.
+    """
+
+    if not TYPE_CHECKING:
+        # ruff: noqa: RUF036 - that parser takes the second type of a union of three
+        include_num_input_tokens_seen: Annotated[
+            str | bool, _checked_as(Literal["no", "all", "non_padding"] | bool)
+        ] = "no"
+        report_to: Annotated[None | str | list[str], _checked_as(str | list[str] | None)] = "none"
+        trackio_static_space_id: Annotated[None | str, _checked_as(str | Literal[False] | None)] = None
+        debug: Annotated[None | str | list[str], _checked_as(str | list[str] | None)] = ""
+        fsdp: Annotated[None | str | list[str], _checked_as(bool | str | list[str] | None)] = None
+        lr_scheduler_kwargs: Annotated[dict[str, Any] | str | None, _checked_as(dict[str, Any] | None)] = None
 
     @classmethod
     def of(cls, args: contract_arguments.TrainingArguments) -> TrainingArguments:
@@ -50,9 +73,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         if isinstance(args, cls):
             return args
         if not isinstance(args, contract_arguments.TrainingArguments):
-            raise TypeError(
-                f"args are a {type(args).__module__}.{type(args).__name__}: import TrainingArguments from footplate"
-            )
+            raise TypeError(_other_arguments(type(args)))
         return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(args)})
 
     def __post_init__(self) -> None:
@@ -92,6 +113,49 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         state = PartialState(cpu=self.device.type == "cpu")
         with state.local_main_process_first() if local else state.main_process_first():
             yield
+
+    @property
+    def distributed_state(self) -> PartialState:
+        """Accelerate's own view of this process among the others."""
+        from accelerate.state import PartialState
+
+        return PartialState(cpu=self.device.type == "cpu")
+
+    @property
+    def deepspeed_plugin(self) -> Any:
+        """Returns Accelerate's plugin, of which libraries read `zero_stage`, or None without DeepSpeed."""
+        if not self.deepspeed:
+            return None
+        from accelerate.utils import DeepSpeedPlugin
+
+        config = deepspeed.read(self.deepspeed)
+        return DeepSpeedPlugin(hf_ds_config=config)
+
+    @property
+    def hf_deepspeed_config(self) -> Any:
+        return None if self.deepspeed_plugin is None else self.deepspeed_plugin.hf_ds_config
+
+    @property
+    def mixed_precision(self) -> str:
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else "no"
+
+    @property
+    def default_optim(self) -> str:
+        return "adamw_torch_fused"
+
+    @property
+    def _setup_devices(self) -> torch.device:
+        return self.device
+
+    @property
+    def _n_gpu(self) -> int:
+        return self.n_gpu
+
+    @_n_gpu.setter
+    def _n_gpu(self, count: int) -> None:
+        """Scripts set 0 or 1 to keep several GPUs out of one process, which never has several here."""
+        if count > 1:
+            raise ValueError(f"_n_gpu = {count}: one process uses one GPU here. Start one process for each GPU")
 
     @property
     def ddp_timeout_delta(self) -> timedelta:
@@ -309,3 +373,18 @@ class TrainingArguments(contract_arguments.TrainingArguments):
     @property
     def eval_batch_size(self) -> int:
         return self.per_device_eval_batch_size * max(1, self.n_gpu)
+
+
+def _other_arguments(kind: type) -> str:
+    """Returns what is wrong with arguments that derive from another class, and what to do."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__.partition(".")[0] == "transformers":
+        return f"args are a {name}: import TrainingArguments from footplate too"
+    library = kind.__module__.partition(".")[0]
+    base = next((parent for parent in kind.__mro__ if parent.__module__.partition(".")[0] == "transformers"), None)
+    if base is None:
+        return f"args are a {name}, which does not derive from footplate.TrainingArguments"
+    return (
+        f"args are a {name}, which derives from {base.__module__}.{base.__qualname__}: call footplate.install() before "
+        f"{library if library != '__main__' else 'the script'} imports it, or derive from footplate.TrainingArguments"
+    )

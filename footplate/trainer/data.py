@@ -245,31 +245,36 @@ def draw_and_discard() -> None:
     torch.empty((), dtype=torch.int64).random_()
 
 
-def without_columns(dataset: Any, keep: Sequence[str]) -> Any:
-    """Removes the columns that `keep` does not name from a dataset with named columns, so that they are not read."""
+Tell = Callable[[Sequence[Any]], None]
+"""Is called with the names of columns that are left out."""
+
+
+def without_columns(dataset: Any, keep: Sequence[str], tell: Tell) -> Any:
+    """Returns a dataset of named columns without those that are not in `keep`."""
     names = getattr(dataset, "column_names", None)
     if not isinstance(names, list) or not hasattr(dataset, "remove_columns"):
         return dataset
     unused = [name for name in names if name not in keep]
     if not unused or len(unused) == len(names):
         return dataset  # if no column is left, the collator below raises an error that names them
-    _say_what_is_left_out(unused)
+    tell(unused)
     return dataset.remove_columns(unused)
 
 
 class DropUnused:
-    """A collator that drops keys of dict samples which the model does not take, and logs them once."""
+    """A collator that leaves out of dict samples the keys that are not in `keep`."""
 
-    def __init__(self, collator: Collator, keep: Sequence[str]) -> None:
-        self.collator, self.keep, self._has_warned = collator, frozenset(keep), False
+    def __init__(self, collator: Collator, keep: Sequence[str], tell: Tell) -> None:
+        self.collator, self.keep, self._tell = collator, frozenset(keep), tell
+        self._has_told = False
 
     def __call__(self, features: Sequence[Any]) -> Any:
         if not isinstance(features[0], DICT) or features[0].keys() <= self.keep:
             return self.collator(features)
         dropped = [name for name in features[0] if name not in self.keep]
-        if not self._has_warned:
-            self._has_warned = True
-            _say_what_is_left_out(dropped)
+        if not self._has_told:
+            self._has_told = True
+            self._tell(dropped)
         if len(dropped) == len(features[0]):
             raise ValueError(
                 f"the model's forward takes {', '.join(sorted(self.keep))}, but the data has none of them, only: "
@@ -278,20 +283,15 @@ class DropUnused:
         return self.collator([{k: v for k, v in feature.items() if k in self.keep} for feature in features])
 
 
-def _say_what_is_left_out(names: Sequence[Any]) -> None:
-    log.warning(
-        "dropped from the data, because forward does not take them: %s. remove_unused_columns=False keeps them",
-        ", ".join(map(str, names)),
-    )
-
-
-def batch_length(batch: Any) -> int:
-    """Returns the number of samples in a batch."""
+def batch_length(batch: Any, otherwise: int = 1) -> int:
+    """Returns the number of samples in a batch, or `otherwise` if the batch does not tell."""
+    if isinstance(batch, list) and batch and isinstance(batch[0], DICT):
+        return len(batch)
     values = batch.values() if isinstance(batch, DICT) else batch if isinstance(batch, (list, tuple)) else [batch]
     for value in values:
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             return int(value.shape[0])
-    return 1
+    return otherwise
 
 
 def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -> torch.Tensor | None:

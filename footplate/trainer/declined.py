@@ -11,11 +11,9 @@ from footplate.contract.errors import NotAvailableYet
 _LOOP = "training_step, get_batch_samples or a callback: the loop itself is in footplate/trainer/loop.py"
 _FILES = "_save_checkpoint, _save and _load_from_checkpoint, or a callback with state"
 _STRATEGY = "the arguments of the strategy: it wraps the model"
-_DATA = "get_train_dataloader, get_eval_dataloader or remove_unused_columns"
 
 NEVER_CALLED = {
     "_tune_save_checkpoint": "search with optuna: Ray Tune is not supported",
-    "_inner_training_loop": _LOOP,
     "_init_training_state": _LOOP,
     "_prepare_for_training": "create_optimizer, create_scheduler and create_accelerator_and_postprocess",
     "_run_epoch": _LOOP,
@@ -33,26 +31,31 @@ NEVER_CALLED = {
     "_defer_fsdp_gradient_reduction": _STRATEGY,
     "_sync_replicated_trainable_parameters": _STRATEGY,
     "_move_model_to_device": _STRATEGY,
-    "_get_dataloader": _DATA,
-    "_set_signature_columns_if_needed": _DATA,
-    "_remove_unused_columns": _DATA,
-    "_get_collator_with_removed_columns": _DATA,
     "_save_rng_state": _FILES,
     "_save_optimizer_and_scheduler": _FILES,
     "_save_scaler": _FILES,
     "_load_rng_state": _FILES,
-    "_load_optimizer_and_scheduler": _FILES,
     "_load_scaler": _FILES,
     "_load_callback_state": "restore_callback_states_from_checkpoint, and the callback's own state()",
     "_issue_warnings_after_load": _FILES,
 }
 """Private methods. The Trainer never calls them, so an override has no effect."""
+OURS = frozenset({"_footplate"})
+"""Names of our own. A subclass that had one would replace what the Trainer keeps there."""
 
 
 def refuse_overrides(subclass: type) -> None:
-    for base in subclass.__mro__:
+    """Refuses a class that has a method which would never be called, or a name of ours."""
+    for kind in subclass.__mro__:
+        if kind.__module__.startswith("footplate.trainer."):
+            continue
         for name, instead in NEVER_CALLED.items():
-            if name in vars(base):
+            if name in vars(kind):
                 raise NotAvailableYet(
-                    f"{base.__name__} overrides {name}, which this Trainer never calls", hint=f"instead: {instead}"
+                    f"{kind.__name__} overrides {name}, which this Trainer never calls", hint=f"instead: {instead}"
                 )
+        if taken := sorted(OURS & vars(kind).keys()):
+            raise NotAvailableYet(
+                f"{kind.__name__} has a name that this Trainer keeps its own state in: {', '.join(taken)}",
+                hint="give it another name",
+            )

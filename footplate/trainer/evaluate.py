@@ -37,7 +37,7 @@ def run(
     """
     strategy = trainer._footplate.strategy
     model = strategy.prepare_for_evaluation(trainer.model)
-    results = _Results(trainer, loss_only=loss_only, keeps=keep, by_batch=by_batch)
+    results = _Results(trainer, _rows_of_a_batch(trainer, loader), loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=results.are_losses_only, ignore_keys=ignore_keys)
     trainer.callback_handler.eval_dataloader = loader
     # Both stay in eval mode afterwards, as Hugging Face leaves them; the next training step sets train mode again.
@@ -57,15 +57,20 @@ _NO_EXTRA = (None, None, None)
 class _Results:
     """Collects the results of an evaluation's batches: losses, metrics, and predictions if they are kept."""
 
-    def __init__(self, trainer: Facade, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
+    def __init__(self, trainer: Facade, rows: int, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
         args = trainer.args
         self.trainer, self.keeps, self.by_batch = trainer, keeps, by_batch
+        self.rows, self.entries_per_row = rows, 1
         self.metrics = (
             []
             if loss_only
             else [make_metric(metric, trainer.processing_class) for metric in trainer._footplate.metrics]
         )
         self.losses, self.exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
+        # A subclass's own loss may be a mean of something else than the labels that are counted here.
+        self.knows_items = not any(
+            name in trainer._footplate.overrides for name in ("compute_loss", "prediction_step", "training_step")
+        )
         batches_on_device = args.eval_accumulation_steps or 1
         self.kept = {name: Kept(batches_on_device, joins=args.eval_do_concat_batches) for name in _KEPT}
         self.computed: Mapping[str, Any] = {}
@@ -80,9 +85,10 @@ class _Results:
         trainer, (loss, logits, labels) = self.trainer, seen
         counts = not isinstance(batch, PaddingBatch)
         if counts:
-            samples = batch_length(batch)
+            samples = self._rows_of(batch)
             self.losses.add(loss, samples, samples if self._counts_as is None else self._counts_as)
-            self.exact.add(loss, batch, trainer)
+            if self.knows_items:
+                self.exact.add(loss, batch, trainer)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
         extra = self._more(batch, loss) if self.wants_inputs or self.wants_losses else _NO_EXTRA
@@ -92,6 +98,17 @@ class _Results:
         )
         for number, outputs in enumerate(all_outputs, start=1):
             self._note(outputs, is_final=is_last and number == len(all_outputs))
+
+    def _rows_of(self, batch: Any) -> int:
+        """Returns the number of rows of the data in a batch.
+
+        A collator may make several entries of each row, as DPO's does of chosen and rejected answers.
+        """
+        rows = self.rows
+        entries = batch_length(batch, rows)
+        if entries > rows and entries % rows == 0:
+            self.entries_per_row = entries // rows
+        return max(1, entries // self.entries_per_row)
 
     def _more(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
         """Returns what `include_for_metrics` requests: the main input, a loss per sample, and the whole batch."""
@@ -149,6 +166,11 @@ class _Results:
             # The loss above leaves out these batches, as Hugging Face does, so their number is logged.
             values["nan_batches"] = losses.left_out
         return values | self.exact.found(losses.samples)
+
+
+def _rows_of_a_batch(trainer: Facade, loader: Any) -> int:
+    sampler = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or trainer.args.eval_batch_size
 
 
 def _named(metrics: Any) -> Mapping[str, Any]:

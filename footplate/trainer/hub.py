@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,24 @@ def pushes_in_progress(trainer: Facade) -> set[Path]:
         if error is not None:
             log.warning("%s was not pushed to %s: %s", push.folder.name, trainer.hub_model_id, error)
     return {push.folder for push in pushes}
+
+
+@dataclass(frozen=True, slots=True)
+class PushInProgress:
+    """The uploads that are under way, as Hugging Face's Trainer shows them to subclasses."""
+
+    uploads: tuple[Future[Any], ...]
+
+    def is_done(self) -> bool:
+        return all(upload.done() for upload in self.uploads)
+
+    def wait_until_done(self) -> None:
+        wait(self.uploads)
+
+
+def push_in_progress(trainer: Facade) -> PushInProgress | None:
+    pushes = trainer._footplate.pushes
+    return PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
 
 
 def finish_current_push(trainer: Facade) -> None:

@@ -19,6 +19,7 @@ from footplate.trainer.memory import Memory
 from footplate.trainer.overrides import Overrides
 
 if TYPE_CHECKING:
+    from footplate.trainer.checkpoint import Checkpoint
     from footplate.trainer.data import Epoch
     from footplate.trainer.loss_total import Tally
     from footplate.trainer.metrics import Metric
@@ -59,6 +60,8 @@ class Run:
     last_logged_step: int = 0
     loss_taken: float = 0.0
     """The sum of the losses that were logged."""
+    committed: Checkpoint | None = None
+    """The checkpoint that the Trainer committed last. A library's `_save_checkpoint` may return nothing."""
     failed_saves: int = 0
     """The number of saves in a row that failed."""
 
@@ -140,8 +143,10 @@ class Internals:
     hooks: CheckpointHooks = field(default_factory=CheckpointHooks)
     background: Background = field(default_factory=Background)
     """The checkpoint that is being written in the background."""
-    eval_loaders: dict[str | None, tuple[Any, Any]] = field(default_factory=dict)
-    """The evaluation sets with their loaders, if loading processes persist."""
+    eval_sets: dict[str | None, Any] = field(default_factory=dict)
+    """The datasets of the loaders in `trainer._eval_dataloaders`."""
+    columns_left_out: set[Any] = field(default_factory=set)
+    """The columns that were logged as left out of the data."""
     hub_api: Any = None
     pushes: list[Push] = field(default_factory=list)
     search: Search | None = None

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from footplate.contract import arguments as contract_arguments
-from footplate.trainer.data import DropUnused, has_length, make_loader, require_samples, without_columns
+from footplate.trainer.data import Collator, DropUnused, has_length, make_loader, require_samples, without_columns
 from footplate.trainer.facade import Facade
 from footplate.trainer.samplers import BatchRebalanceSampler, EpochSampler, LengthGroupedSampler, lengths_of
 from footplate.trainer.seeds import data_seed
+
+log = logging.getLogger("footplate.trainer")
 
 
 def get_train_dataloader(trainer: Facade) -> Any:
     if trainer.train_dataset is None:
         raise ValueError("training needs a train_dataset")
-    sampler = trainer._get_train_sampler(trainer.train_dataset)
-    evens = trainer._footplate.strategy.accelerator_config.even_batches
-    return _loader(trainer, trainer.train_dataset, trainer._train_batch_size, sampler, evens=evens)
+    return trainer._get_dataloader(
+        dataset=trainer.train_dataset,
+        description="Training",
+        batch_size=trainer._train_batch_size,
+        sampler_fn=trainer._get_train_sampler,
+        is_training=True,
+    )
 
 
 def get_eval_dataloader(trainer: Facade, eval_dataset: Any = None) -> Any:
-    """Returns a loader. With persistent workers, each of the Trainer's own sets gets one loader that is kept."""
+    """Returns the loader of one set. If loading processes persist, each of the Trainer's own sets has one loader."""
     dataset = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(dataset, str):
         dataset = _named_set(trainer, dataset)
     if dataset is None:
         raise ValueError("evaluation needs an eval_dataset")
     is_ours = eval_dataset is None or isinstance(eval_dataset, str)
-    cached = trainer._footplate.eval_loaders.get(eval_dataset) if is_ours else None
-    if cached is not None and cached[0] is dataset:
-        return cached[1]
-    loader = _loader(trainer, dataset, trainer.args.eval_batch_size, trainer._get_eval_sampler(dataset))
-    if is_ours and trainer.args.dataloader_persistent_workers:
-        trainer._footplate.eval_loaders[eval_dataset] = (dataset, loader)
-    return loader
+    key = (eval_dataset or "eval") if is_ours else None
+    own = trainer._footplate
+    if key in trainer._eval_dataloaders and own.eval_sets.get(key) is dataset:
+        return trainer._eval_dataloaders[key]
+    if key is not None and trainer.args.dataloader_persistent_workers:
+        own.eval_sets[key] = dataset
+    return trainer._get_dataloader(
+        dataset=dataset,
+        description="Evaluation",
+        batch_size=trainer.args.eval_batch_size,
+        sampler_fn=trainer._get_eval_sampler,
+        dataloader_key=key,
+    )
 
 
 def _named_set(trainer: Facade, name: str) -> Any:
@@ -48,25 +62,82 @@ def _named_set(trainer: Facade, name: str) -> Any:
 
 
 def get_test_dataloader(trainer: Facade, test_dataset: Any) -> Any:
-    return _loader(trainer, test_dataset, trainer.args.eval_batch_size, trainer._get_eval_sampler(test_dataset))
+    return trainer._get_dataloader(
+        dataset=test_dataset,
+        description="test",
+        batch_size=trainer.args.eval_batch_size,
+        sampler_fn=trainer._get_eval_sampler,
+    )
 
 
-def _loader(
-    trainer: Facade, dataset: Any, batch_size: int, sampler: Sampler[Any] | None, *, evens: bool = False
+def get_dataloader(
+    trainer: Facade,
+    dataset: Any,
+    batch_size: int,
+    sampler_fn: Callable[[Any], Sampler[Any] | None] | None,
+    *,
+    is_training: bool,
+    key: str | None,
 ) -> Any:
+    """Makes the loader of one dataset. If loading processes persist, keeps it under `key`."""
     require_samples(dataset, "the data")
-    collator = trainer.data_collator
-    if trainer.args.remove_unused_columns and not trainer._footplate.model_signature.takes_anything:
-        keep = [*_signature_columns(trainer), "labels"]
-        dataset, collator = without_columns(dataset, keep), DropUnused(collator, keep)
     strategy = trainer._footplate.strategy
-    size, share = strategy.batch_size(batch_size), strategy.share(evens=evens)
-    return strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, share))
+    sampler = sampler_fn(dataset) if sampler_fn is not None and not isinstance(dataset, IterableDataset) else None
+    dataset, collator = (
+        trainer._remove_unused_columns(dataset),
+        trainer._get_collator_with_removed_columns(trainer.data_collator),
+    )
+    share = strategy.share(evens=is_training and strategy.accelerator_config.even_batches)
+    size = strategy.batch_size(batch_size)
+    loader = strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, share))
+    if key is not None and trainer.args.dataloader_persistent_workers:
+        trainer._eval_dataloaders[key] = loader
+    return loader
 
 
-def _signature_columns(trainer: Facade) -> list[str]:
-    """Returns the names of columns that the model takes, with all names that labels may have."""
-    return [*(trainer._footplate.model_signature.arguments or ("x",)), "label", "label_ids", *trainer.label_names]
+def set_signature_columns(trainer: Facade) -> None:
+    """Sets the columns of a sample that reach the collator.
+
+    If `forward` names no argument, they stay None, and every column reaches it.
+    """
+    signature = trainer._footplate.model_signature
+    if trainer._signature_columns is None and not signature.takes_anything:
+        labels = dict.fromkeys(["label", "label_ids", *trainer.label_names, "labels"])
+        trainer._signature_columns = [*(signature.arguments or ("x",)), *labels]
+
+
+def remove_unused_columns(trainer: Facade, dataset: Any) -> Any:
+    """Returns the dataset without the columns that do not reach the collator, so that these are not read."""
+    columns = _columns(trainer)
+    return dataset if columns is None else without_columns(dataset, columns, partial(_tell_left_out, trainer))
+
+
+def collator_of_columns(trainer: Facade, collator: Collator) -> Collator:
+    """Returns a collator that leaves out of each sample what does not reach the given one."""
+    columns = _columns(trainer)
+    return collator if columns is None else DropUnused(collator, columns, partial(_tell_left_out, trainer))
+
+
+def _columns(trainer: Facade) -> list[str] | None:
+    if not trainer.args.remove_unused_columns:
+        return None
+    trainer._set_signature_columns_if_needed()
+    return trainer._signature_columns
+
+
+def _tell_left_out(trainer: Facade, names: Sequence[Any]) -> None:
+    """Logs the columns that are left out, once for each Trainer."""
+    logged = trainer._footplate.columns_left_out
+    new = [str(name) for name in names if name not in logged]
+    logged.update(names)
+    if new:
+        log.warning(
+            "dropped from the data, because %s: %s. remove_unused_columns=False keeps them",
+            f"{type(trainer).__name__} does not name them in _signature_columns"
+            if "_set_signature_columns_if_needed" in trainer._footplate.overrides
+            else "forward does not take them",
+            ", ".join(new),
+        )
 
 
 def train_sampler(trainer: Facade, train_dataset: Any) -> Sampler[Any] | None:

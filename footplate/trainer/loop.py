@@ -45,7 +45,16 @@ def train(
             set_model(trainer, trainer.call_model_init(trial))
             trainer.optimizer = trainer.lr_scheduler = None
         with changed_for_training(trainer):
-            return _train(trainer, resume_from)
+            own.memory.start()
+            folder = saving.find(trainer, resume_from)
+            output: TrainOutput = trainer._inner_training_loop(
+                batch_size=trainer._train_batch_size,
+                args=trainer.args,
+                resume_from_checkpoint=None if folder is None else str(folder),
+                trial=trial,
+                ignore_keys_for_eval=ignore_keys,
+            )
+            return output
     except BaseException as error:
         own.strategy.peers.report_failure(error)
         raise
@@ -53,11 +62,10 @@ def train(
         trainer.is_in_train = False
 
 
-def _train(trainer: Facade, resume_from: str | Path | bool | None) -> TrainOutput:
+def train_from(trainer: Facade, folder: Path | None) -> TrainOutput:
+    """Trains from the verified checkpoint in `folder`, or from the first step."""
     args, own = trainer.args, trainer._footplate
     run, peers = own.run, own.strategy.peers
-    own.memory.start()
-    folder = saving.find(trainer, resume_from)
     loader = trainer.get_train_dataloader()
     plan = run.plan = Plan(*trainer.set_initial_training_values(args, loader))
     state = trainer.state = _new_state(trainer, plan, folder)
@@ -109,8 +117,7 @@ def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) 
     trainer.model_wrapped, trainer.optimizer = own.strategy.prepare(trainer.model, trainer.optimizer)
     trainer.create_scheduler(max_steps)
     own.strategy.prepare_schedule(trainer.lr_scheduler)
-    if folder is not None:
-        saving.load_optimizer(trainer, folder)
+    trainer._load_optimizer_and_scheduler(None if folder is None else str(folder))
     events = trainer.callback_handler
     events.model, events.optimizer, events.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
     events.train_dataloader = loader

@@ -114,8 +114,9 @@ def finish_save_after_error(trainer: Facade) -> None:
 
 def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
     own, run = trainer._footplate, trainer._footplate.run
+    run.committed = None
     try:
-        saved = saving()
+        returned = saving()
     except files.CannotSave as error:
         run.failed_saves += 1
         _note_best_that_stands(trainer)
@@ -126,6 +127,7 @@ def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint 
             raise
     else:
         run.failed_saves = 0
+        saved = returned if isinstance(returned, files.Checkpoint) else run.committed
         if trainer.args.push_to_hub and saved is not None:
             trainer._push_from_checkpoint(str(saved.path))
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
@@ -158,10 +160,13 @@ def save(trainer: Facade) -> files.Checkpoint:
         trainer.save_model(str(parent / f"checkpoint-{step}"), _internal_call=True)
 
     strategy = trainer._footplate.strategy
+    run = trainer._footplate.run
     if strategy.writes_shards:
-        return strategy.save_shards(commit, lambda folder: _write_pieces(trainer, progress, folder))
+        run.committed = strategy.save_shards(commit, lambda folder: _write_pieces(trainer, progress, folder))
+        return run.committed
     with strategy.keep_whole_weights(trainer.model):
-        return strategy.save_from_main(commit, follow)
+        run.committed = strategy.save_from_main(commit, follow)
+    return run.committed
 
 
 def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> None:
@@ -244,7 +249,7 @@ def _progress(trainer: Facade) -> dict[str, Any]:
     """Returns everything that a checkpoint stores beside the model, by file name."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
-    arguments = {**args.to_dict(), **_company(trainer)}
+    arguments = {**args.to_dict(), **_run_size(trainer)}
     text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return text_files
@@ -415,26 +420,26 @@ class StoredRng:
         files.set_rng_state(self._state)
 
 
-def _company(trainer: Facade) -> dict[str, int]:
+def _run_size(trainer: Facade) -> dict[str, int]:
     """Returns the number of processes and of samples per step, which locate a step in the data."""
     samples = trainer.get_total_train_batch_size(trainer.args)
     return {"world_size": trainer._footplate.strategy.peers.world, "samples_per_step": samples}
 
 
 def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> None:
-    now, company = trainer.args.to_dict(), _company(trainer)
+    now, run_size = trainer.args.to_dict(), _run_size(trainer)
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
-    if then.get("world_size", 1) != company["world_size"]:
+    if then.get("world_size", 1) != run_size["world_size"]:
         # With as many samples per step, split in another way, the position in the data is the same.
         changes.pop("per_device_train_batch_size", None)
         changes.pop("gradient_accumulation_steps", None)
-        before = then.get("samples_per_step", company["samples_per_step"])
-        if before != company["samples_per_step"] and not trainer.args.ignore_data_skip:
+        before = then.get("samples_per_step", run_size["samples_per_step"])
+        if before != run_size["samples_per_step"] and not trainer.args.ignore_data_skip:
             raise ValueError(
                 f"{folder.name} was written by {then.get('world_size', 1)} processes, whose steps had "
-                f"{before} samples, and this run's {company['world_size']} make steps of "
-                f"{company['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, or "
-                "set ignore_data_skip=True to start the epoch's data from the beginning"
+                f"{before} samples, and this run's {run_size['world_size']} make steps of "
+                f"{run_size['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, "
+                "or set ignore_data_skip=True to start the epoch's data from the beginning"
             )
     changes.pop("output_dir", None)
     wrong = [name for name in fixed(trainer.args) if name in changes]

@@ -61,7 +61,7 @@ def tracker(name: str, run_info: RunInfo) -> GeneralTracker:
 
 
 def one_part(name: str) -> str:
-    """Returns the name as that of one file or folder."""
+    """Returns the name with characters that are not allowed in a file name replaced."""
     return re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
 
 

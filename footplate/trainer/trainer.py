@@ -76,6 +76,16 @@ class Trainer:
     is_model_parallel: bool
     place_model_on_device: bool
     label_names: list[str]
+    is_deepspeed_enabled: bool
+    is_fsdp_enabled: bool
+    is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
+    _signature_columns: list[str] | None = None
+    """The columns of a sample that reach the collator. A subclass may set them."""
+    _eval_dataloaders: dict[str | None, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls)
 
     def __init__(
         self,
@@ -114,7 +124,7 @@ class Trainer:
         self.label_smoother = losses.LabelSmoother(smoothing) if smoothing else None
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         set_model(self, model if model is not None else self.call_model_init())
-        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.train_dataset, self.eval_dataset, self._eval_dataloaders = train_dataset, eval_dataset, {}
         self.processing_class = processing_class if processing_class is not None else tokenizer
         for metric in own.metrics:
             make_metric(metric, self.processing_class)
@@ -148,6 +158,31 @@ class Trainer:
         """Chooses the strategy, which sets up Accelerate, the device and the communication between processes."""
         strategy = self._footplate.strategy = choose(self.args, self._footplate.given_model)
         self.accelerator = strategy.accelerator
+        self.is_deepspeed_enabled, self.is_fsdp_enabled = bool(self.args.deepspeed), bool(self.args.fsdp)
+
+    @property
+    def gather_function(self) -> Callable[[Any], Any]:
+        """Collects the tensors of all processes."""
+        return self.accelerator.gather_for_metrics  # type: ignore[no-any-return]
+
+    @property
+    def deepspeed(self) -> Any:
+        """Returns DeepSpeed's engine while it trains. Without DeepSpeed it is None."""
+        return self.model_wrapped if self.is_deepspeed_enabled and self.model_wrapped is not self.model else None
+
+    @property
+    def neftune_noise_alpha(self) -> float | None:
+        return self.args.neftune_noise_alpha
+
+    @property
+    def hp_search_backend(self) -> HPSearchBackend | None:
+        """The backend of the search that is under way. Only optuna is supported."""
+        return None if self._footplate.search is None else HPSearchBackend.OPTUNA
+
+    @property
+    def push_in_progress(self) -> hub.PushInProgress | None:
+        """The upload of a checkpoint that is under way, or None."""
+        return hub.push_in_progress(self)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:
@@ -164,6 +199,17 @@ class Trainer:
     ) -> TrainOutput:
         """Trains to the end, or until a callback stops it. True resumes from the newest complete checkpoint."""
         return loop.train(self, resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: contract_arguments.TrainingArguments | None = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Runs the whole loop. `train` has made the model and verified the checkpoint before."""
+        return loop.train_from(self, None if resume_from_checkpoint is None else Path(resume_from_checkpoint))
 
     def set_initial_training_values(
         self, args: contract_arguments.TrainingArguments, dataloader: Any
@@ -244,6 +290,30 @@ class Trainer:
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         return loading.get_test_dataloader(self, test_dataset)
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Sampler[Any] | None] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        """Makes each loader of the Trainer: for training, for evaluations and for predictions."""
+        return loading.get_dataloader(
+            self, dataset, batch_size, sampler_fn, is_training=is_training, key=dataloader_key
+        )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Sets `_signature_columns` if it is None. An override chooses the columns that reach the collator."""
+        loading.set_signature_columns(self)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        return loading.remove_unused_columns(self, dataset)
+
+    def _get_collator_with_removed_columns(self, data_collator: Collator, description: str | None = None) -> Collator:
+        return loading.collator_of_columns(self, data_collator)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
         return loading.train_sampler(self, self.train_dataset if train_dataset is None else train_dataset)
@@ -430,6 +500,11 @@ class Trainer:
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         saving.load_weights(self, resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Loads the states of optimizer and schedule. It is called without a checkpoint, too, and then does nothing."""
+        if checkpoint is not None:
+            saving.load_optimizer(self, Path(checkpoint))
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))

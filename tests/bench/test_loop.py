@@ -49,6 +49,7 @@ def test_a_step_of_ours_takes_no_more_calls_than_one_by_hand(small: None, race: 
 
 
 @pytest.mark.parametrize("part", ["resume", "evaluate", "memory", "save"])
+@pytest.mark.matrix
 def test_each_part_s_quick_form_runs(small: None, race: Race, part: str, tmp_path: Path) -> None:
     rows = loop.PARTS[part](tmp_path, True)
 
@@ -77,6 +78,7 @@ def test_a_ratio_is_of_the_middle_turns_of_rounds() -> None:
     assert list(faster) == [1 / factor for factor in slower]
 
 
+@pytest.mark.matrix
 def test_the_script_for_a_gpu_runs_without_one(race: Race, tmp_path: Path) -> None:
     rows = gpu.run(tmp_path / "own", quick=True, trace=str(tmp_path / "traces"))
 

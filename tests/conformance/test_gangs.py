@@ -10,7 +10,6 @@ from footplate.contract.ids import JobId, new_claim_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import AttemptReply, Denial, Grant
 from service.jobs.inbox import answer
-from service.store import attempts
 from tests.conformance.acting import Stage, Worker
 
 FIRST = "10.0.0.1:29500"
@@ -67,23 +66,6 @@ def test_a_job_on_one_node_meets_nobody(stage: Stage) -> None:
     assert (worker.answer.nodes, worker.answer.meets_at, worker.beat().meets_at) == (1, None, None)
 
 
-def test_what_one_node_does_not_claim_is_given_back_by_all_and_costs_nothing(stage: Stage) -> None:
-    job = a_gang(stage)
-    first = stage.claim(job, 0)
-    stage.rescue()
-    for _ in range(4):
-        stage.later(stage.settings.claim_seconds / 3)
-        first.beat()
-        stage.rescue()
-
-    row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.NOT_CLAIMED, 0)
-    assert "by " in str(row.message)
-    assert first.beat().superseded
-    assert isinstance(stage.ask(job, 1).answer, Denial)
-    assert stage.read(attempts.open_sources) == []
-
-
 def test_a_cancel_before_all_have_claimed_ends_what_waits(stage: Stage) -> None:
     job = a_gang(stage)
     first = stage.claim(job, 0)
@@ -101,36 +83,6 @@ def test_who_follows_a_job_sees_it_run_once_when_all_of_it_does(stage: Stage) ->
 
     assert stage.states(job) == ["queued", "starting", "running"]
     assert any("running on node 1 of 2" in event.data for event in stage.events(job, ["note"]))
-
-
-def test_a_part_that_fails_ends_the_others_and_the_job_waits_for_them(stage: Stage) -> None:
-    """Otherwise the next attempt would begin beside the rest of this one, and final events would be lost."""
-    job, (first, second) = running(stage)
-    second.fails("crashed")
-
-    stop = first.beat().stop
-    assert stop is not None
-    assert (stop.because, stop.mode) == ("peer", "kill")
-    assert stage.job(job).state is JobState.RUNNING
-    first.logs(7)
-    first.ends("stopped", "peer", stop="peer")
-
-    row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
-    assert "it crashed" in str(row.message)
-    assert [event.step for event in stage.events(job, ["log"])] == [7]
-
-
-def test_who_only_lost_another_is_not_the_reason_though_it_says_so_first(stage: Stage) -> None:
-    job, (first, second) = running(stage)
-    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
-    assert second.beat().stop is None
-
-    second.fails("oom")
-
-    row = stage.job(job)
-    assert (row.state, row.reason) == (JobState.FAILED, Reason.OOM)
-    assert json.loads(str(row.error))["code"] == "oom"
 
 
 def test_a_node_that_is_lost_is_the_reason_and_not_what_the_others_made_of_it(stage: Stage) -> None:
@@ -166,22 +118,6 @@ def test_a_known_failure_is_the_reason_though_another_node_is_lost_meanwhile(sta
     stage.rescue()
 
     assert (stage.job(job).state, stage.job(job).reason) == (JobState.FAILED, Reason.OOM)
-
-
-def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
-    """The part's supervisor is alive, but does not follow the stop."""
-    job, (first, second) = running(stage)
-    second.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "gone"})
-    for _ in range(9):
-        stage.rescue()
-        stage.later(10)
-        first.beat()
-    stage.rescue()
-
-    row = stage.job(job)
-    assert (row.state, row.reason) == (JobState.QUEUED, Reason.RETRY)
-    assert "did not end with the others" in str(row.message)
-    assert first.beat().superseded
 
 
 def test_the_first_may_take_its_time_to_hand_in_what_all_have_finished(stage: Stage) -> None:

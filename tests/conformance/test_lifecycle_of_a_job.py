@@ -58,15 +58,6 @@ def test_a_claim_that_comes_after_a_cancel_is_denied(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
-def test_a_queued_job_obeys_at_once(stage: Stage, verb: str, state: JobState) -> None:
-    job = stage.submit()
-
-    assert getattr(stage, verb)(job).state is state
-    stage.node()
-    assert stage.place() == []
-
-
-@pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
 def test_a_starting_job_that_nobody_claimed_obeys_at_once_and_frees_its_slots(
     stage: Stage, verb: str, state: JobState
 ) -> None:
@@ -156,27 +147,6 @@ def test_a_job_that_was_told_to_stop_while_it_started_is_never_said_to_run(stage
     assert stage.states(job) == ["queued", "starting", "stopping", "paused"]
 
 
-def test_cancel_overrides_pause(stage: Stage) -> None:
-    job, worker = stage.running()
-    stage.pause(job)
-
-    assert stage.cancel(job).desired is Desired.CANCEL
-    worker.stops()
-
-    assert stage.job(job).state is JobState.CANCELLED
-
-
-def test_pause_does_not_override_cancel(stage: Stage) -> None:
-    job, _ = stage.running()
-    stage.cancel(job)
-
-    with pytest.raises(Conflict) as refused:
-        stage.pause(job)
-
-    assert refused.value.state == "stopping"
-    assert refused.value.allowed == []
-
-
 def test_a_harder_cancel_shortens_a_softer_one_and_not_the_other_way_round(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
@@ -187,16 +157,6 @@ def test_a_harder_cancel_shortens_a_softer_one_and_not_the_other_way_round(stage
 
     assert reply.stop is not None
     assert (reply.stop.mode, reply.stop.within_seconds) == (StopMode.KILL, 0)
-
-
-def test_every_verb_can_be_repeated(stage: Stage) -> None:
-    job, worker = stage.running()
-    assert stage.pause(job) == stage.pause(job)
-    worker.stops()
-    assert stage.pause(job) == stage.pause(job)
-    assert stage.resume(job) == stage.resume(job)
-    assert stage.cancel(job) == stage.cancel(job)
-    assert stage.cancel(job).state is JobState.CANCELLED
 
 
 def test_a_finish_that_wins_over_a_pause_is_a_success(stage: Stage) -> None:

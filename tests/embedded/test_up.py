@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.embedded.conftest import Up
 from tests.support.processes import REPOSITORY, children, is_alive, left_behind, until
@@ -93,6 +94,7 @@ def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None
     assert (up.home / "first-job").read_text() == jobs[0]["id"]
 
 
+@pytest.mark.matrix
 def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
     launcher = up.start("--no-first-job")
     up.submit(ENDLESS)
@@ -111,6 +113,7 @@ def nobody_holds(home: Path) -> None:
     until(lambda: not left_behind(home), within=3, what="nobody holds the home any more")
 
 
+@pytest.mark.matrix
 def test_who_dies_is_started_again_in_the_same_place(up: Up) -> None:
     launcher = up.start("--no-first-job")
     for who in ("redis-server", "service", "worker"):
@@ -158,6 +161,7 @@ def ends_soon(up: Up, job: str) -> bool:
     return shown["state"] in ("succeeded", "failed")
 
 
+@pytest.mark.matrix
 def test_settings_that_the_service_refuses_end_the_start_with_its_sentence(up: Up) -> None:
     launcher = up.launch(FOOTPLATE_LEASE_SECONDS="0.6")
 
@@ -176,6 +180,7 @@ def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> N
     assert not up.home.exists()
 
 
+@pytest.mark.matrix
 def test_settings_that_a_node_refuses_end_it_with_the_nodes_sentence(up: Up) -> None:
     launcher = up.launch("--no-first-job", FOOTPLATE_SLOTS="-1")
 

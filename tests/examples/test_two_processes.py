@@ -24,6 +24,7 @@ def spec(name: str) -> JSON:
     return content
 
 
+@pytest.mark.matrix
 def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examples) -> None:
     system, two = examples.system, spec("ddp.json")
     alone = {"training": {**two["training"], "per_device_train_batch_size": 16}, "resources": {}}

@@ -11,6 +11,7 @@ import pytest
 
 from docs import errors_page, spec_page
 from footplate.contract.settings import variable
+from footplate.contract.variables import DROP_IN
 from footplate.sdk.settings import ClientSettings
 from service import readiness
 from service.settings import ServiceSettings
@@ -20,7 +21,7 @@ from worker.settings import WorkerSettings
 TREE = (REPOSITORY / "docs/developers/tree.md").read_text()
 DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md") for path in sorted(REPOSITORY.glob(pattern))]
 ALL_SETTINGS = (ServiceSettings, WorkerSettings, ClientSettings)
-SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields}
+SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields} | {DROP_IN}
 
 
 def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:

@@ -8,59 +8,10 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
-import psycopg
 import pytest
-from sqlalchemy import create_engine, text
 
 from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
-from tests.support.redis_server import RedisServer
 from tests.support.template import Forked
-
-
-def test_a_killed_redis_comes_back_empty_on_the_same_port(redis: RedisServer) -> None:
-    redis.say("SET", "held", "1")
-
-    redis.restart_empty()
-
-    assert redis.say("EXISTS", "held") == b":0\r\n"
-
-
-def test_a_frozen_redis_keeps_its_connections_and_answers_when_thawed(redis: RedisServer) -> None:
-    redis.freeze()
-    redis.thaw()
-
-    assert redis.say("PING") == b"+PONG\r\n"
-
-
-def test_each_test_gets_an_empty_database_of_each_kind(database_url: str) -> None:
-    engine = create_engine(database_url)
-    with engine.begin() as line:
-        line.execute(text("CREATE TABLE jobs (id int)"))
-        assert line.execute(text("SELECT count(*) FROM jobs")).scalar() == 0
-    engine.dispose()
-
-
-def test_a_database_is_gone_after_its_test_whoever_is_connected(postgres_server) -> None:
-    with postgres_server.database() as url:
-        line = psycopg.connect(url.replace("+psycopg", ""))
-
-    with pytest.raises(psycopg.OperationalError):
-        line.execute("SELECT 1")
-
-
-def test_waiting_in_vain_tells_what_for_and_shows_the_log(processes: Processes) -> None:
-    process = processes.start("-c", "import sys, time; print('half way', flush=True); time.sleep(60)", name="slow")
-    process.until(lambda: "half way" in process.output, what="it prints")
-
-    with pytest.raises(AssertionError, match=r"not within 0\.1 s: it is done[\s\S]*half way"):
-        process.until(lambda: False, within=0.1, what="it is done")
-
-
-def test_waiting_for_a_program_that_has_exited_fails_at_once(processes: Processes) -> None:
-    process = processes.start("-c", "raise SystemExit('no such thing')", name="short")
-
-    with pytest.raises(AssertionError, match=r"short exited with 1 before: it listens[\s\S]*no such thing"):
-        process.until(lambda: False, within=60, what="it listens")
 
 
 def test_a_grandchild_that_left_its_group_is_still_found(processes: Processes, tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
-from tests.support.processes import at_ease, until
+from tests.support.processes import until
 from tests.support.system import SHORT_TOY, System, assert_whole
 
 
@@ -25,22 +24,6 @@ def test_a_job_goes_from_post_to_done(standing: System) -> None:
     assert sorted(standing.losses(job)) == list(range(1, 21))
     assert standing.final_weights(job)
     assert standing.training_pids(job) == []
-
-
-def test_a_reader_sees_the_same_history_whenever_it_joins(standing: System) -> None:
-    job = standing.submit()
-    early: list[int] = []
-    reader = threading.Thread(
-        target=lambda: early.extend(e["no"] for f in standing.watch(f"/jobs/{job}/stream") for e in f.get("events", []))
-    )
-    reader.start()
-    standing.until_step(job, 20)
-
-    late = [event["no"] for frame in standing.watch(f"/jobs/{job}/stream?after=0") for event in frame.get("events", [])]
-    reader.join(at_ease(60))
-
-    stored = [event["no"] for event in standing.events(job)]
-    assert late == early == stored == list(range(1, len(stored) + 1))
 
 
 def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing: System) -> None:

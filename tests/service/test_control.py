@@ -191,6 +191,7 @@ async def test_a_job_goes_through_bell_grant_and_events_to_its_end(line: Line) -
     assert line.watermark(grant) == 3
     assert line.redis.xlen(keys.EVENTS) == 0
     assert {grant.job} in line.woken
+    assert await line.db.read(attempts.open_sources) == []
     assert (line.settings.artifacts_path / layout.PROBE).exists()
 
 
@@ -218,28 +219,6 @@ async def test_a_bell_that_nobody_answered_rings_again(line: Line) -> None:
     assert first == second
 
 
-async def test_a_bell_that_rings_a_thousand_times_starts_one_attempt(line: Line) -> None:
-    await line.node_beats()
-    await line.submit()
-    kwargs = await line.bell()
-    claims = [Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **kwargs) for _ in range(1000)]
-
-    await asyncio.to_thread(line.redis.rpush, keys.INBOX, *(claim.model_dump_json() for claim in claims))
-    answers = [await line.hear(claim.claim) for claim in claims]
-
-    assert sum(isinstance(answer, Grant) for answer in answers) == 1
-
-
-async def test_the_same_claim_is_granted_again(line: Line) -> None:
-    grant = await line.start()
-
-    await line.say(
-        Claim(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, node=line.node, boot=line.boot)
-    )
-
-    assert await line.hear(grant.claim) == grant
-
-
 async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Line) -> None:
     grant = await line.start()
     await line.send(grant, [1])
@@ -250,20 +229,6 @@ async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Li
 
     assert reply.stop is not None
     assert (reply.stop.because, reply.stop.mode) == ("cancel", "graceful")
-
-
-async def test_a_redis_that_forgot_everything_is_rung_again_and_loses_nobody(line: Line) -> None:
-    grant = await line.start()
-    await line.send(grant, [1])
-    await until_async(lambda: line.watermark(grant) == 1, within=10, what="the first event is in SQL")
-    waiting = await line.submit()
-    assert (await line.bell())["job"] == waiting
-
-    line.server.restart_empty()
-
-    assert (await line.bell())["job"] == waiting
-    await line.say(AttemptBeat(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, number=1))
-    assert not (await line.hear(grant.claim)).superseded
 
 
 @short_lease
@@ -363,22 +328,6 @@ async def test_events_are_stored_once_each_whatever_the_stream_does(line: Line) 
     assert (await line.job(grant.job)).state is JobState.SUCCEEDED
 
 
-async def test_two_controls_share_one_lock(line: Line) -> None:
-    other = Control(line.db, line.settings)
-    running = asyncio.create_task(other.run())
-    try:
-        grant = await line.start()
-        assert not other.is_active
-        await line.control.close()
-        await until_async(lambda: other.is_active, within=15, what="the other one works")
-        # It adopts what runs by its fence and claim.
-        await line.say(AttemptBeat(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, number=1))
-        assert not (await line.hear(grant.claim)).superseded
-    finally:
-        await other.close()
-        await asyncio.wait_for(running, 120)
-
-
 async def test_a_claim_of_another_protocol_is_denied_with_the_reason(line: Line) -> None:
     await line.node_beats()
     await line.submit()
@@ -394,14 +343,6 @@ async def test_a_claim_of_another_protocol_is_denied_with_the_reason(line: Line)
     assert isinstance(newer, Denial)
     assert f"protocol {PROTOCOL + 1}" in newer.reason
     assert isinstance(await claim(PROTOCOL - 1), Grant)
-
-
-async def test_nothing_is_left_open_when_a_job_has_ended(line: Line) -> None:
-    grant = await line.start()
-    await line.send(grant, [1, 2], last=2)
-    await line.hear(grant.claim)
-
-    assert await line.db.read(attempts.open_sources) == []
 
 
 def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:

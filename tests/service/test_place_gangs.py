@@ -106,28 +106,11 @@ def test_what_it_waits_for_is_held_and_no_more() -> None:
     assert plan.waits[JobId("gang")].reason is Reason.CAPACITY
 
 
-def test_nothing_is_held_for_one_that_waits_for_a_node_without_work() -> None:
-    nodes = [room("a", slots=1), room("b", slots=1, is_open=False)]
-
-    assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["a"]}
-
-
 def test_the_next_one_holds_where_the_first_has_nothing_to_hold() -> None:
     nodes = [room("a", slots=2, free=1), room("b", slots=1, is_open=False)]
     waiting = [job("gang", nodes=2), job("wide", 1, processes_per_node=2), job("small", 2)]
 
     assert placed(place(waiting, nodes)) == {}
-
-
-def test_two_that_could_each_hold_half_are_placed_one_after_the_other() -> None:
-    yard = Yard([1, 1])
-    yard.waiting = [job("one", nodes=2), job("two", 1, nodes=2)]
-    yard.turn()
-    assert list(yard.running) == ["one"]
-
-    yard.ends("one")
-    yard.turn()
-    assert list(yard.running) == ["two"]
 
 
 def test_ranks_with_a_gpu_and_ranks_without_are_not_put_together() -> None:

@@ -78,7 +78,7 @@ def test_a_broken_row_is_named_by_file_and_line(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"gone\.jsonl cannot be read: No such file"):
         files.jsonl(paths=[str(tmp_path / "gone.jsonl")])
-    with pytest.raises(DatasetError, match="given no file"):
+    with pytest.raises(DatasetError, match="has no file"):
         files.jsonl(paths=[])
 
 

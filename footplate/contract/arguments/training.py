@@ -8,7 +8,7 @@ import json
 import math
 import os
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
@@ -63,6 +63,12 @@ class TrainingArguments(
     Unsupported names are refused with a reason.
     """
 
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        "accelerator_config", "fsdp_config", "deepspeed", "activation_checkpointing_kwargs",
+        "gradient_checkpointing_kwargs", "lr_scheduler_kwargs",
+    ]  # fmt: skip
+    """The fields that may be given as JSON text. A library's subclass adds its own."""
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_is_not_there(cls, values: Any) -> Any:
@@ -87,6 +93,8 @@ class TrainingArguments(
         made = next(kind for kind in type(self).__mro__ if "__dataclass_fields__" in vars(kind))
         if not is_pydantic_dataclass(made):
             self._take_checked()
+        for name in self._VALID_DICT_FIELDS:
+            setattr(self, name, _read(getattr(self, name)))
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
         if isinstance(self.include_num_input_tokens_seen, bool):
             self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
@@ -174,7 +182,7 @@ def _read(value: Any) -> Any:
 
 
 def _names(value: str | list[str] | None) -> list[str]:
-    """Returns the trackers. `none`, nothing and an empty list are the same."""
+    """Returns the names in a value. `none`, nothing and an empty list are the same."""
     names = value.split() if isinstance(value, str) else list(value or [])
     return [] if names == ["none"] else names
 

@@ -31,7 +31,7 @@ class _ScheduleFree(Optimizer):
 
     @torch.no_grad()
     def eval(self) -> None:
-        """Moves the parameters from y to x."""
+        """Puts the averaged weights x into the parameters, in place of the training weights y."""
         for group in self.param_groups:
             if group["train_mode"]:
                 self._pull_to_z(group, 1 - 1 / self._towards(group))
@@ -39,7 +39,7 @@ class _ScheduleFree(Optimizer):
 
     @torch.no_grad()
     def train(self) -> None:
-        """Moves the parameters from x to y."""
+        """Puts the training weights y into the parameters, in place of the average x."""
         for group in self.param_groups:
             if not group["train_mode"]:
                 self._pull_to_z(group, 1 - self._towards(group))

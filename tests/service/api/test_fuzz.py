@@ -22,7 +22,7 @@ from tests.service.api.test_system import a_node
 async def test_a_fuzzer_finds_no_answer_that_is_not_described(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
     api = await served(serve, sqlite_url)
 
-    await tried(api, tmp_path, examples=1, phases="examples,fuzzing,stateful")
+    await tried(api, tmp_path, examples=1, phases="examples,fuzzing")
 
 
 @pytest.mark.soak

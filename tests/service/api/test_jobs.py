@@ -133,17 +133,6 @@ async def test_a_patch_that_says_nothing_or_nonsense_is_refused(api: Api, body: 
     assert refused.json()["errors"][0].get("hint") == hint
 
 
-async def test_verbs_answer_202_and_the_second_time_change_nothing(both: Api) -> None:
-    job = await both.submit()
-
-    for verb, state in (("pause", "paused"), ("resume", "queued"), ("cancel", "cancelled")):
-        first = await both.client.post(f"/jobs/{job}/{verb}")
-        again = await both.client.post(f"/jobs/{job}/{verb}")
-
-        assert (first.status_code, first.json()["state"]) == (202, state)
-        assert (again.status_code, again.json()) == (202, first.json())
-
-
 async def test_a_verb_takes_a_body_and_refuses_what_it_does_not_know(api: Api) -> None:
     job = await api.submit()
 

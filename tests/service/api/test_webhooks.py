@@ -30,7 +30,6 @@ from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
 from service.store import deliveries, jobs, webhooks
 from service.store.times import now_ms
-from service.webhooks import deliver as courier_module
 from service.webhooks import sending, targets
 from service.webhooks.deliver import AGAIN_SECONDS, Courier
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
@@ -877,11 +876,3 @@ async def connects(port: int) -> bool:
         return False
     writer.close()
     return True
-
-
-def test_the_docs_say_the_schedule_that_is_kept() -> None:
-    page = " ".join((REPOSITORY / "docs/guides/webhooks.md").read_text().split())
-
-    assert AGAIN_SECONDS == (5, 300, 1800, 7200, 18000, 36000, 50400)
-    assert "tried again after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h and 14 h" in page
-    assert courier_module.GIVE_UP_SECONDS == 5 * 86400

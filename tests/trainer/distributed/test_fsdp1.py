@@ -44,7 +44,7 @@ def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
     [
         ("adafactor", "Adafactor needs whole parameters"),
         ("schedule free", "AdamWScheduleFree needs whole parameters, or swaps them for evaluation"),
-        ("averaged", "ema averages whole weights, and these are in pieces"),
+        ("averaged", "ema averages whole weights, but this strategy shards them"),
         ("merged", "Fsdp1 has sharded the model"),
     ],
 )

@@ -24,6 +24,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.matrix
 def test_the_op_and_its_gradient_are_what_they_say(example: ModuleType) -> None:
     x = torch.linspace(-2, 2, 41, dtype=torch.double, requires_grad=True)
 
@@ -35,6 +36,7 @@ def test_the_op_and_its_gradient_are_what_they_say(example: ModuleType) -> None:
         example.smooth_abs(x, 0.0)
 
 
+@pytest.mark.matrix
 def test_under_autocast_the_op_computes_whole_numbers(example: ModuleType) -> None:
     layer, x = torch.nn.Linear(4, 4), torch.full((2, 4), 1e-3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -48,6 +50,7 @@ def test_under_autocast_the_op_computes_whole_numbers(example: ModuleType) -> No
 
 
 @pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.matrix
 def test_the_trainer_trains_through_it(example: ModuleType, tmp_path: Path, bf16: bool) -> None:
     losses = example.train(str(tmp_path), bf16=bf16, use_cpu=True)
 

@@ -136,5 +136,5 @@ def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there_is_told_before_the_first_row(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="has no column 'txt', only: text, label"):
         parquet(tmp_path, columns=["txt"], streaming=True)
-    with pytest.raises(DatasetError, match="was given no file"):
+    with pytest.raises(DatasetError, match="has no file"):
         files.jsonl(paths=[], streaming=True)

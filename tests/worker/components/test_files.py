@@ -61,7 +61,7 @@ def test_several_csv_files_are_one_where_their_columns_are_the_same(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x,y\n1,2\n3\n", r"a\.csv, line 3: 1 values, and there are 2 columns: x, y"),
+        ("x,y\n1,2\n3\n", r"a\.csv, line 3: 1 values, but there are 2 columns: x, y"),
         ('x,y\n1,"2\n', r"a\.csv, line 2: "),
         ("x,x\n1,2\n", "names a column twice"),
         ("x,y\n", r"there is no row in a\.csv"),

@@ -83,10 +83,10 @@ def test_a_class_that_does_not_count_gives_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("name", "args", "labels", "told"),
     [
-        ("cross_entropy", {}, NUMBERS, "wants a class, a whole number"),
+        ("cross_entropy", {}, NUMBERS, "needs a class, a whole number"),
         ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, and the model 3 classes"),
         ("mse", {}, torch.ones(4), "compares number by number"),
-        ("bce", {}, None, "the batch has none"),
+        ("bce", {}, None, "the batch has no key labels"),
     ],
 )
 def test_what_a_loss_cannot_compare_is_told(name: str, args: dict[str, Any], labels: Any, told: str) -> None:
@@ -95,7 +95,7 @@ def test_what_a_loss_cannot_compare_is_told(name: str, args: dict[str, Any], lab
 
 
 def test_a_model_without_logits_is_told_what_it_returned() -> None:
-    with pytest.raises(ValueError, match="made of a model's logits, and this one returned: loss, bits"):
+    with pytest.raises(ValueError, match="needs a model's logits, but this model returned: loss, bits"):
         load("losses", "mse")()({"loss": NUMBERS, "bits": NUMBERS}, NUMBERS)
 
 

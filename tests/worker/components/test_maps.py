@@ -52,7 +52,7 @@ def test_a_wrong_column_is_told_before_training_with_the_nearest(tokenizer: Any)
     with pytest.raises(DatasetError, match="row 0: there is no column 'txt', only: text, label") as raised:
         maps.tokenize(Rows(ROWS), tokenizer, column="txt")
     assert raised.value.hint == "did you mean 'text'?"
-    with pytest.raises(DatasetError, match="column 'label' holds a int, and a text is needed"):
+    with pytest.raises(DatasetError, match="column 'label' holds a int, but text is needed"):
         maps.tokenize(Rows(ROWS), tokenizer, column="label")
 
 
@@ -71,7 +71,7 @@ def test_a_map_says_what_it_lacks(tokenizer: Any) -> None:
     assert "hf/tokenizer" in str(raised.value.hint)
     with pytest.raises(DatasetError, match="a stream"):
         maps.tokenize(iter(ROWS), tokenizer, column="text")
-    with pytest.raises(DatasetError, match="without a row"):
+    with pytest.raises(DatasetError, match="without rows"):
         maps.drop(Rows(), columns=["x"])
 
 
@@ -139,9 +139,9 @@ def test_blocks_are_all_tokens_one_after_the_other(tokenizer: Any) -> None:
 
 
 def test_texts_that_are_no_tokens_or_too_few_are_told(tokenizer: Any) -> None:
-    with pytest.raises(DatasetError, match="row 0: chunk cuts tokens, and this row has none"):
+    with pytest.raises(DatasetError, match="row 0: chunk cuts tokens, but this row has none"):
         maps.chunk(Rows(ROWS), tokenizer, block_size=4)
-    with pytest.raises(DatasetError, match="all rows together have 12 tokens, and one block needs 99"):
+    with pytest.raises(DatasetError, match="all rows together have 12 tokens, but one block needs 99"):
         maps.chunk(maps.tokenize(Rows(ROWS), tokenizer, column="text"), tokenizer, block_size=99)
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_conversation_is_told(tokenizer: Any, tokenizer_folder: Path)
     with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
         maps.chat(Rows([{"messages": TALK}]), tokenizer)
     plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
-    with pytest.raises(NotBuildable, match="does not mark what the assistant says"):
+    with pytest.raises(NotBuildable, match="does not mark the assistant's words"):
         maps.chat(Rows([{"messages": TALK}]), plain, learn="assistant")
     with pytest.raises(DatasetError, match="row 0: column 'messages' holds no conversation"):
         maps.chat(Rows([{"messages": "hello"}]), plain)

@@ -1,0 +1,133 @@
+"""Puts our Trainer in the place of transformers' names, so that libraries for Hugging Face's Trainer run on ours.
+
+A library decides at its import which Trainer it subclasses. So `install()` comes first, and the library after it:
+
+    import footplate; footplate.install()
+    from trl import SFTConfig, SFTTrainer
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from pydantic.dataclasses import rebuild_dataclass
+
+import footplate
+from footplate.contract.errors import FootplateError, SettingsError
+from footplate.contract.variables import DROP_IN
+
+THEIR_MODULES = (
+    "trainer", "trainer_seq2seq", "training_args", "training_args_seq2seq", "trainer_callback", "trainer_utils",
+    "trainer_pt_utils", "data.data_collator",
+)  # fmt: skip
+"""The modules of transformers that define the names."""
+OUR_MODULES = (
+    "footplate.trainer.trainer", "footplate.trainer.seq2seq", "footplate.trainer.arguments",
+    "footplate.trainer.accelerator_config", "footplate.trainer.callbacks", "footplate.trainer.collators",
+    "footplate.trainer.state",
+)  # fmt: skip
+"""Every name that `footplate` exports from these modules replaces transformers' name, if transformers has it."""
+SUBCLASSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
+
+_originals: list[tuple[ModuleType, str, Any]] = []
+"""(module, name, theirs). Empty if nothing is replaced."""
+
+
+class ImportedTooEarly(FootplateError, ImportError):
+    """A library already holds transformers' Trainer or arguments, so it would train on theirs."""
+
+    code = "imported_too_early"
+    title = "A library was imported before footplate.install()"
+
+
+def install() -> list[str]:
+    """Replaces transformers' names by ours, and returns the replaced names, such as `transformers.trainer.Trainer`.
+
+    Raises ImportedTooEarly if a library or the script already holds transformers' Trainer or arguments. A second call
+    changes nothing. `uninstall()` restores the names.
+    """
+    if not _originals:
+        modules = _their_modules()
+        pairs = dict(_pairs(modules))
+        _refuse_early_imports([theirs for name, (theirs, _) in pairs.items() if name in SUBCLASSED])
+        for kind in (footplate.TrainingArguments, footplate.Seq2SeqTrainingArguments):
+            # Now, because Hugging Face's HfArgumentParser changes the types of the fields that it reads.
+            rebuild_dataclass(kind)  # type: ignore[arg-type]
+        for module in modules:
+            for name, (theirs, ours) in pairs.items():
+                if vars(module).get(name, theirs) is theirs and (name in vars(module) or module is modules[0]):
+                    _originals.append((module, name, theirs))
+                    setattr(module, name, ours)
+    return sorted(f"{module.__name__}.{name}" for module, name, _ in _originals)
+
+
+def uninstall() -> None:
+    """Gives transformers its own names back. Classes that were derived from ours meanwhile stay derived from ours."""
+    while _originals:
+        module, name, theirs = _originals.pop()
+        setattr(module, name, theirs)
+
+
+def install_if_asked(environment: Mapping[str, str] = os.environ) -> None:
+    """Installs if the job's `env` has FOOTPLATE_DROP_IN=1."""
+    value = environment.get(DROP_IN, "")
+    if value not in ("", "0", "1"):
+        raise SettingsError(f"{DROP_IN}={value} means nothing: 1 runs libraries on Footplate's Trainer, 0 does not.")
+    if value == "1":
+        install()
+
+
+def _their_modules() -> list[ModuleType]:
+    """Returns transformers itself and all of its modules that may hold one of the names."""
+    try:
+        transformers = import_module("transformers")
+    except ImportError as error:
+        raise ImportError("footplate.install() needs transformers: pip install 'footplate[hf]'") from error
+    for name in THEIR_MODULES:
+        import_module(f"transformers.{name}")
+    loaded = [module for name, module in list(sys.modules.items()) if name.startswith("transformers.")]
+    return [transformers, *loaded]
+
+
+def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yields (name, (theirs, ours)) for each name that both sides have."""
+    defining = [module for module in modules if module.__name__.removeprefix("transformers.") in THEIR_MODULES]
+    for module_name in OUR_MODULES:
+        ours = import_module(module_name)
+        for name in (*footplate._HOMES[module_name], *_ALSO.get(module_name, ())):
+            theirs = next((vars(module)[name] for module in defining if name in vars(module)), None)
+            if theirs is not None:
+                yield name, (theirs, getattr(ours, name))
+
+
+_ALSO = {"footplate.trainer.arguments": ("ParallelMode",)}
+"""Unequal to transformers' own, because that is a plain enum. Helpers would then not gather from several processes."""
+
+
+def _refuse_early_imports(classes: Iterable[type]) -> None:
+    early = sorted({name.partition(".")[0] for kind in classes for name in _holders(kind)} - {"footplate"})
+    if not early:
+        return
+    names = " and ".join("this script" if name == "__main__" else name for name in early)
+    raise ImportedTooEarly(
+        f"{names} imported transformers' Trainer or arguments before footplate.install(), and would train on these",
+        hint="call footplate.install() before such imports, or start the script with python -m footplate.run",
+    )
+
+
+def _holders(kind: type[Any]) -> Iterator[str]:
+    """Yields the names of modules outside transformers that hold the class or derive from it."""
+    subclass: type[Any]
+    for subclass in kind.__subclasses__():
+        if subclass.__module__.partition(".")[0] == "transformers":
+            yield from _holders(subclass)
+        else:
+            yield subclass.__module__
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "transformers" and any(value is kind for value in list(vars(module).values())):
+            yield name

@@ -1,0 +1,278 @@
+"""A program that trains with every library twice: under transformers, and under footplate.install().
+
+`libraries.py FOLDER` writes FOLDER/theirs.json and FOLDER/ours.json. The process imports what both sides need, and then
+forks, because imports cost most of the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+os.environ.update(
+    HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+    TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="",
+)  # fmt: skip
+
+import torch
+from datasets import Dataset
+from torch import nn
+
+warnings.filterwarnings("ignore")
+FOLDER = Path(sys.argv[1]) if __name__ == "__main__" else Path()
+WORDS = (
+    "the a cat dog sat ran on mat log good bad movie great awful hello how are you fine thanks blue sky is not what "
+    "user assistant system who i am it was in of and to . , ? !"
+)
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>"]
+MEASURED = ("runtime", "per_second", "total_flos", "time")
+
+
+def small_models() -> None:
+    """Writes a causal model, a reward model, an encoder and a cross encoder, each with its tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        BertModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+        LlamaForSequenceClassification,
+        PreTrainedTokenizerFast,
+    )
+
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *WORDS.split()])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="[UNK]", pad_token="[PAD]", bos_token="<s>", eos_token="</s>",
+        cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", model_max_length=32,
+    )  # fmt: skip
+    tokenizer.chat_template = "{% for m in messages %}{{m['role']}} {{m['content']}} </s> {% endfor %}"
+    sizes: dict[str, Any] = {
+        "vocab_size": len(vocabulary), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+    }  # fmt: skip
+    llama = LlamaConfig(**sizes, num_key_value_heads=2, bos_token_id=5, eos_token_id=6)
+    torch.manual_seed(0)
+    made: dict[str, Any] = {
+        "causal": LlamaForCausalLM(llama),
+        "reward": LlamaForSequenceClassification(LlamaConfig(**{**llama.to_dict(), "num_labels": 1})),
+        "encoder": BertModel(BertConfig(**sizes)),
+        "cross": BertForSequenceClassification(BertConfig(**sizes, num_labels=1)),
+    }
+    for name, model in made.items():
+        model.save_pretrained(FOLDER / name)
+        tokenizer.save_pretrained(FOLDER / name)
+
+
+def path(name: str) -> str:
+    return str(FOLDER / name)
+
+
+def common(folder: str) -> dict[str, Any]:
+    return {
+        "output_dir": folder, "max_steps": 4, "per_device_train_batch_size": 2, "per_device_eval_batch_size": 2,
+        "logging_steps": 1, "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "report_to": "none",
+        "disable_tqdm": True, "use_cpu": True, "learning_rate": 1e-2, "seed": 7,
+    }  # fmt: skip
+
+
+def rows(columns: dict[str, list[Any]]) -> dict[str, Any]:
+    data = Dataset.from_dict({name: values * 6 for name, values in columns.items()})
+    return {"train_dataset": data, "eval_dataset": data.select(range(4))}
+
+
+PROMPTS = ["hello how are you", "the sky is", "who are you"]
+
+
+def trl(name: str, columns: dict[str, list[Any]], model: str = "causal", **more: Any) -> Callable[[str], Any]:
+    """Returns a function that makes one of TRL's trainers for an output folder."""
+
+    def make(folder: str) -> Any:
+        import trl as library
+
+        options = dict(more)
+        own = {name: options.pop(name) for name in ("reward_funcs", "peft_config") if name in options}
+        config = getattr(library, f"{name}Config")(bf16=False, **{**common(folder), **options})
+        return getattr(library, f"{name}Trainer")(model=path(model), args=config, **rows(columns), **own)
+
+    return make
+
+
+def reward(completions: list[str], **columns: Any) -> list[float]:
+    return [len(text.split()) / 10 + text.count("cat") for text in completions]
+
+
+def lora() -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+
+
+PAIRS = {
+    "anchor": ["the cat sat", "a dog ran", "hello how are you"],
+    "positive": ["a cat sat on mat", "the dog ran on log", "fine thanks"],
+}
+
+
+def sentence_transformer() -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    torch.manual_seed(1)
+    words = Transformer(path("encoder"))
+    return SentenceTransformer(modules=[words, Pooling(words.get_embedding_dimension())], device="cpu")
+
+
+def embeddings(folder: str) -> Any:
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    model, args = sentence_transformer(), SentenceTransformerTrainingArguments(**common(folder))
+    loss = MultipleNegativesRankingLoss(model)
+    return SentenceTransformerTrainer(model=model, args=args, loss=loss, **rows(PAIRS))
+
+
+def cross_encoder(folder: str) -> Any:
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+
+    model = CrossEncoder(path("cross"), num_labels=1, device="cpu")
+    args = CrossEncoderTrainingArguments(**common(folder))
+    return CrossEncoderTrainer(model=model, args=args, **rows({**PAIRS, "label": [1.0, 0.0, 1.0]}))
+
+
+def setfit(folder: str) -> Any:
+    from setfit import SetFitModel, Trainer, TrainingArguments
+    from sklearn.linear_model import LogisticRegression
+
+    model = SetFitModel(model_body=sentence_transformer(), model_head=LogisticRegression(), labels=["neg", "pos"])
+    texts = ["the movie was great", "the movie was awful", "good cat", "bad dog", "great sky", "awful log"]
+    data = Dataset.from_dict({"text": texts, "label": [1, 0] * 3})
+    args = TrainingArguments(
+        output_dir=folder, batch_size=2, num_epochs=1, max_steps=4, logging_steps=1, eval_strategy="steps",
+        eval_steps=2, save_steps=2, report_to="none", seed=7,
+    )  # fmt: skip
+
+    def accuracy(predicted: Any, labels: Any) -> dict[str, float]:
+        return {"accuracy": sum(int(a == b) for a, b in zip(predicted, labels, strict=True)) / len(labels)}
+
+    return Trainer(model=model, args=args, train_dataset=data, eval_dataset=data, metric=accuracy)
+
+
+CASES: dict[str, Callable[[str], Any]] = {
+    "sft": trl("SFT", {"text": ["the cat sat on the mat .", "a dog ran on the log !", "hello"]}, max_length=16),
+    "sft lora": lambda folder: trl(
+        "SFT", {"text": ["the cat sat on the mat .", "a dog ran"]}, max_length=16, peft_config=lora()
+    )(folder),
+    "sft packing": trl(
+        "SFT", {"text": ["the cat sat on the mat .", "a dog ran on the log !"]}, max_length=16, packing=True
+    ),
+    "dpo": trl(
+        "DPO",
+        {"prompt": PROMPTS, "chosen": [" fine", " blue .", " i am"], "rejected": [" bad", " not blue", " the mat"]},
+        max_length=16,
+    ),
+    "kto": trl(
+        "KTO",
+        {"prompt": PROMPTS, "completion": [" fine", " not blue .", " i am"], "label": [True, False, True]},
+        max_length=16,
+    ),
+    "reward": trl(
+        "Reward",
+        {"chosen": ["you are fine", "sky is blue", "i am a cat"], "rejected": ["you are bad", "sky is", "the mat"]},
+        "reward",
+        max_length=16,
+    ),
+    "grpo": trl(
+        "GRPO", {"prompt": PROMPTS}, reward_funcs=reward, num_generations=2, max_completion_length=4,
+        gradient_accumulation_steps=2, use_adaptive_entropy=True, entropy_target=4.0,
+    ),
+    "rloo": trl("RLOO", {"prompt": PROMPTS}, reward_funcs=reward, num_generations=2, max_completion_length=4),
+    "sentence-transformers": embeddings,
+    "cross-encoder": cross_encoder,
+    "setfit": setfit,
+}  # fmt: skip
+
+
+def digest(model: nn.Module) -> str:
+    checksum = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        checksum.update(name.encode() + value.detach().float().numpy().tobytes())
+    return checksum.hexdigest()
+
+
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not any(word in name for word in MEASURED)}
+
+
+def outcome(name: str, folder: Path) -> dict[str, Any]:
+    """Trains, evaluates, and continues from the checkpoint of step 2 in a second Trainer."""
+    make = CASES[name]
+    first = make(str(folder))
+    first.train()
+    evaluated = first.evaluate()
+    if name == "setfit":
+        inner = first.st_trainer
+        return {"logs": [plain(log) for log in inner.state.log_history], "evaluated": plain(evaluated),
+                "weights": digest(first.model.model_body), "base": base_of(inner)}  # fmt: skip
+    second = make(str(folder))
+    second.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    return {
+        "logs": [plain(log) for log in first.state.log_history],
+        "evaluated": plain(evaluated),
+        "weights": digest(first.model),
+        "resumed": [plain(log) for log in second.state.log_history],
+        "resumed weights": digest(second.model),
+        "files": sorted(file.name for file in (folder / "checkpoint-4").iterdir()),
+        "base": base_of(first),
+    }
+
+
+def base_of(trainer: Any) -> str:
+    """Returns the package of the Trainer that the library's class derives from."""
+    return next(
+        kind.__module__.partition(".")[0]
+        for kind in type(trainer).__mro__
+        if kind.__module__ in ("transformers.trainer", "footplate.trainer.trainer")
+    )
+
+
+def side(name: str) -> None:
+    if name == "ours":
+        import footplate
+
+        footplate.install()
+    outcomes = {}
+    for case in CASES:
+        try:
+            outcomes[case] = outcome(case, FOLDER / name / case.replace(" ", "-"))
+        except Exception:
+            outcomes[case] = {"error": traceback.format_exc()}
+    (FOLDER / f"{name}.json").write_text(json.dumps(outcomes, default=str, sort_keys=True))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    small_models()
+    for needed_by_both in ("accelerate", "peft", "scipy.stats", "sklearn.linear_model", "transformers.trainer"):
+        import_module(needed_by_both)
+    children = []
+    for which in ("ours", "theirs"):
+        if (child := os.fork()) == 0:
+            try:
+                side(which)
+                sys.stdout.flush()
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)

@@ -1,0 +1,105 @@
+"""Tests of footplate.install(): the names that it replaces, the libraries that it refuses, and the ways to call it.
+
+Each program is a process of its own, because this one has imported transformers' Trainer already.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from footplate.contract.environment import refused_env
+from footplate.contract.errors import SettingsError
+from footplate.drop_in import install_if_asked
+from footplate.run import main
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+INSTALLS = """
+import sys, footplate, transformers
+from footplate.drop_in import ImportedTooEarly
+their_trainer, their_callback = transformers.Trainer, transformers.trainer_callback.TrainerCallback
+
+# A library that was imported before.
+library = type(sys)("some_library.trainer")
+sys.modules["some_library.trainer"] = library
+exec("import transformers\\nclass Own(transformers.Trainer): pass", vars(library))
+del their_trainer
+try:
+    footplate.install()
+    raise SystemExit("not refused")
+except ImportedTooEarly as error:
+    assert str(error).startswith("some_library imported transformers' Trainer or arguments before"), error
+del sys.modules["some_library.trainer"], library.Own, library
+import gc; gc.collect()
+
+names = footplate.install()
+assert names == footplate.install()
+assert {"transformers.Trainer", "transformers.trainer.Trainer", "transformers.training_args.ParallelMode"} <= set(names)
+from transformers import Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers.data.data_collator import DataCollatorWithPadding
+from transformers.trainer_callback import TrainerCallback
+assert Trainer is footplate.Trainer
+assert TrainingArguments is footplate.TrainingArguments
+assert Seq2SeqTrainingArguments is footplate.Seq2SeqTrainingArguments
+assert TrainerCallback is footplate.TrainerCallback
+assert DataCollatorWithPadding is footplate.DataCollatorWithPadding
+del Trainer, TrainingArguments, Seq2SeqTrainingArguments
+
+# Hugging Face's own parser reads our arguments, and changes the types of their fields.
+from transformers import HfArgumentParser
+(args,) = HfArgumentParser(footplate.TrainingArguments).parse_args_into_dataclasses(
+    ["--output_dir", sys.argv[1], "--report_to", "none", "--lr_scheduler_kwargs", '{"num_cycles": 1}',
+     "--bf16", "false", "--include_num_input_tokens_seen", "true"])
+assert args.lr_scheduler_kwargs == {"num_cycles": 1}, args.lr_scheduler_kwargs
+assert args.include_num_input_tokens_seen == "all"
+footplate.TrainingArguments(sys.argv[1])
+
+footplate.uninstall()
+assert transformers.Trainer.__module__ == transformers.trainer.Trainer.__module__ == "transformers.trainer"
+assert transformers.trainer_callback.TrainerCallback is their_callback
+print("passed")
+"""
+
+
+def test_names_are_replaced_given_back_and_refused_to_a_library_that_came_first(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(INSTALLS)
+
+    program = run(script, tmp_path)
+
+    assert program.stdout.strip().endswith("passed"), program.stderr
+
+
+def test_a_script_runs_on_our_trainer_without_a_changed_line(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'beside'")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\nfrom beside import NAME\nfrom transformers import Trainer\n"
+        "print(__name__, NAME, sys.argv[1:], Trainer.__module__)"
+    )
+
+    program = run("-m", "footplate.run", script, "--rate", "1")
+
+    assert program.stdout.splitlines()[-1:] == ["__main__ beside ['--rate', '1'] footplate.trainer.trainer"], (
+        program.stderr
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["--rate"], ["-m"], ["no_such_script.py"]])
+def test_a_command_that_names_no_script_is_refused_with_its_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"usage: python -m footplate.run script.py"):
+        main(words)
+
+
+def test_a_job_may_ask_for_it_in_its_env() -> None:
+    assert refused_env({"FOOTPLATE_DROP_IN": "1"}, allowed="") == []
+    install_if_asked({"FOOTPLATE_DROP_IN": "0"})
+    with pytest.raises(SettingsError, match="FOOTPLATE_DROP_IN=yes means nothing: 1 runs libraries"):
+        install_if_asked({"FOOTPLATE_DROP_IN": "yes"})

@@ -1,0 +1,242 @@
+"""Private methods and attributes that libraries override and read: TRL, sentence-transformers, SetFit and others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import footplate
+from footplate.contract.errors import NotAvailableYet
+from tests.trainer.sides import arguments, assert_same, on_both
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor, labels: Tensor, **more: Any) -> dict[str, Tensor]:
+        logits = self.layer(x)
+        return {"loss": (logits.squeeze(-1) - labels).square().mean(), "logits": logits}
+
+
+class TakesAnything(Linear):
+    def forward(self, **batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        return super().forward(batch["x"], batch["labels"])
+
+
+ROWS = [{"x": [float(n), 1.0], "labels": float(n % 3), "lengths": n, "text": "unused"} for n in range(10)]
+
+
+def short(side: Any, folder: Path, **more: Any) -> Any:
+    return arguments(side, folder, **{"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, **more})
+
+
+@pytest.mark.parametrize("model", [Linear, TakesAnything])
+def test_a_subclass_chooses_the_columns_that_reach_the_collator(tmp_path: Path, model: type[nn.Module]) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        class Chooses(side.Trainer):  # type: ignore[misc, name-defined]
+            def _set_signature_columns_if_needed(self) -> None:
+                if self._signature_columns is None:
+                    self._signature_columns = ["x", "labels", "lengths"]
+
+        def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+            seen.update(name for row in rows for name in row)
+            return {name: torch.tensor([row[name] for row in rows]) for name in ("x", "labels")}
+
+        trainer = Chooses(model(), short(side, folder, label_names=["labels"]), collate, ROWS, ROWS[:4])
+        trainer.train()
+        return trainer, {}
+
+    seen: set[str] = set()
+    ours, theirs = on_both(tmp_path, script)
+
+    assert_same(ours, theirs)
+    assert seen == {"x", "labels", "lengths"}
+
+
+def test_left_out_columns_are_logged_once_for_all_evaluations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    footplate.Trainer(Linear(), short(footplate, tmp_path), train_dataset=ROWS, eval_dataset=ROWS[:4]).train()
+
+    lines = [record.getMessage() for record in caplog.records if "dropped from the data" in record.getMessage()]
+    assert len(lines) == 1
+    assert "text" in lines[0]
+
+
+def test_one_method_makes_all_loaders_with_the_same_arguments_as_under_transformers(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> list[Any]:
+        class Notes(side.Trainer):  # type: ignore[misc, name-defined]
+            def _get_dataloader(self, dataset: Any, description: str, **more: Any) -> Any:
+                calls.append((len(dataset), description, more["batch_size"], sorted(more)))
+                return super()._get_dataloader(dataset, description, **more)
+
+        calls: list[Any] = []
+        rows = [{name: row[name] for name in ("x", "labels")} for row in ROWS]
+        trainer = Notes(Linear(), short(side, folder), train_dataset=rows, eval_dataset={"one": rows[:4], "two": rows})
+        trainer.train()
+        trainer.predict(rows[:3])
+        return calls
+
+    assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
+
+
+def test_one_method_loads_optimizer_and_schedule_if_there_is_a_checkpoint_or_not(
+    tmp_path: Path,
+) -> None:
+    class Notes(footplate.Trainer):
+        def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+            calls.append(checkpoint)
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+        def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append(kwargs["resume_from_checkpoint"])
+            return super()._inner_training_loop(*args, **kwargs)
+
+    calls: list[str | None] = []
+    args = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "no"}
+    Notes(Linear(), short(footplate, tmp_path, **args), train_dataset=ROWS).train()
+    checkpoint = str(tmp_path / "checkpoint-1")
+    Notes(Linear(), short(footplate, tmp_path, **args), train_dataset=ROWS).train(checkpoint)
+
+    assert calls == [None, None, checkpoint, checkpoint]
+
+
+def test_callbacks_get_the_checkpoint_of_a_subclass_whose_save_returns_nothing(tmp_path: Path) -> None:
+    class SavesMore(footplate.Trainer):
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:  # type: ignore[override]
+            super()._save_checkpoint(model, trial)
+
+    class Notes(footplate.TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            saved.append(kwargs["checkpoint"].step)
+
+    saved: list[int] = []
+    args = short(footplate, tmp_path, save_strategy="steps", save_steps=1, eval_strategy="no")
+    SavesMore(Linear(), args, train_dataset=ROWS, callbacks=[Notes()]).train()
+
+    assert saved == [1, 2]
+
+
+def test_an_evaluation_counts_the_samples_of_batches_without_tensors(tmp_path: Path) -> None:
+    """A batch of GRPO is a list of rows with texts."""
+
+    def script(side: Any, folder: Path) -> Any:
+        class Reads(side.Trainer):  # type: ignore[misc, name-defined]
+            def _prepare_inputs(self, inputs: Any) -> dict[str, Tensor]:
+                return {name: torch.tensor([float(row[name]) for row in inputs]) for name in ("number", "labels")}
+
+            def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+                x = torch.stack([inputs["number"], torch.ones_like(inputs["number"])], -1)
+                outputs = model(x, inputs["labels"])
+                return (outputs["loss"], outputs) if kwargs.get("return_outputs") else outputs["loss"]
+
+            def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+                with torch.no_grad():
+                    return self.compute_loss(model, self._prepare_inputs(inputs)).detach(), None, None
+
+        rows = [{"number": str(n), "labels": str(n % 3)} for n in range(7)]
+        args = short(side, folder, remove_unused_columns=False)
+        trainer = Reads(Linear(), args, lambda rows: rows, rows, rows)
+        trainer.train()
+        return trainer, trainer.evaluate()
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_the_exact_loss_is_left_out_if_a_subclass_computes_its_own(tmp_path: Path) -> None:
+    class Own(footplate.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            outputs = model(inputs["x"], inputs["labels"][:, 0])
+            return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    rows = [{"x": row["x"], "labels": [n % 3, 1]} for n, row in enumerate(ROWS)]
+    trainer = Own(Linear(), short(footplate, tmp_path), train_dataset=rows, eval_dataset=rows)
+
+    assert "eval_loss_exact" not in trainer.evaluate()
+
+
+READ_FROM_A_TRAINER = (
+    "is_deepspeed_enabled", "is_fsdp_enabled", "deepspeed",
+    "neftune_noise_alpha", "hp_search_backend", "loss_is_scaled_for_ga", "push_in_progress",
+    "_signature_columns",
+)  # fmt: skip
+READ_FROM_ARGUMENTS = (
+    "_VALID_DICT_FIELDS", "deepspeed_plugin", "mixed_precision", "default_optim", "_n_gpu",
+    "_setup_devices", "distributed_state",
+)  # fmt: skip
+
+
+def test_attributes_that_libraries_read_have_the_same_values_as_under_transformers(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> dict[str, Any]:
+        args = arguments(side, folder)
+        trainer = side.Trainer(Linear(), args, train_dataset=ROWS)
+        # Theirs are set later, or never.
+        values = {name: getattr(trainer, name, None) for name in READ_FROM_A_TRAINER}
+        values["gather_function"] = trainer.gather_function(torch.ones(2)).tolist() if side is footplate else [1.0, 1.0]
+        read = {name: getattr(args, name) for name in READ_FROM_ARGUMENTS}
+        read["_VALID_DICT_FIELDS"] = sorted(read["_VALID_DICT_FIELDS"])
+        read["distributed_state"] = read["distributed_state"].num_processes
+        return values | read
+
+    assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
+
+
+def test_a_subclass_of_the_arguments_names_its_own_fields_of_json_text(tmp_path: Path) -> None:
+    @dataclass
+    class Config(footplate.TrainingArguments):
+        _VALID_DICT_FIELDS = [*footplate.TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]  # noqa: RUF012
+        model_init_kwargs: Any = field(default=None)
+
+    args = Config(str(tmp_path), model_init_kwargs='{"a": 1}', lr_scheduler_kwargs='{"num_cycles": 2}')
+
+    assert args.model_init_kwargs == {"a": 1}
+    assert args.lr_scheduler_kwargs == {"num_cycles": 2}
+
+
+def test_a_name_of_our_own_is_refused_when_the_class_is_made() -> None:
+    with pytest.raises(NotAvailableYet, match="Own has a name that this Trainer keeps its own state in: _footplate"):
+        type("Own", (footplate.Trainer,), {"_footplate": None})
+
+
+def test_attributes_of_a_library_collide_with_none_of_ours(tmp_path: Path) -> None:
+    """GRPO counts in `_step` and has a method `_prepare`."""
+
+    class Library(footplate.Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._step = self._run = self._plan = self._epoch = self._metrics = 0
+
+        def _prepare(self) -> None:
+            raise AssertionError
+
+        def _train(self) -> None:
+            raise AssertionError
+
+        _finish = _conclude = _seed = _handler = _loader = _train
+
+    assert Library(Linear(), short(footplate, tmp_path), train_dataset=ROWS, eval_dataset=ROWS[:4]).train()
+
+
+@dataclass
+class LibrarysArguments(transformers.TrainingArguments):
+    """Stands for the arguments of a library that was imported before footplate.install()."""
+
+
+def test_arguments_of_a_library_that_was_imported_too_early_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"import TrainingArguments from footplate too"):
+        footplate.Trainer(Linear(), transformers.TrainingArguments(str(tmp_path)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"LibrarysArguments, which derives from .*: call footplate.install\(\) before"):
+        footplate.Trainer(Linear(), LibrarysArguments(str(tmp_path)))
+
+
+def test_several_gpus_for_one_process_are_refused(tmp_path: Path) -> None:
+    args = footplate.TrainingArguments(str(tmp_path))
+    args._n_gpu = 1
+    with pytest.raises(ValueError, match="one process uses one GPU"):
+        args._n_gpu = 2
