@@ -106,12 +106,12 @@ def _set_rate(trainer: Facade, value: Any) -> None:
 def _follow(trainer: Facade, schedule: LambdaLR, total: int) -> None:
     """Applies the arguments' schedule with a length of `total` steps."""
     args = trainer.args
-    new_schedule = schedules.make_schedule(
+    new_schedule = schedules.get_scheduler(
         args.lr_scheduler_type,
         _stand_in(args.learning_rate, groups=len(schedule.base_lrs)),
-        warmup=args.get_warmup_steps(total),
-        total=total,
-        kwargs=args.lr_scheduler_kwargs,
+        num_warmup_steps=args.get_warmup_steps(total),
+        num_training_steps=total,
+        scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
     _go_on_as(schedule, new_schedule, args.learning_rate)
 

@@ -69,7 +69,8 @@ class ModelSignature:
                 getattr(
                     base,
                     "accepts_loss_kwargs",
-                    "num_items_in_batch" in names or (is_open and _has_loss_function(base)),
+                    "num_items_in_batch" in names
+                    or (is_open and (hasattr(type(base), "loss_function") or hasattr(base, "loss_function"))),
                 )
             ),
             can_return_loss="return_loss" in parameters and parameters["return_loss"].default is True,
@@ -87,7 +88,3 @@ def _has_shifting_loss(model: nn.Module) -> bool:
     # An encoder-decoder shifts its inputs, so it predicts every label.
     shifts_inputs = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return getattr(model, "loss_type", None) in _SHIFTING_LOSSES and not shifts_inputs
-
-
-def _has_loss_function(model: nn.Module) -> bool:
-    return hasattr(type(model), "loss_function") or hasattr(model, "loss_function")

@@ -31,12 +31,12 @@ def create_scheduler(trainer: Facade, num_training_steps: int, optimizer: Optimi
         if isinstance(plain, NamedOptimizers):
             trainer.lr_scheduler = plain.make_schedule(num_training_steps)
             return trainer.lr_scheduler
-        trainer.lr_scheduler = schedules.make_schedule(
+        trainer.lr_scheduler = schedules.get_scheduler(
             trainer.args.lr_scheduler_type,
             plain,
-            warmup=trainer.args.get_warmup_steps(num_training_steps),
-            total=num_training_steps,
-            kwargs=trainer.args.lr_scheduler_kwargs,
+            num_warmup_steps=trainer.args.get_warmup_steps(num_training_steps),
+            num_training_steps=num_training_steps,
+            scheduler_specific_kwargs=trainer.args.lr_scheduler_kwargs,
         )
     return trainer.lr_scheduler
 

@@ -329,7 +329,9 @@ def load_state(trainer: Facade, folder: Path) -> TrainerState:
         _compare_arguments(trainer, folder, arguments)
     if not trainer.args.restore_callback_states_from_checkpoint:
         return state
-    stored = {name: list(_as_list(value)) for name, value in state.stateful_callbacks.items()}
+    stored = {
+        name: list(value) if isinstance(value, list) else [value] for name, value in state.stateful_callbacks.items()
+    }
     for callback in trainer.callback_handler.callbacks:
         states = stored.get(type(callback).__name__)
         if states and hasattr(callback, "state"):
@@ -451,7 +453,3 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
         )
     for name, (old, new) in changes.items():
         log.warning("resuming with another %s: %s instead of %s", name, new, old)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

@@ -101,7 +101,7 @@ class ReportCallback(TrainerCallback):
         from footplate.trainer.trackers import log_to
 
         self._open(args, state)
-        values = {name: value for name, value in logs.items() if _is_value(value)}
+        values = {name: value for name, value in logs.items() if isinstance(value, (int, float, str))}
         for open_tracker in self.trackers:
             log_to(open_tracker, values, state.global_step)
 
@@ -153,7 +153,3 @@ def logging_dir(args: Any) -> Path:
     if folder:
         return Path(folder).expanduser()
     return Path(args.output_dir) / "runs" / f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"
-
-
-def _is_value(value: Any) -> bool:
-    return isinstance(value, (int, float, str))

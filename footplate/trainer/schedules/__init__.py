@@ -21,7 +21,6 @@ from footplate.trainer.schedules.factories import (
     get_reduce_on_plateau_schedule,
     get_scheduler,
     get_wsd_schedule,
-    make_schedule,
 )
 from footplate.trainer.schedules.greedy import GreedyLR, StreamingAverage
 
@@ -43,5 +42,4 @@ __all__ = [
     "get_reduce_on_plateau_schedule",
     "get_scheduler",
     "get_wsd_schedule",
-    "make_schedule",
 ]

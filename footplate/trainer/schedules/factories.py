@@ -242,13 +242,6 @@ def _class_behind(make: Callable[..., Any]) -> Callable[..., Any]:
     return behind.get(make, make)
 
 
-def make_schedule(
-    name: str, optimizer: Optimizer, *, warmup: int, total: int, kwargs: Mapping[str, Any] | None = None
-) -> Any:
-    """Makes the named schedule over `total` steps, of which the first `warmup` rise."""
-    return get_scheduler(name, optimizer, warmup, total, kwargs)
-
-
 def follows_a_metric(schedule: LRScheduler | GreedyLR | Any) -> bool:
     """Returns True if the schedule moves by `step(metric)` after evaluations, not by `step()` after optimizer steps."""
     return isinstance(schedule, (ReduceLROnPlateau, GreedyLR))

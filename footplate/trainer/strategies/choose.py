@@ -20,7 +20,10 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
     if config is not None:
         parallelism.refuse(config, args, place.world)
         if config.tp_size > 1:
-            return _tensor_parallel(args, place, config)
+            from footplate.trainer.strategies.fsdp_settings import FsdpSettings
+            from footplate.trainer.strategies.tensor_parallel import TensorParallel
+
+            return TensorParallel(args, place, config, FsdpSettings.of(args))
         if config.cp_size > 1:
             from footplate.trainer.strategies.context_parallel import ContextParallel
 
@@ -60,13 +63,6 @@ def _as_loaded(model: Any) -> Any:
     from accelerate import ParallelismConfig
 
     return ParallelismConfig(tp_size=size, dp_shard_size=model.config.distributed_config.dp_size)
-
-
-def _tensor_parallel(args: TrainingArguments, place: Place, config: Any) -> Single:
-    from footplate.trainer.strategies.fsdp_settings import FsdpSettings
-    from footplate.trainer.strategies.tensor_parallel import TensorParallel
-
-    return TensorParallel(args, place, config, FsdpSettings.of(args))
 
 
 def _refuse_one(name: str, place: Place) -> None:

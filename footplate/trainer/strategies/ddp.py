@@ -38,7 +38,8 @@ class Ddp(Single):
 
     def __init__(self, args: TrainingArguments, place: Place) -> None:
         refuse_one_process_options(args, place.world)
-        device = place.gpu if _has_gpu(args) else torch.device("cpu")
+        has_gpu = torch.cuda.is_available() and not args.use_cpu
+        device = place.gpu if has_gpu else torch.device("cpu")
         if device.type == "cuda":
             torch.cuda.set_device(device)
         peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
@@ -153,7 +154,3 @@ def refuse_one_process_options(args: TrainingArguments, world: int) -> None:
             f"save_in_background writes during training, and {world} processes write a checkpoint together: leave "
             "save_in_background out, or train in one process"
         )
-
-
-def _has_gpu(args: TrainingArguments) -> bool:
-    return torch.cuda.is_available() and not args.use_cpu

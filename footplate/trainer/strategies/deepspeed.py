@@ -6,6 +6,7 @@ parameter by parameter and writes them. Any strategy on any number of processes 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ class DeepSpeed(Sharded):
             stored = [(parameter, state["state"].get(numbers[id(parameter)], {})) for parameter in parameters]
             _, first = next(((parameter, moments) for parameter, moments in stored if moments), (None, {}))
             optimizer.state[flat] = {
-                name: torch.zeros_like(flat) if _is_moment(value) else _copied(value) for name, value in first.items()
+                name: torch.zeros_like(flat) if _is_moment(value) else deepcopy(value) for name, value in first.items()
             }
             self._link(parameters, flat, optimizer)
             for parameter, moments in stored:
@@ -252,7 +253,3 @@ def _shape(parameter: nn.Parameter) -> torch.Size:
 
 def _is_moment(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value

@@ -218,11 +218,8 @@ class Fsdp1(Sharded):
 
 def _described(values: dict[str, Any]) -> dict[str, Any]:
     """Replaces each moment by its dtype. Other tensors move to the host, because a pickled tensor keeps its GPU."""
-    return {name: _dtype_or_value(value) if isinstance(value, Tensor) else value for name, value in values.items()}
-
-
-def _dtype_or_value(value: Tensor) -> Any:
-    return value.dtype if value.dim() else value.cpu()
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return values | {name: value.dtype if value.dim() else value.cpu() for name, value in tensors.items()}
 
 
 def _with_its_own_parameters(whole: FullyShardedDataParallel, method: Callable[..., Any]) -> Callable[..., Any]:

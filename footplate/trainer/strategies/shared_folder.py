@@ -78,7 +78,9 @@ def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None]
 
     try:
         parts = peers.gather_results(part)
-        peers.gather_results(lambda: _collect(peers, parts, mine))
+        peers.gather_results(
+            lambda: _raise_first([_pass(peers, files, mine, source, to=0) for source, files in enumerate(parts)])
+        )
     finally:
         if not sees:
             shutil.rmtree(mine, ignore_errors=True)
@@ -87,10 +89,6 @@ def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None]
 def _sees(peers: OneProcess, place: Path) -> bool:
     """Returns True if this process sees the main process's folder, whose name is new and unique."""
     return place.is_dir()
-
-
-def _collect(peers: OneProcess, parts: list[list[Listed]], mine: Path) -> None:
-    _tell([_pass(peers, files, mine, source, to=0) for source, files in enumerate(parts)])
 
 
 @contextmanager
@@ -120,7 +118,7 @@ def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], b
     def pass_on(files: Sequence[Listed]) -> None:
         if takes:
             shutil.rmtree(place, ignore_errors=True)
-        _tell([_pass(peers, files, folder if peers.is_main else into if takes else None, 0, to=None)])
+        _raise_first([_pass(peers, files, folder if peers.is_main else into if takes else None, 0, to=None)])
 
     files = peers.from_main(lambda: [file for file in _listed(folder) if wants(file.name)])
     peers.gather_results(lambda: pass_on(files))
@@ -159,7 +157,7 @@ def _pass(
     return next(filter(None, problems), None)
 
 
-def _tell(problems: list[OSError | None]) -> None:
+def _raise_first(problems: list[OSError | None]) -> None:
     for problem in filter(None, problems):
         raise problem
 
