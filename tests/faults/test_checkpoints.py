@@ -60,6 +60,7 @@ def assert_nothing_happened(killed: list[JSON]) -> None:
 
 @pytest.mark.fault(10, without="a save is renamed into place", red="which is not whole")
 @pytest.mark.fault(10, without="a torn save is never taken for a checkpoint", red="did not go on as if nothing")
+@pytest.mark.matrix
 def test_a_resume_after_death_at_any_point_of_a_save_is_bit_equal(killed: Callable[[int], list[JSON]]) -> None:
     """Weights, optimizer, schedule, RNG and the next 20 losses; dropout, accumulation 4, two data workers, mid-epoch.
 

@@ -12,6 +12,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.faults.chaos import Chaos
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
@@ -133,6 +135,7 @@ def as_line(event: JSON) -> str:
     return f"| {event['no']} | {event['attempt']} | {event['kind']} | {what} | {message} |"
 
 
+@pytest.mark.matrix
 def test_every_recovery_is_told_in_a_sentence(processes: Processes, redis: RedisServer, sqlite_url: str) -> None:
     system = System(processes, redis, sqlite_url).start()
     training = {**LONG_TOY["training"], "max_steps": 100_000, "save_steps": 5, "save_total_limit": 3}

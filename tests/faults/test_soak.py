@@ -93,6 +93,7 @@ def system(processes: Processes, redis: RedisServer, database_url: str, scratch:
     )  # fmt: skip
 
 
+@pytest.mark.matrix
 def test_a_sample_of_mixed_load_under_random_faults_leaves_the_books_in_order(
     system: System, crashing: PostgresServer | None, scratch: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_adapters_train_in_pieces(came_of_parts: Results) -> None:
     assert (first["losses"], first["weights"]) == (other["losses"], other["weights"])
 
 
+@pytest.mark.matrix
 def test_four_are_two_groups_that_read_different_batches_or_one_of_four(
     came_of_four: Results, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:

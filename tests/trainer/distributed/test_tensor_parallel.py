@@ -25,6 +25,10 @@ def parts(folder_of: Callable[..., Path]) -> Path:
     return folder_of("parts", ASKED_OF_PARTS)
 
 
+FOUR = pytest.param("came_of_four", marks=pytest.mark.matrix)
+"""Four processes, which two cores share: their start alone takes thirty seconds of CPU."""
+
+
 @pytest.fixture
 def whole(tmp_path: Path) -> dict[str, Any]:
     """The same model in one process."""
@@ -32,7 +36,7 @@ def whole(tmp_path: Path) -> dict[str, Any]:
     return scenarios.trained(tmp_path, name="whole", text=True, llama=True, max_steps=4)
 
 
-@pytest.mark.parametrize("start", ["came_of_parts", "came_of_four"])
+@pytest.mark.parametrize("start", ["came_of_parts", FOUR])
 def test_a_model_that_transformers_loaded_in_parts_trains_as_a_whole_one_and_resumes(
     start: str, whole: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
@@ -89,6 +93,7 @@ def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None
     assert came_of_parts("tokens") == [single_run, single_run]
 
 
+@pytest.mark.matrix
 def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_four: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
     seen = scenarios.evaluated(tmp_path, name="evaluated")
@@ -109,8 +114,13 @@ def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_fo
     [
         ("came_of_parts", "adapters in parts", "has adapters, which belong to whole matrices"),
         ("came_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
-        ("came_of_four", "unsharded", "the model is not sharded: set fsdp=True"),
-        ("came_of_four", "sharded twice", "is already sharded, and fsdp would shard it again"),
+        pytest.param("came_of_four", "unsharded", "the model is not sharded: set fsdp=True", marks=pytest.mark.matrix),
+        pytest.param(
+            "came_of_four",
+            "sharded twice",
+            "is already sharded, and fsdp would shard it again",
+            marks=pytest.mark.matrix,
+        ),
     ],
 )
 def test_a_model_that_is_not_cut_as_the_arguments_say_is_refused_in_all(

@@ -77,6 +77,7 @@ def across(nodes: list[str], folders: list[Path], asked: list[dict[str, Any]]) -
             running_job.wait(40)
 
 
+@pytest.mark.matrix
 def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: list[str], tmp_path: Path) -> None:
     """All scenarios share one start, because a start of four processes with torch costs twelve seconds of CPU."""
     folders = [tmp_path / "first", tmp_path / "second"]
