@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select, text, tuple_
+from sqlalchemy import Connection, bindparam, func, insert, select, text, tuple_
 
 from footplate.contract.ids import JobId
-from service.store.direct import DirectInsert, DirectUpsert
+from service.store.mapping import upsert, values_of
 from service.store.tables import curve_buckets, curves
 
-_KEY = ("job_id", "attempt", "name")
-_save = DirectUpsert(curves.name, _KEY, ("body",))
-_BUCKET = (*_KEY, "level", "place", "reaches", "body", "nos")
-_add = DirectInsert(curve_buckets.name, _BUCKET)
-_bucket_values = attrgetter(*_BUCKET)
+_SAVE = upsert(curves)
+_ADD = insert(curve_buckets)
 _OF_JOB = (
     select(curves.c.attempt, curves.c.name, curves.c.body)
     .where(curves.c.job_id == bindparam("job_id"))
@@ -89,12 +85,13 @@ def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None
 
 
 def save(conn: Connection, rows: Iterable[CurveRow]) -> None:
-    _save.many(conn, [(row.job_id, row.attempt, row.name, row.body) for row in rows])
+    if values := list(map(values_of, rows)):
+        conn.execute(_SAVE[conn.dialect.name], values)
 
 
 def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
     if rows:
-        _add.many(conn, map(_bucket_values, rows))
+        conn.execute(_ADD, list(map(values_of, rows)))
 
 
 def bodies(conn: Connection, where: Stretch) -> Sequence[str]:

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from footplate.contract.events import SERVICE_SOURCE, Kind
 from footplate.contract.ids import JobId
-from service.store.direct import DirectInsert
-from service.store.mapping import columns_of
+from service.store.mapping import columns_of, values_of
 from service.store.rows import DeadEventRow, EventRow
 from service.store.tables import dead_events, events, jobs
 from service.store.times import text_of
@@ -20,7 +19,7 @@ from service.store.times import text_of
 _COLUMNS = columns_of(events, EventRow)
 _NAMES = [column.name for column in _COLUMNS]
 _values = attrgetter(*_NAMES)
-_insert = DirectInsert(events.name, _NAMES)
+_INSERT = insert(events)
 _AFTER = (
     select(*_COLUMNS)
     .where(events.c.job_id == bindparam("job_id"), events.c.no > bindparam("after_no"))
@@ -65,13 +64,13 @@ def insert_own(
 ) -> None:
     """Writes an event of the service's own under a number that the caller has just taken."""
     row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), None, None, json.dumps(data))
-    _insert(conn, _values(row))
+    conn.execute(_INSERT, values_of(row))
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
     """Inserts events in bulk. This is the hot path."""
     if rows:
-        _insert.many(conn, map(_values, rows))
+        conn.execute(_INSERT, [dict(zip(_NAMES, _values(row), strict=True)) for row in rows])
 
 
 def bury(conn: Connection, reason: str, raw: str, now: int) -> None:

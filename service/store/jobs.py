@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, case, delete, func, insert, select, update
@@ -14,8 +13,7 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
 from service.store import events, webhooks
-from service.store.direct import DirectInsert
-from service.store.mapping import columns_of, plain, plain_list
+from service.store.mapping import columns_of, plain, plain_list, values_of
 from service.store.queue import explained, explanations, shape_of
 from service.store.rows import JobRow
 from service.store.tables import (
@@ -36,10 +34,7 @@ from service.store.webhooks import SOMEBODY_LISTENS, Moved
 
 _STORED = columns_of(jobs, JobRow)
 COLUMNS = [explained(column.name) if column.name in ("reason", "message") else column for column in _STORED]
-_NAMES = [column.name for column in _STORED]
-_NAME = _NAMES.index("name")
-_values = attrgetter(*_NAMES)
-_insert = DirectInsert(jobs.name, [*_NAMES, "shape"])
+_INSERT = insert(jobs)
 _INSERT_TAGS = insert(job_tags)
 _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
@@ -59,9 +54,7 @@ def to_row(row: Row[Any]) -> JobRow:
 
 
 def insert_job(conn: Connection, job: JobRow) -> None:
-    values = list(_values(job))
-    values[_NAME] = job.name or ""
-    _insert(conn, [*values, shape_of(job.needs)])
+    conn.execute(_INSERT, values_of(job) | {"name": job.name or "", "shape": shape_of(job.needs)})
     _insert_tags(conn, job.project, job.id, job.tags)
 
 

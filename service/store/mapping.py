@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from sqlalchemy import Column, Table
+from sqlalchemy.dialects import postgresql, sqlite
 
 
 def columns_of(table: Table, row_class: type) -> list[Column[Any]]:
@@ -18,6 +19,19 @@ def columns_of(table: Table, row_class: type) -> list[Column[Any]]:
 def values_of(row: Any) -> dict[str, Any]:
     """Returns the column values of a row. Enums become plain values, because drivers treat them differently."""
     return plain({field.name: getattr(row, field.name) for field in fields(row)})
+
+
+def upsert(table: Table) -> dict[str, Any]:
+    """Returns an INSERT by dialect. If a row with the same primary key exists, its other columns are replaced."""
+    statements: dict[str, Any] = {"sqlite": sqlite.insert(table), "postgresql": postgresql.insert(table)}
+    key = [column.name for column in table.primary_key]
+    others = [column.name for column in table.c if column.name not in key]
+    return {
+        dialect: statement.on_conflict_do_update(
+            index_elements=key, set_={name: statement.excluded[name] for name in others}
+        )
+        for dialect, statement in statements.items()
+    }
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

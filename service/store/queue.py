@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from footplate.contract.ids import Fence, JobId, NodeId
 from footplate.contract.lifecycle import JobState
-from service.store.direct import DirectUpsert
+from service.store.mapping import upsert
 from service.store.tables import IS_ACTIVE, IS_LATER, IS_READY, jobs, sources, waits
 
 SKEW_MS = 60_000
@@ -209,7 +209,7 @@ def _due(conn: Connection, now: int, most: int) -> list[JobId]:
 # Why the rest waits ---------------------------------------------------------------------------------------------------
 
 _EXPLANATIONS = select(waits.c.shape, waits.c.reason, waits.c.message)
-_upsert_waits = DirectUpsert(waits.name, ["shape"], ["reason", "message"])
+_SAVE_WAITS = upsert(waits)
 
 
 def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
@@ -222,7 +222,10 @@ def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Coll
     if gone:
         conn.execute(delete(waits).where(waits.c.shape.in_(sorted(gone))))
     if changed:
-        _upsert_waits.many(conn, [(shape, *wait) for shape, wait in sorted(changed.items())])
+        rows = [
+            {"shape": shape, "reason": reason, "message": text} for shape, (reason, text) in sorted(changed.items())
+        ]
+        conn.execute(_SAVE_WAITS[conn.dialect.name], rows)
 
 
 # Celery messages ------------------------------------------------------------------------------------------------------
