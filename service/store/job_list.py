@@ -18,7 +18,7 @@ from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.jobs import COLUMNS, to_row
 from service.store.rows import JobPage, JobRow
-from service.store.tables import job_tags, jobs
+from service.store.tables import IS_QUEUED, job_tags, jobs
 
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
 SORTS: tuple[str, ...] = get_args(Sort)
@@ -184,6 +184,8 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
     in_project = JobFilter(filter.project)
     if filter.name is not None:
         return Way.FEW
+    if state is JobState.QUEUED and field == "priority" and not filter.tag:
+        return Way.ORDER
     if state and (filter.tag or field) and are_few(_matching(select(jobs.c.id), in_project, state)):
         return Way.FEW
     tagged = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
@@ -194,7 +196,10 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
 
 def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way: Way = Way.FEW) -> Select[Any]:
     query = query.where(jobs.c.project == filter.project)
-    if state is not None:
+    if state is JobState.QUEUED:
+        # Written as a literal, because a partial index serves no parameter.
+        query = query.where(IS_QUEUED)
+    elif state is not None:
         query = query.where(jobs.c.state == state.value)
     if filter.name is not None:
         query = query.where(jobs.c.name == filter.name)

@@ -60,11 +60,22 @@ Index("ix_jobs_project_state", jobs.c.project, jobs.c.state, jobs.c.id)
 Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
 Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
 # Literals, word for word as in the statements, because SQLite uses a partial index only for the same condition.
+IS_QUEUED = text("state = 'queued'")
 IS_READY = text("state = 'queued' AND not_before IS NULL")
 """A queued job that may start now."""
 IS_LATER = text("state = 'queued' AND not_before IS NOT NULL")
 """A queued job that waits for its time. Control makes it ready when that time has come."""
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
+# Queued jobs in the order of a list by priority. Other jobs often have other priorities, so an index over all states
+# would read many of them on the way.
+Index(
+    "ix_jobs_queued",
+    jobs.c.project,
+    jobs.c.priority,
+    jobs.c.id,
+    sqlite_where=IS_QUEUED,
+    postgresql_where=IS_QUEUED,
+)
 # The order in which jobs are tried: of all, with the columns that answers about the queue count, and of each shape.
 # Both have
 # the columns of their own conditions, because SQLite would otherwise read the whole job beside each entry.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.event import listen
 
 from footplate.contract.components import Catalogue, Described
@@ -23,6 +24,7 @@ from service.store import attempts, checkpoints, events, job_list, jobs, nodes
 from service.store.database import Database
 from service.store.job_list import SORTS, JobFilter, Sort
 from tests.conformance.acting import Stage
+from tests.support.many_jobs import copy_job
 
 
 def test_the_same_key_and_body_get_the_same_answer(stage: Stage) -> None:
@@ -170,6 +172,34 @@ def test_no_page_of_a_tag_sorts_all_that_have_it(migrated_sqlite: Path, states: 
         db.close()
     assert "job_tags" in result
     assert "TEMP B-TREE" not in result
+
+
+@pytest.mark.parametrize("is_analyzed", [True, False])
+def test_queued_jobs_by_priority_are_read_from_their_own_index(stage: Stage, is_analyzed: bool) -> None:
+    job = stage.submit()
+    values = {
+        "state": "CASE WHEN n <= 1000 THEN 'queued' ELSE 'succeeded' END",
+        "priority": "CASE WHEN n <= 1000 THEN n % 3 ELSE 9 END",
+    }
+    stage.write(lambda conn: copy_job(conn, job, 1, 3000, **values))
+    if is_analyzed:
+        stage.write(lambda conn: conn.execute(text("ANALYZE")))
+
+    for sort in ("-priority", "priority"):
+        plans = stage.read(lambda conn, sort=sort: _plans(conn, JobFilter("default", states=(JobState.QUEUED,)), sort))
+
+        assert "ix_jobs_queued" in plans
+        assert not re.search("ix_jobs_project_priority|TEMP B-TREE|Sort", plans)
+
+
+def _plans(conn: Connection, filter: JobFilter, sort: Sort) -> str:
+    """Returns the plans of the statements that find the ids of a page."""
+    statements: list[tuple[str, Any]] = []
+    listen(conn, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
+    job_list.page(conn, filter, sort)
+    explain = "EXPLAIN QUERY PLAN" if conn.dialect.name == "sqlite" else "EXPLAIN"
+    ordered = [(statement, values) for statement, values in statements if "ORDER BY" in statement]
+    return " ".join(str(conn.exec_driver_sql(f"{explain} {statement}", values).all()) for statement, values in ordered)
 
 
 def test_a_foreign_cursor_is_refused(stage: Stage) -> None:
