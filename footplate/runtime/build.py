@@ -1,4 +1,4 @@
-"""Names become objects. The only interpreter of strings: a spec reaches code by registered names, files by roots."""
+"""Builds the objects that a spec names. A spec reaches code only by registered names, and files only below roots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from footplate.runtime.learning import metric, named_optimizers
-from footplate.runtime.own_code import Own, own
+from footplate.runtime.own_code import Own
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a spec named, built: the Trainer's arguments."""
+    """The objects that a spec names, which are the Trainer's arguments."""
 
     model: Any
     processor: Any
@@ -38,37 +38,39 @@ class Parts:
     optimizers: list[Any]
     callbacks: list[Any]
     read: Files
-    """The files behind the names of data that may change."""
+    """The files that were read for names whose data may change."""
 
 
 def build(spec: JobSpec, roots: Roots) -> Parts:
-    """Data first: what is missing there is said before a large model is loaded."""
-    being = _Building(spec, roots)
+    """Builds the parts. Data comes first, so that missing data is reported before a large model is loaded."""
+    builder = _Builder(spec, roots)
     sets = spec.data.eval
-    train = being.dataset(spec.data.train)
+    train = builder.dataset(spec.data.train)
     evaluation: Any = (
-        {name: being.dataset(one) for name, one in sets.items()} if isinstance(sets, dict) else being.dataset(sets)
+        {name: builder.dataset(dataset) for name, dataset in sets.items()}
+        if isinstance(sets, dict)
+        else builder.dataset(sets)
     )
     return Parts(
-        train=being.mapped(train),
-        eval={name: being.mapped(one) for name, one in evaluation.items()}
+        train=builder.mapped(train),
+        eval={name: builder.mapped(rows) for name, rows in evaluation.items()}
         if isinstance(sets, dict)
-        else being.mapped(evaluation),
-        processor=being.processor,
-        model=being.model,
-        collator=being.collator,
-        test=being.mapped(being.dataset(spec.data.test)),
-        metrics=[metric(one, load, registered("metrics")) for one in spec.metrics],
-        compute_metrics=being.make("compute_metrics", spec.compute_metrics),
-        loss=being.make("losses", spec.loss),
+        else builder.mapped(evaluation),
+        processor=builder.processor,
+        model=builder.model,
+        collator=builder.collator,
+        test=builder.mapped(builder.dataset(spec.data.test)),
+        metrics=[metric(component, load, registered("metrics")) for component in spec.metrics],
+        compute_metrics=builder.make("compute_metrics", spec.compute_metrics),
+        loss=builder.make("losses", spec.loss),
         optimizers=named_optimizers(spec.optimizers, load),
-        callbacks=[being.make("callbacks", one) for one in spec.callbacks],
+        callbacks=[builder.make("callbacks", component) for component in spec.callbacks],
         read=roots.read,
     )
 
 
-class _Building:
-    """Parts that are built from each other, each when it is first asked for."""
+class _Builder:
+    """Builds each part when it is first needed, because some parts need others."""
 
     def __init__(self, spec: JobSpec, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
@@ -78,13 +80,13 @@ class _Building:
             return None
         target = find(group, component.use).load()
         if lacks := missing(target):
-            raise NotBuildable(f"{component.use} needs what this node does not have: {lacks}")
+            raise NotBuildable(f"{component.use} needs packages that this node lacks: {lacks}")
         return self._called(target, resolved(component.args, self.roots), more)
 
     def _called(self, target: Callable[..., Any], args: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-        """What stands before the `/` of its signature it is handed, by name: (rows, processor, /, *, column)."""
-        handed = [more[name] if name in more else getattr(self, name) for name in _handed(target)]
-        return target(*handed, **args)
+        """Calls the target. Parameters before a `/` get parts by their name, as in (rows, processor, /, *, column)."""
+        parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
+        return target(*parts, **args)
 
     def dataset(self, component: Component | None) -> Any:
         return self.make("data", component)
@@ -92,13 +94,13 @@ class _Building:
     def mapped(self, rows: Any) -> Any:
         if rows is None:
             return None
-        for one in self.spec.data.map:
-            rows = self.make("maps", one, rows=rows)
+        for component in self.spec.data.map:
+            rows = self.make("maps", component, rows=rows)
         return rows
 
     @cached_property
     def processor(self) -> Any:
-        """As named; else the tokenizer that lies beside the model's weights."""
+        """The processor that the spec names. If it names none, the tokenizer in the folder of the model's weights."""
         return self.make("processors", self.spec.processor or self._beside_model())
 
     def _beside_model(self) -> Component | None:
@@ -116,7 +118,7 @@ class _Building:
 
     @cached_property
     def collator(self) -> Any:
-        """As named; else what the model's kind needs; else None, and the Trainer pads or stacks."""
+        """The collator that the spec names, or that its kind of model needs. None: the Trainer pads or stacks."""
         if self.spec.collator is None and self.processor is not None and self.spec.model is not None:
             name = COLLATORS.get(self.spec.model.use)
             return self.make("collators", Component(use=name)) if name else None
@@ -131,29 +133,29 @@ COLLATORS = {
     "hf/seq2seq": "seq2seq",
     "hf/token-classification": "token-classification",
 }
-"""Models whose batches need more than padding."""
+"""The collators of models whose batches need more than padding."""
 
-HANDED = frozenset({"rows", "processor", "model"})
-"""What a component may ask to be handed, by the names of its positional-only parameters."""
+PASSED_PARTS = frozenset({"rows", "processor", "model"})
+"""The parts that a component gets if it has a positional-only parameter of that name."""
 
 
-def _handed(target: Callable[..., Any]) -> list[str]:
+def _needed_parts(target: Callable[..., Any]) -> list[str]:
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in HANDED]
+    positional = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    return [parameter.name for parameter in positional if parameter.name in PASSED_PARTS]
 
 
 def find(group: str, name: str) -> EntryPoint | Own:
-    """The component, not yet imported: of the job's own bundle, or a registered one. UnknownComponent with the nearest
-    and the known ones."""
+    """Returns a component of the job's bundle, or a registered one, without importing it. Raises UnknownComponent."""
     if ":" in name:
-        return own(group, name)
-    known = registered(group)
-    if name not in known:
-        raise UnknownComponent(GROUPS[group], name, known)
-    return known[name]
+        return Own(group, name)
+    components = registered(group)
+    if name not in components:
+        raise UnknownComponent(GROUPS[group], name, components)
+    return components[name]
 
 
 def load(group: str, name: str) -> Any:
@@ -162,12 +164,12 @@ def load(group: str, name: str) -> Any:
 
 @cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """What is installed in this environment. Reading it costs milliseconds, so once per process and its children."""
-    return {found.name: found for found in entry_points(group=entry_point_group(group))}
+    """Returns the installed components of a group. They are read once, because reading takes milliseconds."""
+    return {entry.name: entry for entry in entry_points(group=entry_point_group(group))}
 
 
 def preload() -> None:
-    """For the warm parent: the registry and our own components. Foreign ones are imported by who uses them."""
+    """Imports the registry and our own components, for the warm parent. Jobs import components of other packages."""
     for group in GROUPS:
         registered(group)
     package = importlib.import_module("footplate.components")

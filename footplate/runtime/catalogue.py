@@ -1,8 +1,7 @@
-"""What every registered component is and takes, as JSON: made by importing them all, in a child of the warm parent.
+"""Describes every registered component and its arguments as JSON. A child of the warm parent imports them all.
 
-Apart from the node because imports of strangers cost seconds, memory and sometimes more; from the warm parent because
-torch is there already. A component that cannot be imported is left out, and said on stderr: a job that names it is told
-that nobody here has it.
+The node does not import them itself, because other packages cost seconds and memory, and may crash. The warm parent has
+imported torch already. A component that cannot be imported is logged on stderr and left out, so jobs cannot name it.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from footplate.runtime.learning import torchmetrics_names
 
 
 def write(path: Path) -> None:
-    """Whole or not at all: the heartbeat looks for it while this is going on."""
+    """Writes the catalogue atomically, because the heartbeat may read the file at any time."""
     catalogue = Catalogue.of([*describe_all(), *packages()])
-    being_written = path.with_suffix(".new")
-    being_written.write_text(json.dumps({"hash": catalogue.hash, "catalogue": catalogue.as_json()}))
-    being_written.rename(path)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"hash": catalogue.hash, "catalogue": catalogue.as_json()}))
+    new.rename(path)
 
 
 def packages() -> Iterator[Described]:
-    """What is installed, for `code.requires`."""
-    found = {_canonical(name): one.version for one in distributions() if (name := one.metadata["Name"])}
-    for name, version in sorted(found.items()):
+    """Yields the installed packages, against which `code.requires` is checked."""
+    versions = {_canonical(name): package.version for package in distributions() if (name := package.metadata["Name"])}
+    for name, version in sorted(versions.items()):
         yield Described(name=name, group=PACKAGES, summary=version, args={})
 
 
@@ -53,26 +52,26 @@ def describe_all() -> Iterator[Described]:
             try:
                 yield describe(group, name, entry.load())
             except Exception as error:
-                print(f"{group} {name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
+                print(f"{group} {name} cannot be imported: {type(error).__name__}: {error}", file=sys.stderr)
     for name in sorted(set(METRICS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name}, over a whole evaluation")
-    found = torchmetrics_names()
-    lacks = "" if found else "torchmetrics (pip install 'footplate[metrics]')"
+    names = torchmetrics_names()
+    lacks = "" if names else "torchmetrics (pip install 'footplate[metrics]')"
     for name in sorted(set(TEXTS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name} of what was generated", needs=lacks)
-    for name in found:
+    for name in names:
         anything = {"type": "object", "additionalProperties": True}
         yield Described(name=PREFIX + name, group="metrics", summary=f"{name} of torchmetrics", args=anything)
 
 
 def describe(group: str, name: str, target: Any) -> Described:
-    """Its first line, and the JSON Schema of its keyword arguments."""
+    """Returns the first line of a component's docstring, and the JSON Schema of its keyword arguments."""
     summary = (inspect.getdoc(target) or "").partition("\n")[0].strip()
     return Described(name=name, group=group, summary=summary, args=arguments_schema(target), needs=missing(target))
 
 
 def arguments_schema(target: Any) -> dict[str, Any]:
-    """What its signature says: types, defaults, and in `Annotated[..., "text"]` the meaning."""
+    """Returns the schema of a signature: types, defaults, and the meanings in `Annotated[..., "text"]`."""
     fields: dict[str, Any] = {}
     is_open = False
     for parameter in inspect.signature(target, eval_str=True).parameters.values():
@@ -83,7 +82,7 @@ def arguments_schema(target: Any) -> dict[str, Any]:
     schema = TypeAdapter(create_model("Arguments", **fields)).json_schema()
     return {
         "type": "object",
-        "properties": {name: _plain(one) for name, one in schema.get("properties", {}).items()},
+        "properties": {name: _plain(field) for name, field in schema.get("properties", {}).items()},
         "required": schema.get("required", []),
         "additionalProperties": is_open,
         **({"$defs": schema["$defs"]} if "$defs" in schema else {}),
@@ -92,7 +91,7 @@ def arguments_schema(target: Any) -> dict[str, Any]:
 
 def _field(parameter: inspect.Parameter) -> tuple[Any, Any]:
     annotation = Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
-    text = next((one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, str)), None)
+    text = next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, str)), None)
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
     return annotation, FieldInfo(default=default, description=text)
 

@@ -1,7 +1,7 @@
-"""What training says: one line of JSON per event on an inherited socket. It never waits for who reads.
+"""Emits the events of training: one line of JSON per event on an inherited socket. It never waits for the reader.
 
-When the socket is full, state, eval, checkpoint and notes queue here; log and progress are merged, the newest wins, and
-a note says how many were. What stops training is a byte of shared memory: looking at it costs 40 ns a step.
+When the socket is full, state, eval, checkpoint and note events are queued. Of log and progress events only the newest
+is kept, and a note says how many were dropped. A byte of shared memory stops training, and costs 40 ns a step to read.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
 
 QUEUE_BYTES = 256 * 1024
-"""Log events queue as well until so much waits. What is kept queues beyond it."""
+"""The size of the queue up to which log events are queued, too. Events that must be kept are queued beyond it."""
 MAX_LINE_BYTES = 512 * 1024
-"""More than the journal keeps of any event; a longer one is cut down before it is sent."""
+"""The longest line. It is more than the journal keeps of an event, and a longer event is cut before it is sent."""
 MAX_NOTE = 4000
-"""Characters of a sentence of the user's own."""
+"""The most characters of a user's note."""
 PROGRESS_SECONDS = 0.25
 TICK_SECONDS = 1.0
 
 
 class Wire:
-    """Lines to the supervisor."""
+    """Sends lines to the supervisor."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
-        # A data loader's fork shares this socket; its copy of a half-sent line must not come out twice.
+        # A data loader's process shares this socket. It must not send its copy of the queued lines.
         os.register_at_fork(after_in_child=self._silence)
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -59,7 +59,7 @@ class Wire:
         *,
         is_users: bool = False,
     ) -> None:
-        """`is_users`: a note of the user's own, of which there may be any number."""
+        """Sends an event. `is_users` marks a note of the user's code. Of many such notes, some may be dropped."""
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
         self.flush()
         may_be_merged = is_users or (kind not in KEPT and kind not in (Kind.NOTE, OUTCOME))
@@ -72,7 +72,7 @@ class Wire:
         self.flush()
 
     def flush(self, *, within: float = 0.0) -> None:
-        """Sends what the socket takes; with `within`, waits so long for it to take all."""
+        """Sends what the socket accepts. Waits up to `within` seconds until all lines are sent."""
         deadline = time.monotonic() + within
         while (self._waiting or self._newest) and not self._is_silent:
             if not self._waiting:
@@ -80,13 +80,13 @@ class Wire:
             try:
                 sent = self._socket.send(self._waiting[0])
             except BlockingIOError:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     return
-                self._wait_writable(left)
+                self._wait_writable(remaining)
                 continue
             except OSError:
-                # The supervisor is gone, and with it, in a moment, we.
+                # The supervisor has died, so this process will be killed in a moment.
                 self._waiting.clear()
                 return
             self._waiting_bytes -= sent
@@ -98,7 +98,7 @@ class Wire:
         for kind, line in self._newest.items():
             self._queue(line)
             if count := self._merged.get(kind):
-                text = f"{count} {kind} events were merged into the next one: they came faster than they could be sent"
+                text = f"{count} {kind} events were merged into the next one, because they came too fast"
                 mark = {"message": text, "merged": count, "kind": kind}
                 self._queue(_line({"kind": "note", "at": now_text(), "data": mark}))
         self._newest.clear()
@@ -131,7 +131,7 @@ def _line(event: dict[str, Any]) -> bytes:
 
 
 class SecondaryWire(Wire):
-    """Of a rank that is not the first, which tells what all know alike. This one says that it is there."""
+    """The wire of a rank other than the first. It sends a tick in place of events that only the first rank reports."""
 
     def send(
         self,
@@ -142,38 +142,39 @@ class SecondaryWire(Wire):
         *,
         is_users: bool = False,
     ) -> None:
-        if kind in TOLD_BY_THE_FIRST:
+        if kind in FIRST_RANK_ONLY:
             kind, data = TICK, {}
         super().send(kind, data, step, epoch, is_users=is_users)
 
 
-TOLD_BY_THE_FIRST = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
+FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
 
 
 class StoppedEvaluating(Exception):
-    """Asked to stop while it evaluates or predicts and nothing is trained: there is no step to stop after."""
+    """A stop while a job evaluates or predicts without training, where there is no step to stop after."""
 
 
 class Emit(TrainerCallback):
-    """Turns what the Trainer does into events, and a stop from outside into the Trainer's control."""
+    """A callback that emits the Trainer's events, and that passes a stop to the Trainer's control."""
 
     def __init__(self, wire: Wire, stop_fd: int, files: AttemptFiles) -> None:
         self.wire = wire
         self.had_checkpoint = False
         self.latest: dict[str, Any] = {}
-        """The newest value of every metric: what a result tells."""
+        """The newest value of every metric, for the result."""
         self.obeyed: StopMode | None = None
+        """The mode of the stop that this rank has followed. None: training has not been stopped."""
         self.peers: OneProcess = OneProcess()
-        """The other ranks, once there is a Trainer: what one of them obeys, all do."""
+        """The other ranks, once there is a Trainer. All ranks stop if one of them does."""
         self.stop_fd = stop_fd
         self._stop = mmap.mmap(stop_fd, mmap.PAGESIZE)
         self._files = files
         self._committed: dict[Path, int] = {}
-        """Path and step, in the order of their commits."""
+        """The steps of the committed checkpoints by path, in the order of their commits."""
         self._progress_due = self._tick_due = 0.0
         self._began, self._first_step = 0.0, 0
         self._state: TrainerState | None = None
-        self._told_step = 0
+        self._reported_step = 0
         self._trains = False
 
     def note(self, message: str, **more: Any) -> None:
@@ -184,8 +185,8 @@ class Emit(TrainerCallback):
             message = f"{message[:MAX_NOTE]}… ({len(message):,} characters)"
         self.wire.send(Kind.NOTE, {"message": message}, is_users=True)
 
-    def found(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
-        """What became of a checkpoint that was committed once."""
+    def report_checkpoint(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
+        """Reports a change of a checkpoint that was committed earlier."""
         data = CheckpointData(status=status, path=offer.path, manifest_sha256=offer.manifest_sha256, message=message)
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
 
@@ -195,7 +196,7 @@ class Emit(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._trains = False
-        # A run that stops before its last step has not told where.
+        # A run that stops before its last step has not reported that step yet.
         self.last_progress()
 
     def on_step_end(
@@ -207,7 +208,7 @@ class Emit(TrainerCallback):
         return control
 
     def progress(self, state: TrainerState) -> None:
-        """Where it is: now and then, and at its last step."""
+        """Reports progress at an interval, and at the last step."""
         self._state = state
         now = time.monotonic()
         if now >= self._progress_due or state.global_step == state.max_steps:
@@ -215,7 +216,7 @@ class Emit(TrainerCallback):
             self._progress(state, now)
 
     def agree(self) -> bool:
-        """Whether training was stopped. A rank may have looked at the stop byte a step before another."""
+        """Returns True if any rank was stopped, because one rank may read the stop byte a step before another."""
         if self.peers.any([self.obeyed is not None])[0] and self.obeyed is None:
             self.obeyed = StopMode.GRACEFUL
         return self.obeyed is not None
@@ -232,7 +233,7 @@ class Emit(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = {name: value for name, value in kwargs["logs"].items() if name not in ("epoch", "step")}
         self.latest.update(logs)
-        # An evaluation logs its metrics too; they come as `eval`.
+        # An evaluation also logs its metrics. They are sent as an `eval` event.
         if not any(name.startswith("eval_") for name in logs):
             self.wire.send(Kind.LOG, logs, state.global_step, state.epoch)
 
@@ -242,11 +243,11 @@ class Emit(TrainerCallback):
         self.wire.send(Kind.EVAL, metrics, state.global_step, state.epoch)
 
     def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """What a test set's predictions come to; their names begin with `test_`."""
+        """Reports the metrics of a test set, whose names begin with `test_`, as an evaluation."""
         self.on_evaluate(args, state, control, metrics=kwargs["metrics"])
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """After the commit: only now does anyone hear of it."""
+        """Reports a checkpoint after its commit."""
         saved = kwargs["checkpoint"]
         if saved is None:
             # A subclass's own `_save_checkpoint` wrote something else, which no attempt could continue from.
@@ -272,35 +273,35 @@ class Emit(TrainerCallback):
         reached(Moment.AFTER_CHECKPOINT_TOLD)
 
     def asked_to_stop(self) -> bool:
-        """For a loop that is not the Trainer's. Who has heard it is taken to obey."""
+        """Returns True if this rank was stopped, for a user's own loop, which is expected to follow the stop."""
         if self._stop[0]:
             self._obey(TrainerControl())
         return self.obeyed is not None
 
     @property
-    def told_step(self) -> int:
-        """The last one of which progress was told."""
-        return self._told_step
+    def reported_step(self) -> int:
+        """The last step whose progress was reported."""
+        return self._reported_step
 
     def last_progress(self) -> None:
-        """Where it stood when it ended, if that was not told yet: a failure shows the step that it came to."""
-        if self._state is not None and self._state.global_step != self._told_step:
+        """Reports the last step if it was not reported yet, so that a failure shows the step it reached."""
+        if self._state is not None and self._state.global_step != self._reported_step:
             self._progress(self._state, time.monotonic())
 
     def relied_on(self) -> set[Path]:
-        """The newest checkpoint that SQL knows, or the first that it will know.
+        """Returns the checkpoints that must stay: the newest one in SQL, and those that other jobs start from.
 
-        The next attempt continues from there if this node dies now, before anybody hears of the newer ones. And those
-        that other jobs start from.
+        If this node dies now, the next attempt continues from the newest checkpoint in SQL. If SQL has none yet, that
+        is the first one of this attempt.
         """
-        there = [path for path in self._committed if path.exists()]
-        stored = int.from_bytes(self._stop[STORED_AT], "little")
-        known = [path for path in there if self._committed[path] <= stored]
+        existing = [path for path in self._committed if path.exists()]
+        stored_step = int.from_bytes(self._stop[STORED_AT], "little")
+        stored = [path for path in existing if self._committed[path] <= stored_step]
         steps = steps_held(self._stop)
-        return set(known[-1:] or there[:1]) | {path for path in there if self._committed[path] in steps}
+        return set(stored[-1:] or existing[:1]) | {path for path in existing if self._committed[path] in steps}
 
     def save_failed(self, failed: Any) -> None:
-        """A disk was full: the older checkpoint stands, training goes on for a while."""
+        """Reports a save that failed, for example on a full disk. The older checkpoint stays, and training goes on."""
         path = self._files.relative(self._files.folder / f"checkpoint-{failed.step}")
         data = CheckpointData(status="failed", path=path, message=failed.error).model_dump(mode="json")
         self.wire.send(Kind.CHECKPOINT, data, failed.step)
@@ -313,16 +314,16 @@ class Emit(TrainerCallback):
 
     def _progress(self, state: TrainerState, now: float) -> None:
         step, epoch = state.global_step, state.epoch or 0.0
-        self._told_step = step
-        done, left = step - self._first_step, state.max_steps - step
-        eta = (now - self._began) / done * left if done > 1 and left >= 0 else None
+        self._reported_step = step
+        done, remaining = step - self._first_step, state.max_steps - step
+        eta = (now - self._began) / done * remaining if done > 1 and remaining >= 0 else None
         data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))
         self.wire.send(Kind.PROGRESS, data.model_dump(), step, epoch)
 
 
 def _score(args: Any, state: TrainerState, step: int) -> float | None:
-    """By what the trainer ranks this checkpoint: nothing where it was not evaluated, or is no number."""
+    """Returns the metric by which checkpoints are ranked, or None without an evaluation at this step."""
     name = args.metric_for_best_model or ""
     name = name if name.startswith("eval_") else f"eval_{name}"
-    found = [each[name] for each in state.log_history if each.get("step") == step and name in each]
-    return float(found[-1]) if found and math.isfinite(found[-1]) else None
+    values = [entry[name] for entry in state.log_history if entry.get("step") == step and name in entry]
+    return float(values[-1]) if values and math.isfinite(values[-1]) else None

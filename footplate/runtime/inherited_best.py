@@ -1,7 +1,7 @@
-"""The best checkpoint that another job had where this one goes on: it gets a name of this job's own.
+"""Keeps the best checkpoint of the job from which this job continues, because it may have to be loaded at the end.
 
-The other job may find a better one and let go of it, or be deleted, while this one trains, does no better, and is to
-load it in the end. Its files get a second name each; where the store has no hard links, they are copied.
+The other job may delete that checkpoint, or be deleted itself, while this job trains. So this job makes hard links to
+its files, or copies if the store has no hard links.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from footplate.trainer.state import TrainerControl, TrainerState
 
 
 class KeepBest(TrainerCallback):
-    """Of a job that goes on from another's checkpoint. A later attempt finds it below its own job's folder."""
+    """A callback that keeps the inherited best checkpoint in the job's own folder, where later attempts find it."""
 
     def __init__(self, files: AttemptFiles, emit: Emit) -> None:
         self._files, self._emit = files, emit
@@ -29,15 +29,15 @@ class KeepBest(TrainerCallback):
         best = state.best_model_checkpoint
         if best is None or not args.load_best_model_at_end:
             return
-        state.best_model_checkpoint = self._emit.peers.from_main(lambda: self._kept(Path(best)))
+        state.best_model_checkpoint = self._emit.peers.from_main(lambda: self._copied(Path(best)))
 
-    def _kept(self, best: Path) -> str | None:
+    def _copied(self, best: Path) -> str | None:
         place = self._files.folder / BEST_BEFORE / best.name
         try:
             shutil.copytree(best, place, copy_function=_linked)
         except (OSError, shutil.Error) as error:
             shutil.rmtree(place, ignore_errors=True)
-            self._emit.note(f"the best checkpoint so far, {best.name} of the other job, is gone: {error}")
+            self._emit.note(f"the best checkpoint so far, {best.name} of the other job, is missing: {error}")
             return None
         return str(place)
 

@@ -1,4 +1,4 @@
-"""How a model learns, as a spec says it: optimizers, loss, metrics. Names become what a Trainer takes."""
+"""Builds the optimizers and metrics that a spec names, and checks them together with the Trainer."""
 
 from __future__ import annotations
 
@@ -15,62 +15,65 @@ from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, Unknow
 from footplate.contract.spec_parts import Component, Optimizer
 
 Load = Callable[[str, str], Any]
-"""(group, name) -> the component, imported; UnknownComponent where there is none."""
+"""A function that imports the component of a group and name. It raises UnknownComponent if there is none."""
 
 
-def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]:
-    """The Trainer's, in the order in which they step; none where `training` says what the one optimizer is."""
+def named_optimizers(optimizers: Sequence[Optimizer] | None, load: Load) -> list[Any]:
+    """Returns the optimizers in the order in which they step. The list is empty if `training` describes the one."""
     from footplate.trainer.named import NamedOptimizer
 
     return [
         NamedOptimizer(
-            id=one.id,
-            params=one.params,
-            use=load("optimizers", one.use),
-            args=one.args,
-            loss=one.loss,
-            schedule=load("schedules", one.schedule.use) if one.schedule else None,
-            schedule_args=one.schedule.args if one.schedule else {},
-            per=one.schedule.per if one.schedule else "step",
-            every=one.every,
-            clip=one.clip,
+            id=optimizer.id,
+            params=optimizer.params,
+            use=load("optimizers", optimizer.use),
+            args=optimizer.args,
+            loss=optimizer.loss,
+            schedule=load("schedules", optimizer.schedule.use) if optimizer.schedule else None,
+            schedule_args=optimizer.schedule.args if optimizer.schedule else {},
+            per=optimizer.schedule.per if optimizer.schedule else "step",
+            every=optimizer.every,
+            clip=optimizer.clip,
         )
-        for one in asked or ()
+        for optimizer in optimizers or ()
     ]
 
 
-def metric(asked: Component, load: Load, registered: Mapping[str, Any]) -> Any:
-    """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
+def metric(component: Component, load: Load, registered: Mapping[str, Any]) -> Any:
+    """Returns the name of a metric, or a function that makes it. The Trainer makes each metric for each evaluation."""
     from footplate.trainer.metrics import METRICS, TEXTS
     from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
 
-    if asked.use in (*METRICS, *TEXTS) and not asked.args:
-        return asked.use
-    if asked.use in registered or ":" in asked.use:
-        return partial(load("metrics", asked.use), **asked.args)
-    if asked.use.startswith(PREFIX):
-        return partial(TorchMetric, asked.use.removeprefix(PREFIX), **asked.args) if asked.args else asked.use
-    raise UnknownComponent(GROUPS["metrics"], asked.use, {*registered, *METRICS, *TEXTS})
+    name, args = component.use, component.args
+    if name in (*METRICS, *TEXTS) and not args:
+        return name
+    if name in registered or ":" in name:
+        return partial(load("metrics", name), **args)
+    if name.startswith(PREFIX):
+        return partial(TorchMetric, name.removeprefix(PREFIX), **args) if args else name
+    raise UnknownComponent(GROUPS["metrics"], name, {*registered, *METRICS, *TEXTS})
 
 
 def torchmetrics_names() -> list[str]:
-    """What torchmetrics offers, read and not imported: that would cost every node seconds. None where it is missing."""
-    found = find_spec("torchmetrics")
-    if found is None or found.origin is None:
+    """Returns the metrics of torchmetrics. They are read from its source, because the import would take seconds."""
+    package = find_spec("torchmetrics")
+    if package is None or package.origin is None:
         return []
-    for line in ast.parse(Path(found.origin).read_text(encoding="utf-8")).body:
+    for line in ast.parse(Path(package.origin).read_text(encoding="utf-8")).body:
         if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
             return [str(name) for name in ast.literal_eval(line.value) if str(name)[0].isupper()]
     return []
 
 
-def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
-    """What only the whole shows: which labels logits are about, that each parameter has one optimizer, and that a model
-    which is to be merged will be in one piece."""
+def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
+    """Checks what depends on several parts, and sets whether the loss shifts labels.
+
+    Each parameter must have one optimizer, and a model whose adapter is merged at the end must not be sharded.
+    """
     if _merges(trainer.model) and not trainer._footplate.strategy.holds_whole:
         raise NotBuildable(
-            "peft.merge works the adapter into the whole model, and this strategy cuts it into pieces",
-            hint="use ddp or one process, or leave merge out and merge what the job leaves",
+            "peft.merge needs the whole model in one process, and this strategy shards the model",
+            hint="use ddp or one process, or leave merge out and merge the job's outputs later",
         )
     if hasattr(loss, "shifts_labels"):
         loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
@@ -84,7 +87,7 @@ def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
 
 
 def save_model(trainer: Any, folder: Path) -> None:
-    """What is left of a job: the model, or its adapters; or the model with these worked into it."""
+    """Saves the job's model: the whole model, its adapters, or the model with the adapters merged."""
     (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
 
 

@@ -1,10 +1,11 @@
-"""What somebody asks of the running loop: heard after a step, done there, and told with an event.
+"""Carries out users' live commands. They are read after a step, carried out there, and reported with an event.
 
-    supervisor -> a line of JSON behind the stop page -> here, between on_step_end and what the control asks for
+    supervisor -> a line of JSON behind the stop page -> here, in on_step_end, before the control is followed
 
-A save or an evaluation is the control's, as if the arguments had asked for it at this step. What is set holds in every
-later attempt: before its first step where the checkpoint was made after it, else at the same step once more, so that
-the steps between come out as they did. Evaluations come again, too: a callback may count them.
+A command to save or evaluate sets the Trainer's control, as the arguments do at their steps. A changed argument also
+holds in later attempts. If the checkpoint was made after the change, it is set before the first step. Otherwise it is
+set again at the same step, so that the steps up to there are repeated exactly. Evaluations are repeated, too, because a
+callback may count them.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class OurRun:
 
 
 class Steering(TrainerCallback):
+    """A callback that reads live commands after each step, and carries them out on all ranks."""
+
     run: SteeredRun
     """The run that is changed. A script may have several, one after the other."""
 
@@ -83,7 +86,7 @@ class Steering(TrainerCallback):
         self._known = list(deeds)
 
     def begin(self, folder: str | None) -> None:
-        """Training goes on from here. What was set before is in the arguments; what came after comes again."""
+        """Prepares to continue from a checkpoint's folder. Earlier changes are set now, later ones at their step."""
         self.begin_at(0 if folder is None else self.run.peers.from_main(lambda: _step_of(Path(folder))))
 
     def begin_at(self, step: int, since: int = 0) -> None:
@@ -97,23 +100,23 @@ class Steering(TrainerCallback):
                 held |= _merged(held, deed.set)
         self.run.begin_with(held)
         if held:
-            text = f"goes on with {', '.join(f'{name} {value}' for name, value in held.items())}, as it was set"
+            text = f"continues with changed arguments: {', '.join(f'{name} {value}' for name, value in held.items())}"
             self._wire.send(Kind.NOTE, {"message": text, "set": held}, step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         step, peers = state.global_step, self.run.peers
         for deed in self._again.pop(step, ()) if self._again else ():
             self._do(deed, state, control, "again")
-        # The first rank reads what is asked, for all: to the others it would be news for ever.
+        # Only the first rank reads the commands, for all. The other ranks never read the lines, so they are always new.
         has_news = peers.is_main and (bool(self._waiting) or self._page[NEWS_AT] != self._heard)
         if peers.any([has_news])[0]:
-            # One process may have looked a moment before another.
+            # All ranks do this at the same step, although one may have seen the news before another.
             for deed in peers.from_main(self._hear):
                 self._do(deed, state, control, "done")
         return control
 
     def _hear(self) -> list[Deed]:
-        """All that came since; a line that is still being written comes the next time."""
+        """Returns the new commands. A line that is not complete yet is read the next time."""
         self._heard = self._page[NEWS_AT]
         behind = int.from_bytes(self._heard, "little") - self._read
         lines = os.pread(self._fd, behind, mmap.PAGESIZE + self._read)
@@ -127,7 +130,7 @@ class Steering(TrainerCallback):
         saves, refused = deed.save and status == "done", dict(changed.refused)
         evaluates = deed.evaluate
         if evaluates and not self.run.can_evaluate():
-            evaluates, refused["evaluate"] = False, "there is nothing to evaluate with"
+            evaluates, refused["evaluate"] = False, "the job has no data to evaluate on"
         control.should_save |= saves
         control.should_evaluate |= evaluates
         data = DoData(
@@ -139,12 +142,12 @@ class Steering(TrainerCallback):
 
 
 def _step_of(folder: Path) -> int:
-    """Read where the folder is: not every node need see it."""
+    """Returns the step of a checkpoint. Only the first rank calls this, because other nodes may not see the folder."""
     return TrainerState.load_from_json(folder / STATE).global_step
 
 
 def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """Rates of several optimizers are set one by one."""
+    """Returns a later change, merged with an earlier one if both set learning rates of different optimizers."""
     before = held.get("learning_rate")
     rate = later.get("learning_rate")
     both = isinstance(before, dict) and isinstance(rate, dict)

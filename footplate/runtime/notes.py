@@ -1,21 +1,21 @@
-"""A sentence from the user's code, wherever in it, into the history of the job that it runs in: `footplate.note`.
+"""`footplate.note`: adds a sentence from anywhere in the user's code to the history of its job.
 
-Whoever runs an attempt says who hears it; everywhere else, a script, a test, a data worker, a note is said to nobody.
+The process that runs an attempt sets a listener. In a script, a test or a data worker a note does nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_hears: Callable[[str], None] | None = None
+_listener: Callable[[str], None] | None = None
 
 
 def note(message: str) -> None:
-    """A sentence for whoever watches the job: an event of kind `note`. Outside a job it does nothing."""
-    if _hears is not None:
-        _hears(str(message))
+    """Adds a sentence to the job's history, as an event of kind `note`. Outside a job it does nothing."""
+    if _listener is not None:
+        _listener(str(message))
 
 
-def let_hear(whom: Callable[[str], None]) -> None:
-    global _hears
-    _hears = whom
+def set_listener(listener: Callable[[str], None]) -> None:
+    global _listener
+    _listener = listener

@@ -1,9 +1,9 @@
-"""The user's own code on a node: checked, unpacked where nobody writes, and imported by one training process alone.
+"""Runs the user's own code: the bundle is checked, unpacked into a read-only folder, and imported by training only.
 
-    opened(sha256, artifacts, scratch)   once per training process: from here on `module:Attr` is found in its bundle
-    own(group, name).load()              what makes the part, like an entry point's
+    opened(sha256, artifacts, scratch)   once per training process, after which `module:Attr` is found in its bundle
+    Own(group, name).load()              returns the function that makes the part, as an entry point does
 
-What is wrong with the code is said as an OwnCodeError, with the lines of the user's own files and none of ours.
+A fault of the code is an OwnCodeError, with the lines of the user's own files and none of ours.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
 from footplate.contract.host.bundle_files import FOLDER, Bundle, unpack
 
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})
-"""Of these groups a function is the part itself; of others it makes the part."""
+"""The groups whose functions are the part itself. In other groups, a function makes the part."""
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
-"""Of these it is the class that counts: it is made once there are parameters."""
+"""The groups whose classes are passed to the Trainer, which makes the objects once there are parameters."""
 TRACE_CHARS = 6000
 OUR_PROGRAMS = frozenset({"service", "worker", "migrations"})
 OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
@@ -45,15 +45,15 @@ _opened: Bundle | None = None
 def opened(
     sha256: str, artifacts: Path, scratch: Path, place: Callable[[Bundle], Bundle] = lambda unpacked: unpacked
 ) -> Bundle:
-    """Unpacks this process's bundle, puts it in its place, and lets Python find it."""
+    """Unpacks this process's bundle, moves it with `place`, and lets Python find its modules."""
     return use(place(unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER)))
 
 
 def use(bundle: Bundle) -> Bundle:
-    """From here on Python finds it."""
+    """Lets Python find the bundle's modules from now on."""
     global _opened
     _opened = bundle
-    # The folder is read-only, and what Python would write there is of no use to anybody.
+    # The folder is read-only, so Python could not write its caches there.
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(bundle.folder))
     sys.meta_path.insert(0, _users_packages)
@@ -80,7 +80,7 @@ _users_packages = _UsersPackages()
 
 
 def require(requirements: Iterable[str]) -> None:
-    """The packages that it said it needs, as they are on this node."""
+    """Raises OwnCodeError if this node lacks a package that the job's code requires."""
     for text in requirements:
         need = Requirement(text)
         try:
@@ -92,7 +92,7 @@ def require(requirements: Iterable[str]) -> None:
 
 
 def close() -> None:
-    """For tests: this process has no bundle any more."""
+    """Removes the bundle from this process, for tests."""
     global _opened
     if _opened is not None:
         with suppress(ValueError):
@@ -106,33 +106,29 @@ def close() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """`module:Attr` of this process's bundle, not yet imported. It loads as an entry point does."""
+    """A name `module:Attr` in this process's bundle, not yet imported. It has the `load` of an entry point."""
 
     group: str
     name: str
 
     def load(self) -> Callable[..., Any]:
-        """What makes the part of its arguments."""
+        """Returns the function that makes the part from its arguments."""
         target = attribute(self.name)
         if not callable(target):
-            raise OwnCodeError(f"{self.name} is {_kind(target)}, and a class or a function is needed")
+            raise OwnCodeError(f"{self.name} is a {type(target).__name__}, and a class or a function is needed")
         if self.group in MADE_BY_THE_TRAINER:
             return cast(Callable[..., Any], target)
         takes_arguments = inspect.isclass(target) or self.group not in TAKEN_AS_THEY_ARE
         return _checked(self.name, target) if takes_arguments else _as_it_is(self.name, target)
 
 
-def own(group: str, name: str) -> Own:
-    return Own(group, name)
-
-
 def attribute(name: str) -> Any:
-    """The thing itself, imported."""
+    """Imports a module of the bundle and returns its attribute. Raises OwnCodeError."""
     module_name, _, wanted = name.partition(":")
     module = _imported(module_name, name)
     if not hasattr(module, wanted):
-        public = [one for one in vars(module) if not one.startswith("_")]
-        defined = [one for one in public if getattr(vars(module)[one], "__module__", module_name) == module_name]
+        public = [key for key in vars(module) if not key.startswith("_")]
+        defined = [key for key in public if getattr(vars(module)[key], "__module__", module_name) == module_name]
         raise OwnCodeError(
             f"{module_name} has no {wanted!r}; it defines: {', '.join(defined[:20]) or 'nothing'}",
             hint=did_you_mean(wanted, public),
@@ -143,31 +139,31 @@ def attribute(name: str) -> Any:
 def _imported(module: str, name: str) -> Any:
     bundle = the_bundle(name)
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
-            known = bundle.modules
-            text = f"the bundle has no module {module!r}; there is: {', '.join(known[:20]) or 'none'}"
-            raise OwnCodeError(text, hint=did_you_mean(module, known)) from error
-        hint = f"name it in code.requires, and take a node that has {error.name!r}, or put it into the bundle"
+            modules = bundle.modules
+            text = f"the bundle has no module {module!r}; there is: {', '.join(modules[:20]) or 'none'}"
+            raise OwnCodeError(text, hint=did_you_mean(module, modules)) from error
+        hint = f"name the package of {error.name!r} in code.requires, install it on a node, or put it into the bundle"
         raise OwnCodeError(f"importing {module} failed: {error}", hint=hint, trace=trace_of(error)) from error
     except FootplateError:
         raise
     except (Exception, SystemExit) as error:
         raise OwnCodeError(f"importing {module} failed: {where(error)}", trace=trace_of(error)) from error
-    if not _is_ours(found, bundle):
-        hint = f"call it otherwise, for example my_{module}"
+    if not _is_in(imported, bundle):
+        hint = f"rename your module, for example to my_{module}"
         raise OwnCodeError(f"{module!r} is also the name of a module that is installed on this node", hint=hint)
-    return found
+    return imported
 
 
 def the_bundle(name: str) -> Bundle:
     if _opened is None:
-        raise OwnCodeError(f"{name} is code of your own, and the job has no bundle", hint="add code.bundle")
+        raise OwnCodeError(f"{name} is in your own code, and the job has no bundle", hint="add code.bundle")
     return _opened
 
 
-def _is_ours(module: Any, bundle: Bundle) -> bool:
+def _is_in(module: Any, bundle: Bundle) -> bool:
     file = getattr(module, "__file__", None)
     places = [file] if file else list(getattr(module, "__path__", []))
     return any(_is_below(place, bundle.folder) for place in places)
@@ -178,48 +174,51 @@ def _is_below(place: str | None, folder: Path) -> bool:
 
 
 def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but arguments that do not fit are told by its own signature."""
+    """Wraps the target. Arguments that do not fit its signature raise an OwnCodeError that shows the signature."""
 
     @functools.wraps(target, updated=())
-    def called(*handed: Any, **args: Any) -> Any:
-        _fits(name, target, handed, args)
-        return target(*handed, **args)
+    def called(*parts: Any, **args: Any) -> Any:
+        _require_fit(name, target, parts, args)
+        return target(*parts, **args)
 
     return called
 
 
 def _as_it_is(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The part is the function, with these of its arguments fixed."""
+    """Returns a function that fixes some arguments of the part, which is the function itself."""
 
     def fixed(**args: Any) -> Any:
-        return functools.partial(function, **_known(name, function, args)) if args else function
+        _require_parameters(name, function, args)
+        return functools.partial(function, **args) if args else function
 
     return fixed
 
 
-def _fits(name: str, target: Callable[..., Any], handed: tuple[Any, ...], args: dict[str, Any]) -> None:
+def _require_fit(name: str, target: Callable[..., Any], parts: tuple[Any, ...], args: dict[str, Any]) -> None:
     signature = _signature(target)
     if signature is None:
         return
-    _known(name, target, args)
+    _require_parameters(name, target, args)
     try:
-        signature.bind(*handed, **args)
+        signature.bind(*parts, **args)
     except TypeError as error:
-        raise OwnCodeError(f"{name}{signature} cannot be called with {_some(args)}: {error}") from None
+        names = ", ".join(args) or "no arguments"
+        raise OwnCodeError(f"{name}{signature} cannot be called with {names}: {error}") from None
 
 
-def _known(name: str, target: Callable[..., Any], args: dict[str, Any]) -> dict[str, Any]:
+def _require_parameters(name: str, target: Callable[..., Any], args: dict[str, Any]) -> None:
+    """Raises OwnCodeError for an argument that the target does not have."""
     signature = _signature(target)
-    if signature is None or any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
-        return args
+    parameters = list(signature.parameters.values()) if signature else []
+    if signature is None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
     by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes = [one.name for one in signature.parameters.values() if one.kind in by_name]
-    for wrong in args.keys() - set(takes):
+    names = [parameter.name for parameter in parameters if parameter.kind in by_name]
+    for wrong in args.keys() - set(names):
         raise OwnCodeError(
-            f"{name} takes no argument {wrong!r}; it takes: {', '.join(takes) or 'none'}",
-            hint=did_you_mean(wrong, takes),
+            f"{name} takes no argument {wrong!r}; it takes: {', '.join(names) or 'none'}",
+            hint=did_you_mean(wrong, names),
         )
-    return args
 
 
 def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
@@ -229,30 +228,22 @@ def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _some(args: dict[str, Any]) -> str:
-    return ", ".join(args) or "no arguments"
-
-
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
-
-
-# What went wrong in the user's own files.
+# Errors in the user's own files.
 
 
 def where(error: BaseException) -> str:
-    """`net.py, line 3: SyntaxError: …`: the deepest place in the bundle."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Returns the error with its deepest place in the bundle, as `net.py, line 3: SyntaxError: …`."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{_short(error.filename or '?')}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    mine = [one for one in traceback.extract_tb(error.__traceback__) if _in_bundle(one.filename)]
-    return f"{_short(mine[-1].filename)}, line {mine[-1].lineno}: {said}" if mine else said
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _in_bundle(frame.filename)]
+    return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}: {text}" if frames else text
 
 
 def trace_of(error: BaseException) -> str:
-    """As Python would have printed it, from the first line of the user's own on."""
+    """Returns Python's traceback from the first line in the user's own files on."""
     frames = traceback.extract_tb(error.__traceback__)
-    first = next((index for index, one in enumerate(frames) if _in_bundle(one.filename)), len(frames))
+    first = next((index for index, frame in enumerate(frames) if _in_bundle(frame.filename)), len(frames))
     lines = traceback.format_list(frames[first:]) if first < len(frames) else []
     head = ["Traceback (most recent call last):\n"] if lines else []
     text = "".join([*head, *lines, *traceback.format_exception_only(error)])

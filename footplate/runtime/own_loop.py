@@ -1,11 +1,12 @@
-"""Runs a loop of the user's own: a function of the bundle that gets a Job, or an unchanged script.
+"""Runs a user's own loop, which is a function of the bundle that gets a Job, or an unchanged script.
 
-main(job, **args)      uses job.accelerator, job.parts and job.latest(). While it trains, it calls job.log, job.eval and
-                       job.checkpoint. If job.should_stop is True, it saves and returns.
-{"script": "train.py"} runs as `__main__` with its argv, in a folder that has the bundle's files and a copy of what the
-                       previous attempt left. script_reports.py connects its Trainers with the server.
+A function `main(job, **args)` uses job.accelerator, job.parts and job.latest(). It calls job.log, job.eval and
+job.checkpoint. If job.should_stop is true, it saves and returns.
 
-With several processes, each runs the same code, in the environment that a launcher would give it. The first reports.
+A script runs as `__main__` with its argv. Its folder has the bundle's files, and a copy of what the previous attempt
+left. script_reports.py connects its Trainers with the server.
+
+With several processes, each runs the same code in the environment that a launcher sets. Only the first rank reports.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.peers import OneProcess, Peers
 
 BROUGHT = ".brought"
-"""In an attempt's folder: the checkpoint of which a node was handed a copy."""
+"""The folder below an attempt's folder with a copy of the checkpoint, for nodes that cannot see the original."""
 BEGUN = ".begun"
-"""In a script's: it has all that the attempt before it left. One that was ended before has a part, or nothing."""
+"""The file that marks a script's folder as complete, after the folder of the attempt before was copied."""
 
 MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Where to continue from: verified, every byte of it."""
+    """The checkpoint to continue from. Every byte of it is verified."""
 
     path: Path
     step: int
@@ -70,13 +71,13 @@ class Latest:
 
 
 class Job:
-    """What an own loop gets: its accelerator and parts, its folder, and a way to say where it is."""
+    """The argument of an own loop: the accelerator, the spec's parts, the folder, and functions that report."""
 
     def __init__(self, spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> None:
         self.args: TrainingArguments = spec.training
         """The spec's `training`, with every default."""
         self.folder = order.files.folder
-        """This attempt's own: the loop stands in it, and writes nowhere else."""
+        """The attempt's own folder. It is the working directory, and the only place to write to."""
         self._spec, self._order, self._emit, self._find = spec, order, emit, find
         self._state, self._control = TrainerState(max_steps=max(0, spec.training.max_steps)), TrainerControl()
         self._latest: Latest | None = None
@@ -85,50 +86,54 @@ class Job:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """As the spec says: precision, accumulation and `ddp_*` of `training`, on what the job was granted."""
+        """An Accelerator with the precision, accumulation and `ddp_*` of `training`, on the granted devices."""
         precision = precision_of(self.args)
-        handlers, asked = fp8_handlers(precision), {}
+        handlers, options = fp8_handlers(precision), {}
         if self._peers.world > 1:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             handlers.append(DistributedDataParallelKwargs(**_ddp(self.args)))
-            # By the number of the epoch: the state of a generator of Accelerate's own is in no checkpoint.
-            asked = {"dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed)}
-        made = Accelerator(
+            # A sampler seeded by the epoch, because checkpoints do not contain the state of Accelerate's generator.
+            options = {"dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed)}
+        accelerator = Accelerator(
             cpu=not self._order.gpus,
             mixed_precision=precision,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
             kwargs_handlers=handlers,
-            **asked,
+            **options,
         )
         if self._peers.world > 1:
-            unprepared.Watch(made)
-        return made
+            unprepared.Watch(accelerator)
+        return accelerator
 
     @cached_property
     def parts(self) -> Parts:
-        """What else the spec names, built: model, train, eval, collator, …; None where it names none."""
+        """The objects that the spec names: model, train, eval, collator, …. None for each that it does not name."""
         return build(self._spec, self._order.roots)
 
     @property
     def step(self) -> int:
-        """The last one that was told."""
+        """The last step that was reported."""
         return self._state.global_step
 
     @property
     def should_stop(self) -> bool:
-        """Whether somebody pauses, cancels or drains: save what is worth it, and return. Costs nothing to ask in one
-        process; of several, each asks, and all hear the same."""
+        """True if the job is being paused, cancelled or drained. The loop should then save and return.
+
+        With several processes, all of them must read this at the same step, and all get the same value.
+        """
         self._emit.peers = self._peers
         self._emit.asked_to_stop()
         return self._emit.agree()
 
     def latest(self) -> Latest | None:
-        """The job's newest checkpoint that verifies, of this attempt or one before; None: start at step 0. A node that
-        does not see the first one's folder is handed a copy."""
+        """Returns the newest valid checkpoint of this attempt or an earlier one. None: start at step 0.
+
+        A node that cannot see the first rank's folder gets a copy.
+        """
         if not self._has_looked:
             self._has_looked = True
-            if (found := self._peers.from_main(self._find)) is not None:
-                self._latest = Latest(Path(found), int(Path(found).name.rpartition("-")[2]))
+            if (folder := self._peers.from_main(self._find)) is not None:
+                self._latest = Latest(Path(folder), int(Path(folder).name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
         return self._latest and self._brought(self._latest)
@@ -140,22 +145,24 @@ class Job:
         return Latest(shared_folder.fetch(self._peers, seen, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
-        """Figures of training, and how far it is."""
+        """Reports metrics of training, and the progress."""
         self._is_at(step, epoch)
         self._emit.on_log(self.args, self._state, self._control, logs=_plain(values))
         self._emit.progress(self._state)
 
     def eval(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
-        """Figures of an evaluation; each is called eval_…, as everywhere."""
+        """Reports metrics of an evaluation. Names get the prefix `eval_` if they lack it."""
         self._is_at(step, epoch)
         named = {name if name.startswith("eval_") else f"eval_{name}": value for name, value in _plain(values).items()}
         self._state.log_history.append({**named, "step": step})
         self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
 
     def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> Latest:
-        """Commits `checkpoint-<step>`: all of it, or nothing. `write(folder)` fills it; without one the accelerator
-        saves all that it has prepared, for `accelerator.load_state(job.latest())`. Of several processes each comes
-        here: the first one commits, and calls `write`."""
+        """Commits `checkpoint-<step>` completely or not at all. `write(folder)` writes its files.
+
+        Without `write`, the accelerator saves all that it has prepared, for `accelerator.load_state(job.latest())`.
+        With several processes, all must call this. Only the first rank commits and calls `write`.
+        """
         self._is_at(step, None)
         saved = self._committed(step, write)
         self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
@@ -176,7 +183,7 @@ class Job:
         self.accelerator.save_state(str(folder), safe_serialization=True)
 
     def save(self, path: str | Path) -> None:
-        """Keeps a file or a folder among the job's outputs, by its name: of whichever process asks."""
+        """Copies a file or a folder into the job's outputs, under its own name. Any rank may call this."""
         source, target = Path(path), self._order.files.outputs / Path(path).name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -185,7 +192,7 @@ class Job:
             _copied(source, target)
 
     def note(self, message: str) -> None:
-        """A sentence for whoever watches."""
+        """Adds a sentence to the job's history."""
         self._emit.users_note(str(message))
 
     def _is_at(self, step: int, epoch: float | None) -> None:
@@ -195,8 +202,7 @@ class Job:
 
     @cached_property
     def _peers(self) -> OneProcess:
-        """The other processes. A loop may have opened their group already; where it has not, this one speaks on the
-        host as well."""
+        """The communication with the other ranks, over the process group that the loop opened, or one of its own."""
         if self._order.world == 1:
             return OneProcess()
         device = torch.device("cuda" if self._order.gpus else "cpu")
@@ -204,7 +210,7 @@ class Job:
 
 
 def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
-    """To its end, or to where it was asked to stop."""
+    """Runs the loop to its end, or until it is stopped."""
     returned: Any = None
     if isinstance(spec.loop, Script):
         _run_script(spec, spec.loop, order, emit)
@@ -212,18 +218,18 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
         assert spec.loop is not None
         returned = _run_function(spec.loop, Job(spec, order, emit, find))
     emit.last_progress()
-    told = {"steps": emit.told_step, "final": json_safe(emit.latest), "best": None}
+    result = {"steps": emit.reported_step, "final": json_safe(emit.latest), "best": None}
     if isinstance(returned, Mapping):
-        told["returned"] = json_safe(dict(returned))
+        result["returned"] = json_safe(dict(returned))
     if emit.obeyed is not None:
-        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=told, had_checkpoint=emit.had_checkpoint)
-    return _finished(spec, order, emit, told)
+        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=result, had_checkpoint=emit.had_checkpoint)
+    return _finished(spec, order, emit, result)
 
 
 def _run_function(loop: Component, job: Job) -> Any:
     args = resolved(loop.args, job._order.roots)
     install_if_asked()
-    return own_code.own("loops", loop.use).load()(job, **args)
+    return own_code.Own("loops", loop.use).load()(job, **args)
 
 
 def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
@@ -235,7 +241,7 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     if not path.is_file():
         raise OwnCodeError(f"the bundle has no file {loop.script!r}")
     sys.argv = [str(path), *loop.argv]
-    # Where Python itself would look first for what a script imports.
+    # Python itself also puts a script's folder first.
     sys.path.insert(0, str(path.parent))
     if not order.gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
@@ -265,7 +271,7 @@ def not_found(folder: Path) -> str:
 
 
 def _continue_in_a_copy(order: Order) -> None:
-    """Of what the last attempt that had begun left in its folder: an attempt writes below its own only."""
+    """Copies the folder of the last attempt that had one, because an attempt writes only to its own folder."""
     own = order.files.folder
     for attempt in range(order.attempt - 1, 0, -1):
         theirs = order.artifacts / attempt_folder(order.job, attempt)
@@ -282,7 +288,7 @@ def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
     return {BEGUN} | {name for name in names if is_taken(attempt / name)}
 
 
-def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:
+def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -> DoneData:
     folder = order.files.outputs
     try:
         is_script = isinstance(spec.loop, Script)
@@ -293,36 +299,36 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> 
                     emit.note(sentence)
         if order.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, content in (("spec.json", spec.as_json()), ("metrics.json", told)):
-                # A script's own file of that name stands.
+            for name, content in (("spec.json", spec.as_json()), ("metrics.json", result)):
+                # A script's own file of that name is not replaced.
                 if not (is_script and (folder / name).exists()):
                     (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise CannotSave(f"the loop is done, and its outputs could not be written to {folder}: {error}") from error
+        raise CannotSave(f"the loop has ended, but its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)
     return DoneData(
         ending=Ending.FINISHED,
         reason=Reason.COMPLETED,
-        result=told,
+        result=result,
         had_checkpoint=emit.had_checkpoint,
         outputs=order.files.relative(folder),
     )
 
 
 def _ddp(args: TrainingArguments) -> dict[str, Any]:
-    """What of it was said."""
+    """Returns the `ddp_*` arguments that are set."""
     names = ("find_unused_parameters", "bucket_cap_mb", "broadcast_buffers", "static_graph")
-    said = {name: getattr(args, f"ddp_{name}") for name in names}
-    return {name: value for name, value in said.items() if value is not None}
+    values = {name: getattr(args, f"ddp_{name}") for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _copied(source: str | Path, target: str | Path) -> None:
-    """Whole, or as it was: several processes may keep the same."""
+    """Copies a file atomically, because several ranks may save the same file."""
     aside = f"{target}.{os.getpid()}"
     shutil.copyfile(source, aside)
     os.replace(aside, target)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of one number as that number."""
+    """Returns the values with tensors of one number as plain numbers."""
     return {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}

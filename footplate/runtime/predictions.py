@@ -1,4 +1,4 @@
-"""A test set's predictions as files: a line of JSON for each sample, or tensors where a sample has many numbers."""
+"""Writes a test set's predictions: a line of JSON for each sample, or tensors if a sample has many numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from footplate.contract.events import json_safe
 LINES = "predictions.jsonl"
 TENSORS = "predictions.safetensors"
 MANY_NUMBERS = 1000
-"""A sample that has more is for programs, and as text ten times as large."""
+"""The most numbers of a sample that is written as JSON, because text is ten times as large as a tensor."""
 
 
 def write(folder: Path, predictions: Any, labels: Any) -> Path:
-    """`predictions.jsonl` with {"prediction", "label"} for each sample, or `predictions.safetensors`; which one."""
+    """Writes predictions and labels to one of the two files, and returns its path."""
     arrays = {**_arrays("prediction", predictions), **_arrays("label", labels)}
-    if max((each[0].size for each in arrays.values() if len(each)), default=0) > MANY_NUMBERS:
-        save_file({name: numpy.ascontiguousarray(each) for name, each in arrays.items()}, folder / TENSORS)
+    if max((array[0].size for array in arrays.values() if len(array)), default=0) > MANY_NUMBERS:
+        save_file({name: numpy.ascontiguousarray(array) for name, array in arrays.items()}, folder / TENSORS)
         return folder / TENSORS
     with (folder / LINES).open("w", encoding="utf-8") as file:
         for row in _rows(arrays):
@@ -31,28 +31,31 @@ def write(folder: Path, predictions: Any, labels: Any) -> Path:
 
 
 def as_texts(tokens: Any, processor: Any) -> Any:
-    """What they say, where there is who reads them; what stands in for nothing is left out."""
+    """Returns tokens as texts, without padding and special tokens. Without a tokenizer, returns the tokens."""
     if tokens is None or not callable(getattr(processor, "batch_decode", None)):
         return tokens
     pad = getattr(processor, "pad_token_id", None) or 0
     texts = processor.batch_decode(numpy.where(tokens < 0, pad, tokens).tolist(), skip_special_tokens=True)
-    return numpy.array([each.strip() for each in texts])
+    return numpy.array([text.strip() for text in texts])
 
 
 def _arrays(name: str, value: Any) -> dict[str, Any]:
-    """By name, what may be one array or several: a model may return more than logits."""
+    """Returns the arrays in a value by name. There may be several, because a model may return more than logits."""
     if value is None:
         return {}
-    if isinstance(value, Mapping):
-        return {key: each for part, one in value.items() for key, each in _arrays(f"{name}.{part}", one).items()}
     if isinstance(value, (list, tuple)):
-        return {key: each for at, one in enumerate(value) for key, each in _arrays(f"{name}.{at}", one).items()}
-    return {name: numpy.atleast_1d(value)}
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {name: numpy.atleast_1d(value)}
+    arrays: dict[str, Any] = {}
+    for part, inner in value.items():
+        arrays |= _arrays(f"{name}.{part}", inner)
+    return arrays
 
 
 def _rows(arrays: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """As many as there are samples; what does not belong to samples, such as one number for all, is in none."""
-    samples = max((len(each) for each in arrays.values()), default=0)
-    of_samples = {name: each for name, each in arrays.items() if len(each) == samples}
-    for at in range(samples):
-        yield {name: each[at].tolist() for name, each in of_samples.items()}
+    """Yields a row for each sample. Arrays that have no value for each sample are left out."""
+    samples = max((len(array) for array in arrays.values()), default=0)
+    columns = {name: array for name, array in arrays.items() if len(array) == samples}
+    for index in range(samples):
+        yield {name: column[index].tolist() for name, column in columns.items()}

@@ -1,8 +1,8 @@
-"""How a rank finds the others: by its environment, as torchrun would have told it, so that torch, Accelerate, DeepSpeed
-and scripts that know a launcher need nothing else.
+"""Prepares a rank to find the others, with the environment that torchrun sets.
 
-The supervisor has bound the port already, and the first rank is handed the socket: nobody can take it before it is
-listened on. Everybody, the first rank too, then comes as a client, as they come to an agent of torchrun's.
+So torch, Accelerate, DeepSpeed and scripts for a launcher need nothing else. The supervisor has bound the port already
+and passes the socket to the first rank, so no other process can take the port. All ranks, the first included, connect
+to it as clients, as they do to torchrun's agent.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from footplate.contract.host import outcome
 from footplate.contract.host.launch import Order
 
 FIRST_SECONDS = 3600.0
-"""How long the others wait for what the first rank does for all."""
+"""The time that the other ranks wait for the work of the first rank."""
 _DONE = "footplate/first"
 _store: Any = None
-"""Of the first rank: it lasts as long as its process."""
+"""The store that the first rank serves until its process ends."""
 
 
 def join(order: Order, meeting: int | None = None) -> None:
     if order.port is None:
         return
     os.environ.update(environment(order))
-    # What a library builds, it builds with tools that lie beside this interpreter.
+    # Libraries that build code find their tools, such as ninja, beside this interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if meeting is not None:
-        _keep_the_store(order, meeting)
+        _serve_store(order, meeting)
 
 
 def first(order: Order, work: Callable[[], None]) -> None:
-    """What the first rank does before any other goes on. It opens no group: that is for the user's code to do."""
+    """Runs `work` on the first rank while the others wait. It opens no process group, which the user's code will do."""
     if order.rank == 0:
         work()
     if order.port is None:
@@ -50,15 +50,15 @@ def first(order: Order, work: Callable[[], None]) -> None:
         store.wait([_DONE])
 
 
-def is_another_s(error: BaseException) -> bool:
-    """Whether this rank failed because another had: the Trainer then notes which one, and torch says what it saw."""
+def is_caused_by_another_rank(error: BaseException) -> bool:
+    """Returns True if this rank failed because another rank had failed, by the Trainer's note or torch's error."""
     noted = any(" failed before this one" in note for note in getattr(error, "__notes__", ()))
     return noted or outcome.lost_a_peer(error)
 
 
 def environment(order: Order) -> dict[str, str]:
-    """Where there is only one machine, nobody need look for it by its name, which may lead nowhere."""
-    asked = {
+    """Returns the variables of this rank. They contain the first node's address, because its name may not resolve."""
+    variables = {
         "RANK": str(order.rank),
         "LOCAL_RANK": str(order.local_rank),
         "WORLD_SIZE": str(order.world),
@@ -67,24 +67,24 @@ def environment(order: Order) -> dict[str, str]:
         "GROUP_WORLD_SIZE": str(order.nodes),
         "MASTER_ADDR": order.host,
         "MASTER_PORT": str(order.port),
-        # Accelerate would take a share of the machine that it works out by itself.
+        # Without this, Accelerate would compute its own share of the machine's cores.
         "OMP_NUM_THREADS": str(order.threads),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         **_interfaces(order),
     }
-    # DeepSpeed asks its own accelerator before it asks torch.
-    return asked if order.gpus else {**asked, "DS_ACCELERATOR": "cpu"}
+    # DeepSpeed detects its accelerator without torch, so it must be told that this job has no GPU.
+    return variables if order.gpus else {**variables, "DS_ACCELERATOR": "cpu"}
 
 
 def _interfaces(order: Order) -> dict[str, str]:
-    """Whatever the operator has set stays: a fast network of the nodes' own has another name than the one to Redis."""
+    """Returns the network interfaces for Gloo and NCCL. Variables that the operator has set are kept."""
     if order.nodes == 1:
         return {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
     names = ("GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if order.gpus else []))
     return {name: order.interface for name in names if order.interface is not None and name not in os.environ}
 
 
-def _keep_the_store(order: Order, meeting: int) -> None:
+def _serve_store(order: Order, meeting: int) -> None:
     global _store
     import torch.distributed as dist
 

@@ -1,8 +1,8 @@
-"""The training process, from its first line to its last. Read `main`, then `train`: they are the pipeline.
+"""The training process. `main` runs one rank of one attempt, and `train` is the pipeline.
 
-    order -> place (folder, GPUs, limits) -> spec -> parts -> Trainer -> checkpoint to continue from -> train -> outputs
+    order -> folder, GPUs, limits -> spec -> parts -> Trainer -> checkpoint to continue from -> train -> outputs
 
-It inherits a socket to emit on, a byte that tells it to stop, and stdout. It knows no queue, no Redis and no key.
+The process inherits a socket for events, a byte that stops it, and stdout. It has no access to queue, Redis and keys.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from footplate.runtime import extensions, notes, own_code, own_loop, predictions
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from footplate.runtime.inherited_best import KeepBest
-from footplate.runtime.learning import save_model, suit
+from footplate.runtime.learning import check_trainer, save_model
 from footplate.runtime.live_commands import OurRun, Steering
-from footplate.runtime.starting_point import Beginning, begin_loop, beginning
+from footplate.runtime.starting_point import StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
 from footplate.trainer.checkpoint import CannotSave
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from footplate.trainer.trainer import Trainer, set_seed
 
 FLUSH_SECONDS = 60.0
-"""How long the last events may take to leave: the supervisor is told of everything before this process ends."""
+"""The time that sending the last events may take before the process ends."""
 
 
 def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting: int | None = None) -> int:
-    """Runs one rank of one attempt; the exit code says only whether the outcome was told."""
+    """Runs one rank of one attempt, and sends its outcome to the supervisor. Returns 0."""
     started = time.monotonic()
     order = read_order(order_fd)
     wire = SecondaryWire(events_fd) if order.rank else Wire(events_fd)
@@ -64,15 +64,15 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting:
     another_s = False
     try:
         emit = Emit(wire, stop_fd, order.files)
-        notes.let_hear(emit.users_note)
+        notes.set_listener(emit.users_note)
         wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
         settle(order)
         process_group.join(order, meeting)
         done = train(order, emit)
     except BaseException as error:
-        # Or torch's handler raises once more, here, when the next data worker is found dead.
+        # Without this, torch's handler would raise again here when another data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        verdict, another_s = outcome.of_exception(error, order.rank), process_group.is_another_s(error)
+        verdict, another_s = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
         done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error)
         if emit is not None:
             with suppress(Exception):
@@ -84,16 +84,16 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting:
 
 
 def settle(order: Order) -> None:
-    """Makes this process the attempt's own: its folder, its GPUs, its limits."""
+    """Sets up this process for the attempt: its folder, GPUs, environment and limits."""
     folder = order.files.folder
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
     # Libraries such as TRL report each Trainer that is made.
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ.update(order.environment)
-    # Asked for once and remembered, perhaps before the fork.
+    # tempfile caches the folder, perhaps since before the fork.
     tempfile.tempdir = None
-    # Before anything asks CUDA: it reads this once.
+    # CUDA reads this variable once, at its first use.
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.gpus)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     torch.set_num_threads(order.threads)
@@ -104,7 +104,7 @@ def settle(order: Order) -> None:
 
 
 def train(order: Order, emit: Emit) -> DoneData:
-    """The attempt as a story."""
+    """Runs the attempt, and returns its outcome."""
     spec = JobSpec.parse(order.spec)
     args = replace(
         spec.training,
@@ -112,13 +112,13 @@ def train(order: Order, emit: Emit) -> DoneData:
         **tracker_folders.arguments(spec, order),
         **strategy_arguments(spec.resources.strategy),
     )
-    # Before the model is made, so that its first weights follow the seed.
+    # The seed is set before the model is made, because its first weights depend on the seed.
     set_seed(args.seed)
     if spec.code is not None:
         own_code.require(spec.code.requires)
         if order.unpacked is not None:
             own_code.use(unpacked(spec.code.bundle, order.unpacked))
-        # A script's lies in its working folder, where the loop puts it.
+        # A script's bundle is copied into its working folder by own_loop.
         elif not isinstance(spec.loop, Script):
             kept = Path(order.environment[EXTENSIONS_PLACE]).parent
             place = partial(at_its_place, folder=kept)
@@ -127,7 +127,7 @@ def train(order: Order, emit: Emit) -> DoneData:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
-        return own_loop.run(spec, order, emit, lambda: begin_loop(spec, order, emit))
+        return own_loop.run(spec, order, emit, lambda: folder_for_loop(spec, order, emit))
     parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit)
     trainer._footplate.hooks.stamp = order.stamp
@@ -147,11 +147,11 @@ def train(order: Order, emit: Emit) -> DoneData:
 
 
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
-    """What there is data for."""
+    """Trains, evaluates and predicts, as far as the spec has data for each."""
     if parts.train is not None:
-        begins = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.read))
-        folder = begins.of(trainer) if begins else None
-        if begins is not None and not begins.is_own:
+        start = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.read))
+        folder = start.load(trainer) if start else None
+        if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
         steering = Steering(emit.wire, emit.stop_fd, order.deeds)
         steering.run = OurRun(trainer)
@@ -160,27 +160,29 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return stopped(trainer, emit)
-    elif spec.resume_from is not None and (begins := emit.peers.from_main(lambda: beginning(spec, order, emit))):
-        begins.of(trainer)
-    # Who brings a set to evaluate on and says nothing of when wants to know how good the outputs are.
+    elif spec.resume_from is not None and (
+        start := emit.peers.from_main(lambda: find_starting_point(spec, order, emit))
+    ):
+        start.load(trainer)
+    # A job that has evaluation data and no eval_strategy is evaluated once, at the end.
     if parts.eval is not None and (parts.train is None or spec.training.eval_strategy == "no"):
         trainer.evaluate()
     return finished(trainer, spec, order, emit, test=parts.test)
 
 
-def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> Beginning | None:
-    """By the first rank, for all."""
+def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> StartingPoint | None:
+    """Returns the starting point, after checks and copies of earlier attempts' files. Runs on the first rank only."""
     _carry_tracking(order, emit)
     now = {**looks(read), **order.commits}
     write_down(order.files.folder, now)
-    begins = beginning(spec, order, emit)
-    if begins is not None and begins.is_own:
-        require_same(Path(begins.folder).parent, now)
-    return begins
+    start = find_starting_point(spec, order, emit)
+    if start is not None and start.is_own:
+        require_same(Path(start.folder).parent, now)
+    return start
 
 
 def stopped(trainer: Trainer, emit: Emit) -> DoneData:
-    """As it was asked to, before its end."""
+    """Returns the outcome of a run that was stopped before its end."""
     return DoneData(
         ending=Ending.STOPPED,
         reason=Reason.CANCEL,
@@ -203,78 +205,78 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit) -> Trainer:
         metrics=parts.metrics,
         compute_metrics=parts.compute_metrics,
     )
-    suit(trainer, parts.loss, parts.optimizers)
-    # Its lines would say in text what the events say in numbers.
+    check_trainer(trainer, parts.loss, parts.optimizers)
+    # These two print lines that repeat the events.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
-    # Last of all, so that it sees what the job's own callbacks decided, and has the last word about stopping.
+    # This callback is the last one, so that it sees the decisions of the job's own callbacks, and decides about stops.
     trainer.add_callback(emit)
     return trainer
 
 
 def trainer_class(spec: JobSpec) -> type[Trainer]:
-    """Ours, or the bundle's own, which has to be a subclass of it."""
+    """Returns our Trainer, or the bundle's own subclass of it. Raises OwnCodeError if it is not a subclass."""
     needed = Seq2SeqTrainer if isinstance(spec.training, Generating) else Trainer
     if spec.trainer is None:
         return needed
-    found = own_code.attribute(spec.trainer)
-    if not (isinstance(found, type) and issubclass(found, needed)):
-        because = ", which training.predict_with_generate asks for" if needed is Seq2SeqTrainer else ""
+    own = own_code.attribute(spec.trainer)
+    if not (isinstance(own, type) and issubclass(own, needed)):
+        because = ", which training.predict_with_generate needs" if needed is Seq2SeqTrainer else ""
         raise OwnCodeError(
-            f"{spec.trainer} is no subclass of footplate's {needed.__name__}{because}",
+            f"{spec.trainer} is not a subclass of footplate's {needed.__name__}{because}",
             hint=f"from footplate import {needed.__name__}, and derive from that",
         )
-    return found
+    return own
 
 
 def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: Any = None) -> DoneData:
-    """Trained to the end: what a user wants to keep is written where they look for it."""
+    """Writes the outputs: model, predictions, spec and metrics. Returns the outcome of a finished run."""
     folder = order.files.outputs
     predicted = trainer.predict(test) if test is not None else None
-    told = result(trainer, emit)
+    metrics = result(trainer, emit)
     try:
         if spec.data.train is not None:
             save_model(trainer, folder)
         if order.rank == 0:
-            _write_beside_the_model(folder, spec, told, predicted and _readable(predicted, trainer))
+            _write_beside_the_model(folder, spec, metrics, predicted and _readable(predicted, trainer))
     except (OSError, SafetensorError) as error:
         if order.rank == 0:
             _drop(folder)
-        raise CannotSave(f"training is done, and its outputs could not be written to {folder}: {error}") from error
+        raise CannotSave(f"training has ended, but its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)
     return DoneData(
         ending=Ending.FINISHED,
         reason=Reason.COMPLETED,
-        result=told,
+        result=metrics,
         had_checkpoint=emit.had_checkpoint,
         outputs=order.files.relative(folder),
     )
 
 
-def _write_beside_the_model(folder: Path, spec: JobSpec, told: dict[str, Any], predicted: Any) -> None:
+def _write_beside_the_model(folder: Path, spec: JobSpec, metrics: dict[str, Any], predicted: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if predicted is not None:
         predictions.write(folder, *predicted)
     (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
 
 
 def _readable(predicted: Any, trainer: Trainer) -> tuple[Any, Any]:
-    """(predictions, labels); as texts, where that is what the model made."""
-    found = predicted.predictions, predicted.label_ids
+    """Returns predictions and labels, as texts if the model has generated texts."""
+    outputs, labels = predicted.predictions, predicted.label_ids
     if not getattr(trainer.args, "predict_with_generate", False):
-        return found
-    said, wanted = (predictions.as_texts(each, trainer.processing_class) for each in found)
-    return said, wanted
+        return outputs, labels
+    processor = trainer.processing_class
+    return predictions.as_texts(outputs, processor), predictions.as_texts(labels, processor)
 
 
 def _drop(outputs: Path) -> None:
-    """Half of them are of no use, and take the room that is missing. What trackers told is of the next attempt too."""
-    for each in outputs.iterdir() if outputs.is_dir() else ():
-        if each.is_file():
-            each.unlink(missing_ok=True)
-        elif each.name != tracker_folders.FOLDER:
-            shutil.rmtree(each, ignore_errors=True)
+    """Deletes incomplete outputs, which take space. Files of trackers stay, because the next attempt continues them."""
+    for path in outputs.iterdir() if outputs.is_dir() else ():
+        if path.is_file():
+            path.unlink(missing_ok=True)
+        elif path.name != tracker_folders.FOLDER:
+            shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         outputs.rmdir()
 
@@ -283,26 +285,26 @@ def _carry_tracking(order: Order, emit: Emit) -> None:
     try:
         tracker_folders.carry_over(order)
     except OSError as error:
-        emit.note(f"what earlier attempts told TensorBoard could not be copied, so its run begins here: {error}")
+        emit.note(f"the TensorBoard files of earlier attempts could not be copied, so its run start here: {error}")
 
 
 def result(trainer: Trainer, emit: Emit) -> dict[str, Any]:
-    """Final figures, and the best evaluation where one was looked for."""
+    """Returns the final metrics, and the best evaluation if the arguments name a metric for it."""
     state = trainer.state
-    told: dict[str, Any] = {"steps": state.global_step, "final": json_safe(emit.latest), "best": None}
+    metrics: dict[str, Any] = {"steps": state.global_step, "final": json_safe(emit.latest), "best": None}
     if "train_loss" in emit.latest:
-        told["train_loss"] = json_safe(emit.latest["train_loss"])
+        metrics["train_loss"] = json_safe(emit.latest["train_loss"])
     if state.best_metric is not None:
-        told["best"] = {
+        metrics["best"] = {
             "metric": trainer.args.metric_for_best_model,
             "value": json_safe(state.best_metric),
             "step": state.best_global_step,
         }
-    return told
+    return metrics
 
 
-# What training forks (data loaders) dies with it, even where nobody is left to kill the group. PDEATHSIG follows the
-# forking thread, so only for what the main thread forks: another thread may end long before its children should.
+# Processes that training forks, such as data loaders, die with it, even if no other process kills the group. PDEATHSIG
+# is sent when the forking thread ends, so it is used only for what the main thread forks.
 
 _forker = (0, False)
 

@@ -1,6 +1,6 @@
-"""Where an attempt begins: at step 0, at its job's newest checkpoint that verifies, or where its spec says.
+"""Finds the starting point of an attempt: step 0, the job's newest valid checkpoint, or the spec's `resume_from`.
 
-A job that has a checkpoint of its own continues from that, wherever it has come from.
+A job that has a checkpoint of its own always continues from that, even if its spec has `resume_from`.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from footplate.trainer.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """A folder, and what of it is taken."""
+class StartingPoint:
+    """The folder of a checkpoint, and the part of it that is loaded."""
 
     folder: str
     weights_only: bool = False
     is_own: bool = False
-    """An earlier attempt's of this very job."""
+    """True if the checkpoint is from an earlier attempt of the same job."""
 
-    def of(self, trainer: Trainer) -> str | None:
-        """For `trainer.train(resume_from_checkpoint=…)`; weights alone are in the model then."""
+    def load(self, trainer: Trainer) -> str | None:
+        """Returns the folder for `trainer.train(resume_from_checkpoint=…)`, or loads the weights and returns None."""
         if not self.weights_only:
             return self.folder
         trainer._load_from_checkpoint(self.folder)
         return None
 
 
-def begin_loop(spec: JobSpec, order: Order, emit: Emit) -> str | None:
-    """For a loop of a user's own, which takes of the folder what it wants."""
-    found = beginning(spec, order, emit)
-    return None if found is None else found.folder
+def folder_for_loop(spec: JobSpec, order: Order, emit: Emit) -> str | None:
+    """Returns the folder for a user's own loop, which reads from it what it needs."""
+    start = find_starting_point(spec, order, emit)
+    return None if start is None else start.folder
 
 
-def beginning(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
-    """None: step 0. NoValidCheckpoint where there was one to begin with, and it cannot be used."""
+def find_starting_point(spec: JobSpec, order: Order, emit: Emit) -> StartingPoint | None:
+    """Returns the starting point, or None for step 0. Raises NoValidCheckpoint if the checkpoint cannot be used."""
     own = [offer for offer in order.checkpoints if offer.of is None]
     if own:
-        return Beginning(newest_valid(own, order, emit), is_own=True)
+        return StartingPoint(newest_valid(own, order, emit), is_own=True)
     wanted = spec.resume_from
     if wanted is None:
         again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
@@ -54,10 +54,10 @@ def beginning(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
     if wanted.path is not None:
         return _folder(wanted.path, order, emit, weights_only=weights_only)
     for offer in order.checkpoints:
-        return _another_s(offer, order, emit, weights_only=weights_only)
+        return _of_another_job(offer, order, emit, weights_only=weights_only)
     raise NoValidCheckpoint(
         f"checkpoint {wanted.checkpoint}, from which this job starts, is gone: job {wanted.job} was deleted",
-        hint="nothing is left of it to start from; a new job with another resume_from, or none, starts",
+        hint="submit a new job with another resume_from, or without one",
     )
 
 
@@ -68,20 +68,20 @@ def newest_valid(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Ver
             folder = order.files.existing(offer.path)
             verify(folder, offer.manifest_sha256)
         except CheckpointCorrupt as error:
-            emit.found("corrupt", offer, error.message)
+            emit.report_checkpoint("corrupt", offer, error.message)
             continue
         if offer.was_corrupt:
-            emit.found("healed", offer, "it was corrupt, and verifies again")
+            emit.report_checkpoint("healed", offer, "the checkpoint was corrupt, and is valid again")
         emit.note(f"continues at step {offer.step}", checkpoint=offer.path)
         return Verified(folder)
     raise NoValidCheckpoint(
-        f"none of the job's {len(offers)} checkpoints verifies",
-        hint="its checkpoint events say what is wrong with each; a new job starts from step 0",
+        f"none of the job's {len(offers)} checkpoints is valid",
+        hint="the job's checkpoint events say why. A new job starts from step 0",
     )
 
 
-def _another_s(offer: CheckpointOffer, order: Order, emit: Emit, *, weights_only: bool) -> Beginning:
-    """Another job's: no event of ours may say of it what only that job knows."""
+def _of_another_job(offer: CheckpointOffer, order: Order, emit: Emit, *, weights_only: bool) -> StartingPoint:
+    """Returns another job's checkpoint. A corrupt one is an error, because only its own job reports its state."""
     whose = f"of job {offer.of} at step {offer.step}"
     try:
         folder = order.files.existing(offer.path)
@@ -89,31 +89,31 @@ def _another_s(offer: CheckpointOffer, order: Order, emit: Emit, *, weights_only
     except CheckpointCorrupt as error:
         raise NoValidCheckpoint(
             f"the checkpoint {whose}, from which this job starts, cannot be used: {error.message}",
-            hint="its job may have others: fork that again, or name another one in resume_from",
+            hint="fork that job again from another checkpoint, or name another one in resume_from",
         ) from error
     emit.note(_sentence(whose, weights_only=weights_only), job=offer.of, checkpoint=offer.path)
-    return Beginning(Verified(folder), weights_only)
+    return StartingPoint(Verified(folder), weights_only)
 
 
-def _folder(path: str, order: Order, emit: Emit, *, weights_only: bool) -> Beginning:
-    """A folder under a root, which nobody vouches for unless it has a manifest of ours."""
+def _folder(path: str, order: Order, emit: Emit, *, weights_only: bool) -> StartingPoint:
+    """Returns a folder below a root. It is verified only if it has a manifest."""
     folder = Path(order.roots.resolve(path))
     if not folder.is_dir():
-        raise NotBuildable(f"{path} is a file, and a checkpoint is a folder", hint="name the folder that it lies in")
-    found: str = str(folder)
+        raise NotBuildable(f"{path} is a file, and a checkpoint is a folder", hint="name the folder of the file")
+    checkpoint: str = str(folder)
     if (folder / MANIFEST).exists():
         verify(folder)
-        found = Verified(folder)
+        checkpoint = Verified(folder)
     elif not weights_only and not (folder / STATE).exists():
         raise NotBuildable(
-            f"{path} holds no {STATE}, so no Trainer can go on from it",
-            hint='take its weights alone, "mode": "weights", or name it as the path of the model',
+            f"{path} has no {STATE}, so training cannot continue from it",
+            hint='load its weights only, with "mode": "weights", or name it as the path of the model',
         )
     emit.note(_sentence(f"in {path}", weights_only=weights_only), checkpoint=path)
-    return Beginning(found, weights_only)
+    return StartingPoint(checkpoint, weights_only)
 
 
 def _sentence(where: str, *, weights_only: bool) -> str:
     return (
-        f"takes the weights {where}, and starts at step 0" if weights_only else f"continues from the checkpoint {where}"
+        f"loads the weights {where}, and starts at step 0" if weights_only else f"continues from the checkpoint {where}"
     )

@@ -1,6 +1,6 @@
-"""Of a loop in several processes: what trains without having been prepared is told by its name, before it does harm.
+"""Stops an own loop in several processes if its model, loader, optimizer or scheduler was not prepared.
 
-Each process would otherwise train a model of its own, on all of the data, and nothing would look wrong.
+Otherwise each process would train a model of its own on all of the data, and no error would show it.
 """
 
 from __future__ import annotations
@@ -21,57 +21,58 @@ from footplate.contract.errors import OwnCodeError
 
 
 class Watch:
-    """Looks when an optimizer steps for the first time, and for its schedule when it does so again."""
+    """Checks model, loader and optimizer at an optimizer's first step, and its scheduler at the second step."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
         self._steps: dict[int, int] = {}
-        self._handle = register_optimizer_step_pre_hook(self._look)
+        self._handle = register_optimizer_step_pre_hook(self._check)
 
     def end(self) -> None:
         self._handle.remove()
 
-    def _look(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _check(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         step = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         if step == 1:
-            self._at_first(optimizer)
+            self._check_first_step(optimizer)
         elif step == 2:
-            self._schedule_of(optimizer)
+            self._check_scheduler(optimizer)
 
-    def _at_first(self, optimizer: Optimizer) -> None:
+    def _check_first_step(self, optimizer: Optimizer) -> None:
         prepared = self._accelerator
-        if all(each.optimizer is not optimizer for each in prepared._optimizers):
-            raise _told("optimizer", optimizer, "it would step at what one process saw, and be in no checkpoint")
-        shared = {id(each) for model in prepared._models for each in model.parameters()}
-        if not any(id(each) in shared for group in optimizer.param_groups for each in group["params"]):
-            raise _told("model", None, "each process would train one of its own")
-        under_way = list(_batches_under_way())
-        if under_way and not prepared._dataloaders and not any(_is_shared(each) for each in under_way):
-            raise _told("data loader", None, "each process would read all of it")
+        if all(wrapper.optimizer is not optimizer for wrapper in prepared._optimizers):
+            raise _error("optimizer", optimizer, "it would use the gradients of one process, and not be in checkpoints")
+        shared = {id(parameter) for model in prepared._models for parameter in model.parameters()}
+        if not any(id(parameter) in shared for group in optimizer.param_groups for parameter in group["params"]):
+            raise _error("model", None, "each process would train a model of its own")
+        samplers = list(_active_samplers())
+        if samplers and not prepared._dataloaders and not any(map(_is_sharded, samplers)):
+            raise _error("data loader", None, "each process would read all of the data")
 
-    def _schedule_of(self, optimizer: Optimizer) -> None:
-        known = {id(each) for found in self._accelerator._schedulers for each in _with_parts(found.scheduler)}
-        for each in _alive(LRScheduler):
-            if id(each) in known or isinstance(each, ReduceLROnPlateau):
+    def _check_scheduler(self, optimizer: Optimizer) -> None:
+        wrappers = self._accelerator._schedulers
+        prepared = {id(part) for wrapper in wrappers for part in _with_parts(wrapper.scheduler)}
+        for scheduler in _alive(LRScheduler):
+            if id(scheduler) in prepared or isinstance(scheduler, ReduceLROnPlateau):
                 continue
-            # One that steps after each epoch has not done so yet.
-            if each.optimizer is optimizer and each._step_count > 1:
-                raise _told("scheduler", each, "it would be in no checkpoint")
+            # A scheduler that steps after each epoch has a step count of 1 here, and is not checked.
+            if scheduler.optimizer is optimizer and scheduler._step_count > 1:
+                raise _error("scheduler", scheduler, "it would not be in checkpoints")
 
 
-def _batches_under_way() -> Iterator[Any]:
-    """Of sets that have an order, what picks their batches: a stream may have been shared out by its own code."""
-    for each in _alive(_BaseDataLoaderIter):
-        if each._dataset_kind == _DatasetKind.Map:
-            yield each._index_sampler
+def _active_samplers() -> Iterator[Any]:
+    """Yields the samplers of loaders that are being read. Streams are left out, because their code may shard them."""
+    for iterator in _alive(_BaseDataLoaderIter):
+        if iterator._dataset_kind == _DatasetKind.Map:
+            yield iterator._index_sampler
 
 
 def _alive(kind: type) -> list[Any]:
-    # By its type: to ask some for their class would have them import something.
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    # type() and not isinstance, because reading `__class__` of lazy modules imports them.
+    return [item for item in gc.get_objects() if issubclass(type(item), kind)]
 
 
-def _is_shared(sampler: Any) -> bool:
+def _is_sharded(sampler: Any) -> bool:
     while sampler is not None:
         if isinstance(sampler, BatchSamplerShard | DistributedSampler) or hasattr(sampler, "num_replicas"):
             return True
@@ -81,13 +82,13 @@ def _is_shared(sampler: Any) -> bool:
 
 def _with_parts(scheduler: Any) -> Iterator[Any]:
     yield scheduler
-    for each in getattr(scheduler, "_schedulers", ()):
-        yield from _with_parts(each)
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _with_parts(part)
 
 
-def _told(what: str, it: object, because: str) -> OwnCodeError:
-    name = f"its {what}" if it is None else f"its {what}, {type(it).__name__},"
+def _error(kind: str, item: object, because: str) -> OwnCodeError:
+    name = f"its {kind}" if item is None else f"its {kind}, {type(item).__name__},"
     return OwnCodeError(
         f"the loop runs in several processes, and {name} was not prepared: {because}",
-        hint=f"hand the {what} to job.accelerator.prepare(…)",
+        hint=f"pass the {kind} to job.accelerator.prepare(…)",
     )

@@ -1,10 +1,11 @@
-"""The warm parent: one per node. It has imported what training imports, run none of it, and forks training from that.
+"""The warm parent of a node. It has imported the modules of training, and forks training processes from itself.
 
-It is also the guardian. PDEATHSIG follows the thread that forked, so training cannot be made to die with its supervisor
-by the kernel: instead every supervisor holds a connection here, and its end kills what that supervisor had started. The
-warm parent in turn dies with the Celery parent, by a pipe that ends and by PDEATHSIG, and takes all training along.
+It also kills training processes whose supervisor has died. The kernel cannot do that with PDEATHSIG, because the
+supervisor is not their parent. So every supervisor holds a connection to the warm parent, and the end of the connection
+kills what the supervisor started. The warm parent itself dies with the Celery parent, by a pipe and by PDEATHSIG, and
+kills all training then.
 
-One thread, no torch operation, no CUDA: whoever is forked from a process that has run either hangs sooner or later.
+It has one thread, and runs no torch operation and no CUDA. Otherwise the processes that it forks would hang.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Rank:
     pidfd: int
 
     def kill(self, by: signal.Signals) -> None:
-        # The head by itself as well: it may not have made its group yet.
+        # The head is also signalled alone, because it may not have made its group yet.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, by)
         kill_group(self.pid, by)
@@ -61,47 +62,47 @@ class Rank:
 
 @dataclass(eq=False)
 class Attempt:
-    """What one supervisor has started here."""
+    """The training processes that one supervisor has started."""
 
     supervisor: socket.socket
     uid: int = -1
-    """Who its processes run as. -1: none was started yet."""
+    """The user of its processes. -1: none was started yet."""
     lock: int | None = None
-    """Held as long as a process runs as this user, if no other attempt may. None: others may run as this user too."""
+    """The lock of the user, held while a process runs as this user. None: attempts may share this user."""
     ranks: list[Rank] = field(default_factory=list)
     ended: list[Exited] = field(default_factory=list)
     """Ranks whose exits are reported once nothing is left of what they forked."""
 
 
-class Warm:
-    """A loop over requests, exits and lifelines."""
+class WarmParent:
+    """The loop over requests of supervisors, exits of training processes, and connections that end."""
 
     def __init__(self, listening: socket.socket, lifeline: int) -> None:
         self._pid = os.getpid()
         self._listening, self._lifeline = listening, lifeline
         self._attempts: dict[socket.socket, Attempt] = {}
-        """By the connections of their supervisors, as long as those are there."""
+        """The attempts by the connections of their supervisors, while these are open."""
         self._ending: list[Attempt] = []
-        """Some of their ranks have ended, and what these have forked may still be there."""
+        """The attempts with ended ranks whose own children may still run."""
         self._forked: set[int] = set()
-        """Those of our children that we did not adopt, until they are waited for."""
-        # Training adopts the orphans below it, so whoever comes to us was left by a rank that has ended.
+        """The processes that were forked here and not waited for yet. Adopted processes are not among them."""
+        # Training processes adopt the orphans below them, so an orphan that comes here was left by an ended rank.
         self._leftovers = Leftovers(self._forked.__contains__)
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
 
     def serve(self) -> None:
-        # PDEATHSIG, where the pipe did not come first.
+        # SIGTERM is PDEATHSIG's, and may come before the pipe ends.
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
             for key, _ in self._selector.select(PAUSE_SECONDS if self._ending else None):
                 key.data()
             if self._ending:
-                self._end_what_is_left()
+                self._report_ended()
 
     def describe(self, path: Path) -> None:
-        """Has a child write down what every registered component takes."""
+        """Forks a child that writes the catalogue of components."""
         pid = os.fork()
         if pid == 0:
             _become(self._pid, [1, 2], lambda: _describe(path))
@@ -113,15 +114,15 @@ class Warm:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            log.error("the child that describes the components ended with %s: this node announces none", code)
+            log.error("the child that describes the components failed with %s, so this node announces none", code)
         self._forked.remove(pid)
 
     def _accept(self) -> None:
         supervisor, _ = self._listening.accept()
         self._attempts[supervisor] = Attempt(supervisor)
-        self._selector.register(supervisor, selectors.EVENT_READ, lambda: self._hear(supervisor))
+        self._selector.register(supervisor, selectors.EVENT_READ, lambda: self._receive(supervisor))
 
-    def _hear(self, supervisor: socket.socket) -> None:
+    def _receive(self, supervisor: socket.socket) -> None:
         if supervisor not in self._attempts:
             return
         attempt = self._attempts[supervisor]
@@ -130,7 +131,7 @@ class Warm:
         except OSError:
             message, fds = b"", []
         if not message:
-            self._bury(attempt)
+            self._kill_attempt(attempt)
             return
         rank = 0
         try:
@@ -139,27 +140,27 @@ class Warm:
                 rank = request.rank
                 self._start(attempt, request, fds)
             elif not isinstance(request, Start):
-                for each in attempt.ranks:
-                    each.kill(signal.Signals(request.signal))
+                for running in attempt.ranks:
+                    running.kill(signal.Signals(request.signal))
         except ValidationError as error:
-            log.error("a supervisor said what nobody understands: %s", error)
+            log.error("a supervisor sent a message that is not valid: %s", error)
         except OSError as error:
-            # No memory, no process, no descriptor left for one more: that is no reason to end the others.
+            # Memory, processes or descriptors have run out. The other training processes go on.
             log.error("training cannot be started: %s", error)
-            _tell(supervisor, Exited(rank=rank, code=os.EX_OSERR, peak_rss_mb=0.0, never_started=str(error)))
+            _send(supervisor, Exited(rank=rank, code=os.EX_OSERR, peak_rss_mb=0.0, never_started=str(error)))
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _start(self, attempt: Attempt, asked: Start, fds: list[int]) -> None:
+    def _start(self, attempt: Attempt, request: Start, fds: list[int]) -> None:
         forked_at = time.monotonic()
         if not attempt.ranks:
-            self._take_user(attempt, asked.user, fds)
-        if asked.user is not None and not asked.user.is_shared:
+            self._take_user(attempt, request.user, fds)
+        if request.user is not None and not request.user.is_shared:
             os.close(fds.pop(len(FD_NAMES)))
         pid = os.fork()
         if pid == 0:
-            _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at), asked.user)
+            _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at), request.user)
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -167,22 +168,22 @@ class Warm:
             os.waitpid(pid, 0)
             raise
         self._forked.add(pid)
-        rank = Rank(asked.rank, pid, pidfd)
+        rank = Rank(request.rank, pid, pidfd)
         attempt.ranks.append(rank)
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(attempt, rank))
-        _tell(attempt.supervisor, Started(rank=asked.rank, pid=pid))
+        _send(attempt.supervisor, Started(rank=request.rank, pid=pid))
 
     def _take_user(self, attempt: Attempt, user: User | None, fds: list[int]) -> None:
         attempt.uid = os.geteuid() if user is None else user.uid
         if user is not None and not user.is_shared and attempt.lock is None:
             attempt.lock = os.dup(fds[len(FD_NAMES)])
-            # Of an attempt that had this user before, under a warm parent that was killed.
+            # Processes of an earlier attempt of this user may be left, if its warm parent was killed.
             self._kill_user(attempt)
 
     def _reap(self, attempt: Attempt, rank: Rank) -> None:
-        """The head is gone: so is its group, and all that it forked, before anyone hears of it."""
+        """Handles the end of a training process. Its group is killed before its exit is reported."""
         self._selector.unregister(rank.pidfd)
-        # Until it is waited for, its number belongs to nobody else.
+        # Until the process is waited for, its pid is not reused.
         rank.kill(signal.SIGKILL)
         _, status, usage = os.wait4(rank.pid, 0)
         self._forked.remove(rank.pid)
@@ -195,22 +196,22 @@ class Warm:
         if attempt.lock is not None and not attempt.ranks:
             self._kill_user(attempt)
 
-    def _end_what_is_left(self) -> None:
-        """One turn over what ended ranks have forked. Supervisors hear of an end once nothing of it is left."""
+    def _report_ended(self) -> None:
+        """Kills processes that ended ranks have left. Reports the exits of attempts that have none left."""
         users = {uid_of(pid) for pid in self._leftovers.turn()}
-        for attempt in [each for each in self._ending if each.uid not in users]:
+        for attempt in [attempt for attempt in self._ending if attempt.uid not in users]:
             self._ending.remove(attempt)
             while attempt.ended:
-                _tell(attempt.supervisor, attempt.ended.pop(0))
+                _send(attempt.supervisor, attempt.ended.pop(0))
             self._forget(attempt)
 
     def _kill_user(self, attempt: Attempt) -> None:
         kill_user(attempt.uid, NOBODY)
-        # Whether the parent still lives says the lifeline.
+        # Changing users has cleared PDEATHSIG. If the parent has died meanwhile, the pipe has ended.
         end_with_parent(signal.SIGTERM)
 
-    def _bury(self, attempt: Attempt) -> None:
-        """A supervisor is gone, whatever the reason: nothing that it started may go on."""
+    def _kill_attempt(self, attempt: Attempt) -> None:
+        """Kills all that a supervisor started, after its connection has ended for any reason."""
         del self._attempts[attempt.supervisor]
         for rank in attempt.ranks:
             rank.kill(signal.SIGKILL)
@@ -219,7 +220,7 @@ class Warm:
         self._forget(attempt)
 
     def _forget(self, attempt: Attempt) -> None:
-        """Its user may be another attempt's, once nothing runs as this user and nobody can start it."""
+        """Unlocks the attempt's user if the attempt is over, so that another attempt can use it."""
         is_over = attempt.supervisor not in self._attempts and not attempt.ranks and attempt not in self._ending
         if is_over and attempt.lock is not None:
             os.close(attempt.lock)
@@ -227,27 +228,27 @@ class Warm:
 
     def _end(self) -> None:
         if os.getresuid()[2] == 0:
-            # A signal may have come in the midst of `kill_user`.
+            # A signal may have interrupted `kill_user`, which changes the user.
             os.setresuid(0, 0, 0)
         for attempt in {*self._attempts.values(), *self._ending}:
             for rank in attempt.ranks:
                 rank.kill(signal.SIGKILL)
             if attempt.lock is not None:
                 kill_user(attempt.uid, NOBODY)
-        # Last, so that who ran away from his group has come to us.
+        # This is last, because processes that left their group are adopted only after their parents have died.
         self._forked.clear()
         self._leftovers.end()
         os._exit(0)
 
 
-def _tell(supervisor: socket.socket, message: BaseModel) -> None:
-    # One that is gone is noticed by its lifeline.
+def _send(supervisor: socket.socket, message: BaseModel) -> None:
+    # The end of a supervisor is noticed by its connection, not here.
     with suppress(OSError):
         supervisor.send(message.model_dump_json().encode(), socket.MSG_DONTWAIT)
 
 
 def _become(warm: int, kept: list[int], work: Callable[[], int], user: User | None = None) -> NoReturn:
-    """The rest of a child's life: `work`, with these descriptors and an empty stdin, as this user."""
+    """Turns a forked child into a process that runs `work` as this user, with these descriptors and an empty stdin."""
     code = 70
     try:
         die_with_parent(warm)
@@ -266,7 +267,7 @@ def _become(warm: int, kept: list[int], work: Callable[[], int], user: User | No
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # No interpreter teardown: what is left of training's threads and atexit hooks could hang here for ever.
+        # os._exit skips the interpreter's teardown, where threads and atexit hooks of training could hang.
         os._exit(code)
 
 
@@ -289,7 +290,7 @@ def _describe(path: Path) -> int:
 
 
 def preload() -> None:
-    """Imports what every training process needs. torch._dynamo alone would cost each of them 1.8 seconds."""
+    """Imports what every training process needs. torch._dynamo alone takes 1.8 s."""
     with without_collecting():
         import accelerate  # noqa: F401
         import torch._dynamo  # noqa: F401
@@ -298,7 +299,7 @@ def preload() -> None:
 
         build.preload()
         gc.collect()
-        # What is here now lives for ever: no child's collector shall touch, and so copy, its pages.
+        # The imported objects are never garbage. Without the freeze, each child's collector would copy their pages.
         gc.freeze()
 
 
@@ -317,8 +318,8 @@ def main() -> None:
     except BaseException as error:
         _give_up(places, f"training cannot be imported here: {type(error).__name__}: {error}")
         raise
-    # Not before: who had connected to one that cannot import would take its attempt for crashed.
-    warm = Warm(listen(folder), lifeline)
+    # It listens only now. A supervisor that connected to a parent whose imports fail would report a crashed attempt.
+    warm = WarmParent(listen(folder), lifeline)
     places.be_ready()
     log.info("warm after %.1f s", time.monotonic() - started)
     warm.describe(places.catalogue)
@@ -328,14 +329,14 @@ def main() -> None:
 def require_one_thread() -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        raise RuntimeError(f"{threads} threads run after the imports, and what is forked beside threads would hang")
+        raise RuntimeError(f"{threads} threads run after the imports, and processes that are forked then would hang")
 
 
 def _give_up(places: Places, why: str) -> None:
-    """Where it is as the last time, nothing is said twice: the keeper's line tells that it is."""
-    was_said = places.why_not_ready() == why[:MAX_TROUBLE_CHARS]
+    """Stores the reason for the heartbeat. Exits without a traceback if the reason is the same as the last time."""
+    is_repeated = places.why_not_ready() == why[:MAX_TROUBLE_CHARS]
     places.be_in_trouble(why)
-    if was_said:
+    if is_repeated:
         raise SystemExit(1) from None
 
 

@@ -1,4 +1,4 @@
-"""A script's working folder: it begins with the bundle's files, and what the script writes there is among the outputs.
+"""Prepares a script's working folder with the bundle's files, and keeps what the script writes there as outputs.
 
 `lay_out` runs in every rank before the script, `keep_outputs` in every rank after it. Ranks may share the folder, so
 both may run several times at once, and neither replaces a file that is there.
@@ -25,9 +25,9 @@ CACHES = "__pycache__"
 
 
 def lay_out(bundle: Bundle, folder: Path) -> Bundle:
-    """Copies the bundle's files into `folder`, writable, and returns the bundle as it lies there.
+    """Copies the bundle's files into `folder`, writable, and returns the bundle with its new folder.
 
-    A file that is there already stays: another rank has laid it, or an earlier attempt has left it.
+    A file that is there already stays. Another rank has copied it, or an earlier attempt has left it.
     """
     for path in bundle.paths:
         target = folder / path
@@ -42,22 +42,22 @@ def lay_out(bundle: Bundle, folder: Path) -> Bundle:
 
 
 def keep_outputs(folder: Path, archive: Path) -> list[str]:
-    """Puts what the script has written below `folder` among its outputs, and returns sentences about what is not.
+    """Links what the script has written below `folder` into its outputs. Returns sentences about files left out.
 
-    These are left out: names that begin with a dot, `__pycache__`, links, unchanged files of the bundle (`archive`),
-    and the job's own copies of the script's checkpoints. A kept file is a hard link, so a resumed attempt still finds
-    the file at its place.
+    Names that begin with a dot, `__pycache__`, links, and unchanged files of the bundle (`archive`) are not outputs.
+    Nor are the job's own copies of the script's checkpoints. The outputs are hard links, so that a resumed attempt
+    still finds the files at their place.
     """
     outputs, kept_files, kept_bytes, too_many = folder / OUTPUTS, 0, 0, 0
     shadowed: list[str] = []
     with zipfile.ZipFile(archive) as packed:
-        # What lies near the top comes first: a table of results rather than the thousandth shard.
+        # Files near the top come first, because a table of results matters more than the thousandth shard.
         for file in sorted(_written(folder), key=lambda file: (len(file.parts), file)):
             name = file.relative_to(folder).as_posix()
             # Another rank may remove a file between two of these lines.
             with suppress(FileNotFoundError):
                 size, is_output = file.stat().st_size, name.startswith(f"{OUTPUTS}/")
-                if _is_as_brought(file, packed, name):
+                if _is_unchanged(file, packed, name):
                     if is_output:
                         file.unlink()
                 elif is_output:
@@ -95,13 +95,13 @@ def _is_left_out(folder: Path) -> bool:
     return folder.name.startswith(".") or folder.name == CACHES or is_taken(folder)
 
 
-def _is_as_brought(file: Path, packed: zipfile.ZipFile, name: str) -> bool:
-    brought = packed.NameToInfo.get(name)
-    return brought is not None and file.stat().st_size == brought.file_size and file.read_bytes() == packed.read(name)
+def _is_unchanged(file: Path, packed: zipfile.ZipFile, name: str) -> bool:
+    entry = packed.NameToInfo.get(name)
+    return entry is not None and file.stat().st_size == entry.file_size and file.read_bytes() == packed.read(name)
 
 
 def _linked(file: Path, target: Path) -> bool:
-    """Whether `target` is the same file now. False: another file, or a folder, has that name."""
+    """Links a file. Returns False if another file, or a folder, has the name of the target."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(file, target, follow_symlinks=False)

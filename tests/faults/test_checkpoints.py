@@ -214,7 +214,7 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
         done = system.until_settled(job)
         assert done["state"] == "failed", f"a silent start from zero: {said(system, job, 'note')}"
         assert (done["reason"], done["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint"), done
-        assert f"none of the job's {len(every)} checkpoints verifies" in done["error"]["message"]
+        assert f"none of the job's {len(every)} checkpoints is valid" in done["error"]["message"]
         assert len(said(system, job, "checkpoint", status="corrupt")) == len(every)
 
     (every[-1] / "model.safetensors").write_bytes(kept)

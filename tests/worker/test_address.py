@@ -112,6 +112,6 @@ def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
 def test_who_loses_the_line_to_another_is_no_reason_and_may_be_tried_again() -> None:
     lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711")
 
-    assert process_group.is_another_s(lost)
+    assert process_group.is_caused_by_another_rank(lost)
     assert (outcome.of_exception(lost).reason, outcome.of_exception(lost).error.code) == ("crashed", "peer_lost")
-    assert not process_group.is_another_s(ValueError("a bad sample"))
+    assert not process_group.is_caused_by_another_rank(ValueError("a bad sample"))

@@ -234,7 +234,7 @@ def test_a_corrupt_checkpoint_is_said_and_the_one_before_is_taken(lasting: Lasti
 
     report = lasting.control.of(job, "checkpoint", attempt=4)[0]
     assert (report["data"]["status"], report["data"]["path"]) == ("healed", new["data"]["path"])
-    assert "verifies again" in report["data"]["message"]
+    assert "is valid again" in report["data"]["message"]
     assert lasting.control.of(job, "progress", attempt=4)[0]["step"] == 9
 
 

@@ -17,7 +17,7 @@ import pytest
 from footplate.contract import layout
 from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, at_its_place, unpack
 from footplate.runtime import extensions
-from footplate.runtime.extensions import Baton, Telling
+from footplate.runtime.extensions import Baton, BuildReporter
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
 
@@ -209,7 +209,7 @@ def test_a_build_is_told_until_its_limit_and_no_longer(monkeypatch: pytest.Monke
     ticks: list[None] = []
     notes: list[str] = []
 
-    telling = Telling(lambda: ticks.append(None), notes.append, every=0.001)
+    telling = BuildReporter(lambda: ticks.append(None), notes.append, every=0.001)
 
     until(lambda: not telling._thread.is_alive(), within=10, what="it has said all")
     assert (len(notes), ticks) == (1, [])

@@ -146,8 +146,8 @@ def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Pat
 def test_who_loses_another_is_not_the_reason() -> None:
     lost = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
 
-    assert process_group.is_another_s(lost)
-    assert not process_group.is_another_s(ValueError("closed by peer"))
+    assert process_group.is_caused_by_another_rank(lost)
+    assert not process_group.is_caused_by_another_rank(ValueError("closed by peer"))
 
 
 @pytest.mark.parametrize("is_marked", ["last", "first"], ids=["protected", "control"])

@@ -23,7 +23,7 @@ from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.spec import JobSpec
 from footplate.contract.testing import make_spec
-from footplate.runtime.starting_point import Beginning, beginning
+from footplate.runtime.starting_point import StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
@@ -121,7 +121,7 @@ class Attempt:
     def hears(self, code: str) -> bool:
         return any(message["data"].get("code") == code for message in self.heard())
 
-    def begins(self) -> Beginning | None:
+    def begins(self) -> StartingPoint | None:
         """Returns the beginning that training finds in the fetched files."""
         self.shipping.fetch()
         self.settled()
@@ -132,7 +132,7 @@ class Attempt:
         order: Any = SimpleNamespace(
             checkpoints=self.offers, attempt=self.number, files=self.files, roots=Roots(self.root, self.root)
         )
-        return beginning(make_spec(), order, emit)
+        return find_starting_point(make_spec(), order, emit)
 
     def close(self) -> None:
         self.shipping.close()
@@ -182,7 +182,7 @@ def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: 
     second = attempt(2, *map(offer_of, reversed(events)))
     began = second.begins()
 
-    assert began == Beginning(str(second.root / events[1]["data"]["path"]), is_own=True)
+    assert began == StartingPoint(str(second.root / events[1]["data"]["path"]), is_own=True)
     assert (Path(began.folder) / "deep" / "model.safetensors").read_text() == "weights"
     assert (Path(began.folder).parent / RECORD).exists(), "what its data looked like comes with it"
     assert not (second.root / events[0]["data"]["path"]).exists(), "one is enough"
@@ -253,7 +253,7 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
 
     began = second.begins()
 
-    assert began == Beginning(str(second.root / older["data"]["path"]), is_own=True)
+    assert began == StartingPoint(str(second.root / older["data"]["path"]), is_own=True)
     [said] = second.found
     assert "checkpoint-20" in said
     if harm in ("flipped", "torn", "missing"):

@@ -18,7 +18,7 @@ from footplate.contract.ids import new_checkpoint_id, new_job_id
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.testing import make_spec
 from footplate.runtime.inherited_best import KeepBest
-from footplate.runtime.starting_point import Beginning, beginning
+from footplate.runtime.starting_point import StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import STATE, Verified
 from footplate.trainer.state import TrainerControl, TrainerState
@@ -43,12 +43,14 @@ class Place:
         path = str(made.path.relative_to(self.artifacts))
         return CheckpointOffer(id=CKPT, step=step, path=path, manifest_sha256=made.manifest_sha256, of=OTHER)
 
-    def begins(self, *offers: CheckpointOffer, data: Any = "toy/regression", **resume_from: Any) -> Beginning | None:
+    def begins(
+        self, *offers: CheckpointOffer, data: Any = "toy/regression", **resume_from: Any
+    ) -> StartingPoint | None:
         order: Any = SimpleNamespace(
             checkpoints=list(offers), attempt=1, roots=Roots(self.models, self.models),
             files=AttemptFiles(self.artifacts, new_job_id(), 1),
         )  # fmt: skip
-        return beginning(make_spec(data=data, resume_from=resume_from), order, self.emit)
+        return find_starting_point(make_spec(data=data, resume_from=resume_from), order, self.emit)
 
 
 @pytest.fixture
@@ -66,10 +68,10 @@ def test_it_begins_where_another_job_was(place: Place, asked: Any, weights_only:
 
     result = place.begins(offer, job=OTHER, checkpoint=CKPT, **asked)
 
-    assert result == Beginning(str(place.artifacts / offer.path), weights_only)
+    assert result == StartingPoint(str(place.artifacts / offer.path), weights_only)
     assert isinstance(result.folder, Verified)
     assert OTHER in place.notes[0]
-    assert ("takes the weights" in place.notes[0]) is weights_only
+    assert ("loads the weights" in place.notes[0]) is weights_only
 
 
 def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_start(place: Place) -> None:
@@ -87,7 +89,7 @@ def test_what_the_job_has_saved_itself_goes_before_where_it_came_from(place: Pla
 
     result = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
 
-    assert result == Beginning(str(place.artifacts / own.path), is_own=True)
+    assert result == StartingPoint(str(place.artifacts / own.path), is_own=True)
 
 
 def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
@@ -95,8 +97,10 @@ def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
     folder.mkdir(parents=True)
     (folder / STATE).write_text("{}")
 
-    assert place.begins(path="models://run/checkpoint-500") == Beginning(str(folder))
-    assert place.begins(path="models://run/checkpoint-500", mode="weights") == Beginning(str(folder), weights_only=True)
+    assert place.begins(path="models://run/checkpoint-500") == StartingPoint(str(folder))
+    assert place.begins(path="models://run/checkpoint-500", mode="weights") == StartingPoint(
+        str(folder), weights_only=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
     [
         ("models://none", DatasetError, "is not on this node"),
         ("models://a-file", NotBuildable, "a checkpoint is a folder"),
-        ("models://a-model", NotBuildable, "holds no trainer_state.json"),
+        ("models://a-model", NotBuildable, "has no trainer_state.json"),
         ("models://half", AttemptError, "cannot be read"),
     ],
 )
@@ -147,4 +151,4 @@ def test_the_best_checkpoint_of_the_other_job_stays_while_this_one_trains(place:
     assert kept.is_relative_to(own.folder)
     assert (kept / "weights").exists()
     assert gone.best_model_checkpoint is None
-    assert "the best checkpoint so far, checkpoint-5 of the other job, is gone" in place.notes[-1]
+    assert "the best checkpoint so far, checkpoint-5 of the other job, is missing" in place.notes[-1]

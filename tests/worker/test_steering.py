@@ -130,7 +130,7 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
     changed = {"learning_rate": {"from": 0.01, "to": 0.004}, "max_steps": {"from": 14, "to": 16}}
     assert at_once["data"]["set"] == later["data"]["set"] == changed
     assert [(item["step"], item["data"]["status"]) for item in (at_once, later)] == [(7, "done"), (7, "again")]
-    assert before["data"]["message"] == "goes on with learning_rate 0.004, max_steps 16, as it was set"
+    assert before["data"]["message"] == "continues with changed arguments: learning_rate 0.004, max_steps 16"
 
 
 def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp_path: Path, line: Line) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from footplate.components import hf_models, hf_processors
 from footplate.contract.errors import NotBuildable
-from footplate.runtime.learning import suit
+from footplate.runtime.learning import check_trainer
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 BERT = {"model_type": "bert", **SMALL}
@@ -218,10 +218,10 @@ def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(b
         for value in (True, False)
     )
 
-    suit(whole, None, [])
+    check_trainer(whole, None, [])
 
     with pytest.raises(NotBuildable, match=r"peft\.merge works the adapter into the whole model") as raised:
-        suit(cut, None, [])
+        check_trainer(cut, None, [])
     assert raised.value.hint == "use ddp or one process, or leave merge out and merge what the job leaves"
 
 
