@@ -1,1 +1,1 @@
-"""One command, the whole system on this machine: Redis, migrate, service, nodes, a tidy stop. Only starts processes."""
+"""`footplate up`: starts and stops Redis, the service and the nodes on one machine. It only starts processes."""

@@ -1,4 +1,4 @@
-"""`footplate up`, as `python -m footplate.local`: what may be said on the command line."""
+"""The command line of `footplate up`, also run as `python -m footplate.local`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="footplate up",
         description="Start everything on this machine: Redis, service, nodes. State stays in FOOTPLATE_HOME.",
-        epilog="The FOOTPLATE_ settings of the README apply; what is said here wins over them.",
+        epilog="The FOOTPLATE_ settings apply. The options here override them.",
     )
     parser.add_argument("--nodes", type=_count, default=1, metavar="N", help="how many nodes to start (default 1)")
     parser.add_argument(
-        "--port", type=_port, help="where to listen; 0 is any free port (default 8080, or any when taken)"
+        "--port", type=_port, help="the port to listen on; 0 is any free port (default 8080, or any if that is in use)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON line once it is ready, and nothing else")
     parser.add_argument("--no-first-job", action="store_true", help="do not submit the toy job on the first start")
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     if wrong := unknown(os.environ):
-        # Before anything is made: it may be FOOTPLATE_HOME that is misspelt.
-        print("\n".join(f"footplate: {one}" for one in wrong), file=sys.stderr)
+        # This is checked before any folder is made, because FOOTPLATE_HOME may be misspelt.
+        print("\n".join(f"footplate: {sentence}" for sentence in wrong), file=sys.stderr)
         return 2
     options = Options(
         home=Path(os.environ.get("FOOTPLATE_HOME") or ".footplate").absolute(),
-        port=said.port if said.port is not None else _port_from(os.environ),
-        nodes=said.nodes,
-        as_json=said.json,
-        first_job=not said.no_first_job,
+        port=arguments.port if arguments.port is not None else _port_from(os.environ),
+        nodes=arguments.nodes,
+        as_json=arguments.json,
+        first_job=not arguments.no_first_job,
     )
     try:
         return up(options)
@@ -57,7 +57,7 @@ def _port(text: str) -> int:
 
 
 def _port_from(environment: os._Environ[str]) -> int | None:
-    """The port that the operator asked for, or None: only an unasked default may give way to another."""
+    """Returns the port that the operator has set, or None. Only the default may be replaced by a free port."""
     if not (text := environment.get("FOOTPLATE_PORT")):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Submits the toy job on a first start, once, and shows it move: a live line on a terminal, plain lines in a pipe."""
+"""Submits the toy job on the first start, and shows its progress: a live line on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 IDEMPOTENCY_KEY = "footplate-first-job"
-"""Submitting twice makes one job: a start that was killed between the answer and the note repeats itself harmlessly."""
+"""The key that makes a repeated submission harmless, after a start that was killed before it noted the job."""
 
-# Long enough to be paused and killed by hand, short enough to be seen to end.
+# The job is long enough to be paused by hand, and short enough to be watched to its end.
 SPEC = {
     "name": "first job",
     "model": "toy/mlp",
@@ -28,7 +28,7 @@ RESTS = ("succeeded", "failed", "cancelled", "paused")
 
 
 def main(url: str, note: Path, *, quiet: bool) -> int:
-    """Whatever goes wrong here is told in a sentence and harms nobody: this process is nobody's parent."""
+    """Submits and shows the job. Errors are printed, and do not affect `footplate up`, which is another process."""
     try:
         job = submit(url)
         note.write_text(job["id"])
@@ -41,36 +41,36 @@ def main(url: str, note: Path, *, quiet: bool) -> int:
         )
         return 1
     except (URLError, OSError, ValueError, KeyError) as error:
-        print(f"the first job cannot be shown any longer: {error}", file=sys.stderr)
+        print(f"the progress of the first job cannot be shown: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def submit(url: str) -> dict[str, Any]:
-    return ask(f"{url}/jobs", SPEC, {"Idempotency-Key": IDEMPOTENCY_KEY})
+    return request(f"{url}/jobs", SPEC, {"Idempotency-Key": IDEMPOTENCY_KEY})
 
 
 def show(url: str, job: str) -> None:
-    """Until the job rests. A terminal gets one line that moves, a pipe a line per state and per tenth of the way."""
+    """Shows the job until it rests. In a pipe, prints a line for each state and each tenth of the steps."""
     print(f"A first job to look at: {url}/#{job}", flush=True)
-    told = None
-    for seen in follow(url, job):
+    printed = None
+    for snapshot in follow(url, job):
         if sys.stdout.isatty():
-            print(f"\r\033[K{sentence(seen)}", end="\n" if seen["state"] in RESTS else "", flush=True)
-        elif told != (told := (seen["state"], tenths(seen))):
-            print(sentence(seen), flush=True)
+            print(f"\r\033[K{sentence(snapshot)}", end="\n" if snapshot["state"] in RESTS else "", flush=True)
+        elif printed != (printed := (snapshot["state"], tenths(snapshot))):
+            print(sentence(snapshot), flush=True)
 
 
 def follow(url: str, job: str) -> Iterator[dict[str, Any]]:
     while True:
-        seen = ask(f"{url}/jobs/{job}")
-        yield seen
-        if seen["state"] in RESTS:
+        snapshot = request(f"{url}/jobs/{job}")
+        yield snapshot
+        if snapshot["state"] in RESTS:
             return
         time.sleep(POLL_SECONDS)
 
 
-def ask(url: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None) -> dict[str, Any]:
+def request(url: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None) -> dict[str, Any]:
     headers = {"Content-Type": "application/json"} | (headers or {})
     if key := os.environ.get("FOOTPLATE_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
@@ -80,21 +80,21 @@ def ask(url: str, body: dict[str, Any] | None = None, headers: dict[str, str] | 
         return parsed
 
 
-def tenths(seen: dict[str, Any]) -> int:
-    progress = seen.get("progress") or {}
+def tenths(snapshot: dict[str, Any]) -> int:
+    progress = snapshot.get("progress") or {}
     return int(10 * (progress.get("step") or 0) // (progress.get("max_steps") or 1))
 
 
-def sentence(seen: dict[str, Any]) -> str:
-    """`first job running  step 1200/20000  loss 0.1234  about 12 s left`"""
-    progress, metrics = seen.get("progress") or {}, seen.get("metrics") or {}
-    waits_for = f": {seen.get('message') or seen['reason']}" if seen["state"] == "queued" else ""
-    parts = [f"first job {seen['state']}{waits_for}"]
+def sentence(snapshot: dict[str, Any]) -> str:
+    """Returns a line like `first job running  step 1200/20000  loss 0.1234  about 12 s left`."""
+    progress, metrics = snapshot.get("progress") or {}, snapshot.get("metrics") or {}
+    waits_for = f": {snapshot.get('message') or snapshot['reason']}" if snapshot["state"] == "queued" else ""
+    parts = [f"first job {snapshot['state']}{waits_for}"]
     if progress.get("step"):
         parts.append(f"step {progress['step']}/{progress.get('max_steps', '?')}")
     if isinstance(loss := metrics.get("loss"), float):
         parts.append(f"loss {loss:.4f}")
-    if isinstance(eta := progress.get("eta_s"), int | float) and seen["state"] == "running":
+    if isinstance(eta := progress.get("eta_s"), int | float) and snapshot["state"] == "running":
         parts.append(f"about {eta:.0f} s left")
     return "  ".join(parts)
 

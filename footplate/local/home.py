@@ -1,4 +1,4 @@
-"""The state folder: who holds it, and where things lie in it."""
+"""The home, which is the folder for all state: its lock, and the places of the files in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 SOCKET_PATH_LIMIT = 100
-"""The kernel takes 107 bytes for a Unix socket's path; below this one is surely short enough."""
+"""The longest path of a Unix socket, in bytes. The kernel accepts up to 107."""
 
 
 class Busy(Exception):
@@ -20,7 +20,7 @@ class Busy(Exception):
 
 
 class NoHome(Exception):
-    """No state can be kept there."""
+    """The home cannot be created or written."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Home:
 
     @property
     def url_file(self) -> Path:
-        """Written by the service once it listens."""
+        """The file to which the service writes its URL once it listens."""
         return self.run / "url"
 
     @property
     def run(self) -> Path:
-        """Sockets: for us alone, since whoever can talk to Redis can start jobs."""
+        """The folder of sockets, which only this user may open, because a client of Redis can start jobs."""
         return self.path / "run"
 
     @property
@@ -43,7 +43,7 @@ class Home:
 
     @property
     def first_job(self) -> Path:
-        """The id of the job that the first start submitted."""
+        """The file with the id of the job that the first start submitted."""
         return self.path / "first-job"
 
     def log(self, name: str) -> Path:
@@ -52,7 +52,7 @@ class Home:
 
 @contextmanager
 def hold(path: Path) -> Iterator[Home]:
-    """The home, made where it is missing and locked for as long as we live. The kernel frees it however we end."""
+    """Creates the home if needed, and locks it until this process ends. The kernel unlocks it after a crash, too."""
     home = Home(path)
     with _make(home) as lock:
         try:
@@ -65,12 +65,12 @@ def hold(path: Path) -> Iterator[Home]:
 
 
 def _make(home: Home) -> IO[str]:
-    """The folder with what every start needs, and its lock file, open."""
+    """Creates the folders of the home, and returns the open lock file."""
     try:
         home.logs.mkdir(parents=True, exist_ok=True)
         home.run.mkdir(exist_ok=True)
-        for closed in (home.run, home.logs):
-            closed.chmod(0o700)
+        for private in (home.run, home.logs):
+            private.chmod(0o700)
         return (home.path / "up.lock").open("a+")
     except OSError as error:
         raise NoHome(
@@ -79,7 +79,7 @@ def _make(home: Home) -> IO[str]:
 
 
 def note_holder(home: Home, url: str | None) -> None:
-    """Writes who we are into the lock file, for the sentence that the next one gets."""
+    """Writes this process's pid and URL into the lock file, for the error of another process that wants the home."""
     (home.path / "up.lock").write_text(json.dumps({"pid": os.getpid(), "url": url}))
 
 

