@@ -33,7 +33,7 @@ from footplate.contract.settings import Settings, variable
 from footplate.runtime.catalogue import describe
 from footplate.sdk.settings import ClientSettings
 from footplate.trainer.declined import NEVER_CALLED
-from service.api.description import describe as describe_api
+from service.api.openapi import describe as describe_api
 from service.app import routes
 from service.control.counters import Counts, prometheus_name
 from service.metrics import Meters

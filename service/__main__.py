@@ -1,4 +1,4 @@
-"""`python -m service`: the program, whose modules are an eighth sooner there than by a plain import."""
+"""Starts the service. Garbage collection is off during the imports, which makes them an eighth faster."""
 
 from __future__ import annotations
 

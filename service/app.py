@@ -1,7 +1,7 @@
 """The API as one ASGI app: the guard, then FastAPI's routes.
 
-guard      host, origin, key, request id, security headers, one count per answer, the last resort for exceptions
-routes     service/api/*: parse, call one verb, answer
+The guard checks host, origin and key, and adds the request id and security headers. It counts answers and catches any
+exception. The routes in service/api parse, call one operation, and answer.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ SECURITY_HEADERS = [
 NO_STORE = (b"cache-control", b"no-store")
 SUBPROTOCOL = "footplate.subprotocol"
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""FastAPI's own would send bodies and queries to whoever the environment names. Ours: service/tracing."""
+"""FastAPI's own telemetry is off, because it would send bodies and queries. service/tracing sends our traces."""
 _CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 
 
 def create_app(services: Services) -> ASGIApp:
-    """Everything but the server."""
+    """Returns the complete API, which a server can run."""
     app = routes()
     app.state.services = services
     problems.install(app)
@@ -75,12 +75,12 @@ def create_app(services: Services) -> ASGIApp:
 
 
 def routes() -> FastAPI:
-    """All of them and nothing behind them, which is enough to describe them."""
+    """Returns an app with all routes and no services, which is enough to describe the routes."""
     app = FastAPI(
         title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
         telemetry=NO_TELEMETRY,
     )  # fmt: skip
-    # The busiest first: routes are tried in order.
+    # The busiest routes come first, because routes are tried in order.
     for part in (
         jobs,
         verbs,
@@ -105,13 +105,13 @@ def routes() -> FastAPI:
         openapi,
         dashboard,
     ):
-        # As they are: a router that is included is matched through a second one, at twice the cost.
+        # The routes are added without `include_router`, because an included router doubles the cost of matching.
         app.router.routes.extend(part.router.routes)
     return app
 
 
 class Guard:
-    """Around everything, websockets included. Plain ASGI, because it is on the way of every request."""
+    """Checks every request and websocket before the routes. It is plain ASGI, because every request pays for it."""
 
     def __init__(self, app: FastAPI, services: Services) -> None:
         self.app = app
@@ -127,8 +127,8 @@ class Guard:
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
-        given = Credentials.of(scope["headers"], scope.get("client"))
-        request_id = _request_id(scope, given)
+        credentials = Credentials.of(scope["headers"], scope.get("client"))
+        request_id = _request_id(scope, credentials)
         status = 0
 
         async def guarded(message: Message) -> None:
@@ -142,14 +142,14 @@ class Guard:
 
         try:
             check = self.services.gatekeeper.check_request
-            scope[CALLER] = check(scope["method"], scope["path"], scope["query_string"], given)
+            scope[CALLER] = check(scope["method"], scope["path"], scope["query_string"], credentials)
             await self.app(scope, receive, guarded)
         except FootplateError as error:
             await problems.of_error(scope, error)(scope, receive, guarded)
         except ClientDisconnect:
-            log.info("a client left in the midst of its request, request_id=%s", scope[problems.REQUEST_ID])
+            log.info("a client disconnected before its request was complete, request_id=%s", scope[problems.REQUEST_ID])
         except Exception:
-            # As Python writes it: a path may hold line breaks, and would forge lines.
+            # %r escapes line breaks in the path, which could forge lines of the log.
             log.exception("%s %r failed, request_id=%s", scope["method"], scope["path"], scope[problems.REQUEST_ID])
             if not status:
                 await problems.unexpected(scope)(scope, receive, guarded)
@@ -157,14 +157,17 @@ class Guard:
             self.services.meters.answered(scope["method"], _route(scope), status, perf_counter() - started)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A foreign page is refused before the handshake; all else is told by a close code, which browsers see."""
-        given = Credentials.of(scope["headers"], scope.get("client"))
-        _request_id(scope, given)
+        """Checks a websocket. Pages of other sites are refused before the handshake.
+
+        Any other error is a close code after the handshake, because browsers do not show HTTP errors of websockets.
+        """
+        credentials = Credentials.of(scope["headers"], scope.get("client"))
+        _request_id(scope, credentials)
         gatekeeper, connection = self.services.gatekeeper, scope["extensions"][SOCKET]["connection"]
         offered = scope["subprotocols"]
         try:
-            caller = scope[CALLER] = await gatekeeper.check_socket(scope["query_string"], offered, given)
-            caller.standing.require_room()
+            caller = scope[CALLER] = await gatekeeper.check_socket(scope["query_string"], offered, credentials)
+            caller.quota.require_room()
         except (BadHost, ForeignPage) as error:
             await receive()
             await problems.of_error(scope, error)(scope, receive, send)
@@ -174,7 +177,7 @@ class Guard:
             await send({"type": "websocket.close", "code": _close_code(error), "reason": close_reason(error.message)})
         else:
             scope[SUBPROTOCOL] = subprotocol_of(offered)
-            with caller.standing.holding(partial(connection.cut, 4401, "this key was deleted, or has expired")):
+            with caller.quota.holding(partial(connection.cut, 4401, "this key was deleted, or has expired")):
                 await self.app(scope, receive, send)
 
 
@@ -183,14 +186,14 @@ def _close_code(error: FootplateError) -> int:
 
 
 def _route(scope: Scope) -> str:
-    found = scope.get("route")
-    return found if isinstance(found, str) else getattr(found, "path", "other")
+    route = scope.get("route")
+    return route if isinstance(route, str) else getattr(route, "path", "other")
 
 
-def _request_id(scope: Scope, given: Credentials) -> bytes:
-    """The caller's own if it looks like one, so that its logs and ours meet."""
-    found = given.request_id
-    if not _REQUEST_ID.fullmatch(found):
-        found = f"req_{uuid7()}".encode()
-    scope[problems.REQUEST_ID] = found.decode()
-    return found
+def _request_id(scope: Scope, credentials: Credentials) -> bytes:
+    """Returns the request id that the client sent, so that both logs have the same. Makes one if it is not valid."""
+    request_id = credentials.request_id
+    if not _REQUEST_ID.fullmatch(request_id):
+        request_id = f"req_{uuid7()}".encode()
+    scope[problems.REQUEST_ID] = request_id.decode()
+    return request_id

@@ -1,4 +1,4 @@
-"""Files of the artifact store, opened and read: below a folder without following a link, or from a bucket."""
+"""Opens and reads files of the artifact store: from a bucket, or below a folder without following symbolic links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOO
 
 
 Store = Path | RemoteStore
-"""Where artifacts lie: below a folder, or in a bucket."""
+"""The artifact store, which is a folder or a bucket."""
 
 
 class CannotRead(Unavailable):
@@ -30,26 +30,26 @@ class CannotRead(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known of an open file."""
+    """The size, time and version of an open file."""
 
     bytes: int
     modified: float
     tag: str
-    """Another one once it has changed."""
+    """A text that changes when the file changes, for an ETag."""
 
 
 def about(file: IO[bytes]) -> About:
     if isinstance(file, RemoteFile):
         return About(file.bytes, file.modified, file.tag)
-    found = os.fstat(file.fileno())
-    tag = md5(f"{found.st_mtime_ns}-{found.st_size}".encode(), usedforsecurity=False).hexdigest()
-    return About(found.st_size, found.st_mtime, tag)
+    info = os.fstat(file.fileno())
+    tag = md5(f"{info.st_mtime_ns}-{info.st_size}".encode(), usedforsecurity=False).hexdigest()
+    return About(info.st_size, info.st_mtime, tag)
 
 
 def open_below(root: Store, path: str) -> IO[bytes] | None:
-    """A plain file of the store; None where there is none.
+    """Returns an open regular file of the store, or None if there is none.
 
-    Opened folder by folder, so that no link is followed, not even one that training puts there while this looks.
+    Each folder of the path is opened in turn, so that no link is followed, not even one that training makes meanwhile.
     """
     *folders, name = path.split("/")
     if "\0" in path or not {"", ".", ".."}.isdisjoint([*folders, name]):
@@ -70,7 +70,7 @@ def open_below(root: Store, path: str) -> IO[bytes] | None:
 
 
 def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:
-    """So many bytes of it. One that has become shorter breaks the connection: what was announced must not be padded."""
+    """Yields `count` bytes. Raises CannotRead for a shorter file, which ends a connection that announced the length."""
     while count:
         try:
             piece = file.read(min(PIECE, count))
@@ -83,7 +83,7 @@ def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in it are on the disk."""
+    """Makes the names in the folder durable, so that new files survive a power failure."""
     handle = os.open(folder, _FOLDER)
     try:
         os.fsync(handle)

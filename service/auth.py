@@ -1,4 +1,4 @@
-"""Who may ask: the key, one-time tickets for browsers' sockets, and where a request may come from."""
+"""Checks each request's key, host and origin, and makes one-time tickets for browsers' websockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from footplate.contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
 from service.keyring import Keyring
 from service.problems import BadHost, HeadersTooLarge, InvalidQuery
-from service.rate_limit import Strangers
+from service.rate_limit import AddressLimits
 from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
@@ -23,32 +23,32 @@ from service.store.rows import TicketRow
 from service.store.times import now_ms
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/docs"})
-"""Answered without a key: what says nothing about jobs. The page asks its user for one."""
+"""The addresses that need no key, because they show nothing about jobs. The dashboard prompts its user for a key."""
 OPEN_PREFIX = "/dashboard/"
 SUBPROTOCOL = "footplate"
 KEY_SUBPROTOCOL = "footplate.key."
-"""A browser cannot send headers with a websocket, but it can offer subprotocols: `footplate` and this with the key."""
+"""The start of the subprotocol with which a browser sends its key, because it cannot send headers with a websocket."""
 TICKET_SECONDS = 30
 MOST_HEADERS, LONGEST_HEADER = 100, 8192
-"""How many, and bytes of one's value: some are parsed, item by item."""
+"""The most headers of a request, and the most bytes of a header's value, because parsing some costs time."""
 MOST_PARAMETERS = 50
-"""Of a query. No address takes half as many."""
+"""The most parameters of a query. No address has half as many."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 KEY_NAMES = frozenset({"key", "api_key", "apikey", "api-key", "token", "access_token", "authorization"})
-"""What people call the query parameter that would carry a key. There is none."""
+"""Names that users may give to a query parameter with a key. A key in a query is always refused."""
 LOCAL = Caller("", EVERYWHERE, frozenset({Scope.ADMIN}))
-"""Who asks where nobody is asked for a key: whoever is on this machine."""
+"""The caller of a service without keys, which only this machine can reach."""
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class ForeignPage(Forbidden):
-    """Told before a socket's handshake: a page that may not ask learns nothing else."""
+    """A page of another site that may not act on this service. Its websocket is refused before the handshake."""
 
 
 @dataclass(slots=True)
 class Credentials:
-    """What the headers of one request say about who asks."""
+    """The headers of one request that identify its sender."""
 
     host: bytes = b""
     origin: bytes = b""
@@ -56,115 +56,123 @@ class Credentials:
     request_id: bytes = b""
     address: str = ""
     is_flood: bool = False
-    """More headers, or a longer one, than anybody needs."""
+    """True if the request has too many headers, or a header that is too long."""
 
     @classmethod
     def of(cls, headers: Sequence[tuple[bytes, bytes]], client: tuple[str, int] | None) -> Credentials:
-        found = cls(address=client[0] if client else "", is_flood=len(headers) > MOST_HEADERS)
+        credentials = cls(address=client[0] if client else "", is_flood=len(headers) > MOST_HEADERS)
         for name, value in headers:
             if len(value) > LONGEST_HEADER:
-                found.is_flood = True
+                credentials.is_flood = True
             elif name == b"host":
-                found.host = value
+                credentials.host = value
             elif name == b"authorization":
-                found.authorization = value
+                credentials.authorization = value
             elif name == b"origin":
-                found.origin = value
+                credentials.origin = value
             elif name == b"x-request-id":
-                found.request_id = value
-        return found
+                credentials.request_id = value
+        return credentials
 
 
 class Gatekeeper:
-    """Raises what the request lacks; returns who asks when it may pass."""
+    """Checks each request and websocket. Returns its caller, or raises an error that says what is missing."""
 
     def __init__(self, settings: ServiceSettings, db: Database) -> None:
         self._db = db
         self.keyring = Keyring(settings, db)
-        self._strangers = Strangers(settings.rate_per_address if self.needs_key else 0)
-        self._origins = frozenset(one.strip().rstrip("/") for one in settings.allowed_origins.split(",") if one.strip())
+        self._addresses = AddressLimits(settings.rate_per_address if self.needs_key else 0)
+        origins = (origin.strip() for origin in settings.allowed_origins.split(","))
+        self._origins = frozenset(origin.rstrip("/") for origin in origins if origin)
         self._names = None if self.needs_key else LOOPBACK_NAMES | {settings.host}
 
     @property
     def needs_key(self) -> bool:
         return self.keyring.is_in_force
 
-    def check_request(self, method: str, path: str, query: bytes, given: Credentials) -> Caller:
-        """Counts who asks before it parses anything that they wrote: what cannot be parsed costs them a turn, too."""
+    def check_request(self, method: str, path: str, query: bytes, credentials: Credentials) -> Caller:
+        """Checks a request. It is counted before anything is parsed, so that requests that cannot be parsed count."""
         refused: Unauthorized | None = None
         caller = NOBODY
         if is_open(path):
-            self._strangers.count(given.address)
+            self._addresses.count(credentials.address)
         else:
-            caller, refused = self._counted(given)
-        if given.is_flood:
-            raise HeadersTooLarge(f"a request may have {MOST_HEADERS} headers, of {LONGEST_HEADER:,} bytes each")
-        self._check_host(given)
+            caller, refused = self._counted(credentials)
+        if credentials.is_flood:
+            raise HeadersTooLarge(
+                f"a request may have at most {MOST_HEADERS} headers, of at most {LONGEST_HEADER:,} bytes each"
+            )
+        self._check_host(credentials)
         if method not in SAFE_METHODS:
-            self._check_origin(given)
+            self._check_origin(credentials)
         if is_open(path):
             refuse_keys_in(query)
             return NOBODY
-        return self._about(query, caller, refused)
+        return self._in_project(query, caller, refused)
 
-    def _counted(self, given: Credentials) -> tuple[Caller, Unauthorized | None]:
-        """Who asks, by the header alone; and what to answer if that is nobody. Raises TooManyRequests."""
+    def _counted(self, credentials: Credentials) -> tuple[Caller, Unauthorized | None]:
+        """Returns the caller by the header alone, or the error for a key that is not valid. Raises TooManyRequests."""
         if not self.needs_key:
             return LOCAL, None
         try:
-            caller = self._bearer(given.authorization)
+            caller = self._bearer(credentials.authorization)
         except Unauthorized as refused:
-            self._strangers.count(given.address)
+            self._addresses.count(credentials.address)
             return NOBODY, refused
-        caller.standing.count(time.monotonic())
+        caller.quota.count(time.monotonic())
         return caller, None
 
-    def _about(self, query: bytes, caller: Caller, refused: Unauthorized | None) -> Caller:
+    def _in_project(self, query: bytes, caller: Caller, refused: Unauthorized | None) -> Caller:
         if query:
             refuse_keys_in(query)
         if refused is not None:
             raise refused
-        return caller.about(_project_in(query)) if b"project" in query else caller
+        return caller.in_project(_project_in(query)) if b"project" in query else caller
 
     def _bearer(self, authorization: bytes) -> Caller:
         if not authorization:
             raise Unauthorized("this needs a key", hint="send it as 'Authorization: Bearer <key>'")
         scheme, _, key = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
-            raise Unauthorized("this is no bearer key", hint="send it as 'Authorization: Bearer <key>'")
+            raise Unauthorized(
+                "the Authorization header has no bearer key", hint="send it as 'Authorization: Bearer <key>'"
+            )
         return self.keyring.caller(key.strip())
 
-    def _check_origin(self, given: Credentials) -> None:
-        """A page of another site must not act for the user whose browser shows it. Programs send no Origin."""
-        if not given.origin:
+    def _check_origin(self, credentials: Credentials) -> None:
+        """Refuses pages of other sites, which could act for the user of the browser. Programs send no Origin."""
+        if not credentials.origin:
             return
-        origin, host = given.origin.decode("latin-1"), given.host.decode("latin-1")
-        # Compared as text: a browser sends its scheme and host and nothing else, so that nothing needs to be parsed.
+        origin, host = credentials.origin.decode("latin-1"), credentials.host.decode("latin-1")
+        # The header is compared as text, because browsers send exactly the scheme and the host.
         if origin.rstrip("/") not in self._origins and origin.partition("://")[2].lower() != host.lower():
-            hint = "list it in FOOTPLATE_ALLOWED_ORIGINS if that page is yours"
+            hint = "if that page is yours, list its origin in FOOTPLATE_ALLOWED_ORIGINS"
             raise ForeignPage(f"a page from {origin!r} may not act on this service", hint=hint)
 
-    async def check_socket(self, query: bytes, subprotocols: Sequence[str], given: Credentials) -> Caller:
-        """By the header; or, from a browser, which cannot send one with a socket, by a subprotocol or a ticket."""
-        offered = next((one for one in subprotocols if one.startswith(KEY_SUBPROTOCOL)), None)
+    async def check_socket(self, query: bytes, subprotocols: Sequence[str], credentials: Credentials) -> Caller:
+        """Checks a websocket by its header, or for browsers by a subprotocol or a ticket."""
+        offered = next((name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
         if offered and self.needs_key:
-            given = replace(given, authorization=b"Bearer " + offered.removeprefix(KEY_SUBPROTOCOL).encode())
-        # Whoever comes with a ticket alone is counted by address: each costs SQL a write, good or not.
-        caller, refused = self._counted(given)
-        self._check_host(given)
-        self._check_origin(given)
+            key = offered.removeprefix(KEY_SUBPROTOCOL).encode()
+            credentials = replace(credentials, authorization=b"Bearer " + key)
+        # A websocket with a ticket alone is counted by its address, because any ticket costs a write to SQL.
+        caller, refused = self._counted(credentials)
+        self._check_host(credentials)
+        self._check_origin(credentials)
         refuse_keys_in(query)
         ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
-        if ticket and self.needs_key and not given.authorization:
-            caller = (await self._holder(ticket)).about(_project_in(query))
+        if ticket and self.needs_key and not credentials.authorization:
+            caller = (await self._holder(ticket)).in_project(_project_in(query))
         else:
-            caller = self._about(query, caller, refused)
+            caller = self._in_project(query, caller, refused)
         caller.require(READS)
         return caller
 
     async def ticket(self, caller: Caller) -> str:
-        """Good for one socket within half a minute, in the caller's project, to read. Without keys nobody needs one,
-        and an empty one is as good."""
+        """Returns a ticket that opens one websocket within 30 s, to read the caller's project.
+
+        A service without keys returns an empty ticket, because its websockets need none.
+        """
         if not self.needs_key:
             return ""
         secret, now = secrets.token_hex(32), now_ms()
@@ -175,18 +183,18 @@ class Gatekeeper:
     async def _holder(self, ticket: str) -> Caller:
         row = await self._db.write(partial(keys.take_ticket, hash_=keys.digest(ticket), now=now_ms()))
         if row is None:
-            raise Unauthorized("this ticket was used, or is too old", hint="POST /tickets makes another")
+            raise Unauthorized("this ticket has been used or has expired", hint="POST /tickets makes a new one")
         holder = self.keyring.caller_of(row.key_id)
-        holder.standing.count(time.monotonic())
+        holder.quota.count(time.monotonic())
         return replace(holder, reach=row.project, scopes=frozenset({Scope.READ}), asked=None)
 
-    def _check_host(self, given: Credentials) -> None:
+    def _check_host(self, credentials: Credentials) -> None:
         if self._names is None:
             return
-        host = given.host.decode("latin-1")
+        host = credentials.host.decode("latin-1")
         if _hostname(host) not in self._names:
             raise BadHost(
-                f"this service has no key, so it answers on its own machine only, and {host!r} is no name of that",
+                f"this service has no key, so it answers on its own machine only, which has no name {host!r}",
                 hint="use http://127.0.0.1, or set FOOTPLATE_API_KEY to listen elsewhere",
             )
 
@@ -196,34 +204,34 @@ def is_open(path: str) -> bool:
 
 
 def subprotocol_of(offered: Sequence[str]) -> str | None:
-    """What to accept a socket with: `footplate`, which says nothing, before the one that carries a key."""
+    """Returns the subprotocol to accept. `footplate` is preferred, because the other one contains the key."""
     if SUBPROTOCOL in offered:
         return SUBPROTOCOL
-    return next((one for one in offered if one.startswith(KEY_SUBPROTOCOL)), None)
+    return next((name for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
 
 
 def refuse_keys_in(query: bytes) -> None:
-    """Raises InvalidQuery for a key in a URL, and for more parameters than any address takes."""
+    """Raises InvalidQuery for a key in a URL, and for too many parameters."""
     if query.count(b"&") >= MOST_PARAMETERS:
         raise InvalidQuery([Problem("/query", "too_long", f"has more than {MOST_PARAMETERS} parameters")])
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name.lower() in KEY_NAMES or value.startswith(f"{MARK}_"):
-            detail = "a key never goes into a URL: proxies, logs and histories keep URLs"
+            detail = "a key must not be in a URL, because proxies, logs and histories store URLs"
             hint = "send it as 'Authorization: Bearer <key>', or open a browser's socket with a ticket of POST /tickets"
             raise InvalidQuery([Problem(f"/query/{name}", "key_in_url", detail, hint)])
 
 
 def _project_in(query: bytes) -> str | None:
-    found = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("project")
-    if found is None:
+    names = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("project")
+    if names is None:
         return None
-    if not _PROJECT.fullmatch(found[0]):
-        raise InvalidQuery([Problem("/query/project", "invalid_parameter", "is no name of a project")])
-    return found[0]
+    if not _PROJECT.fullmatch(names[0]):
+        raise InvalidQuery([Problem("/query/project", "invalid_parameter", "is not the name of a project")])
+    return names[0]
 
 
 def _hostname(host: str) -> str:
-    """The name without its port: `[::1]:8080` is `::1`."""
+    """Returns the name without its port. For example, `[::1]:8080` is `::1`."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()

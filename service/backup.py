@@ -1,4 +1,4 @@
-"""python -m service backup FOLDER: the database and the artifacts, while both are written."""
+"""Copies the database and the artifacts into a new folder while the service runs: `python -m service backup FOLDER`."""
 
 from __future__ import annotations
 
@@ -18,31 +18,36 @@ from footplate.contract.ids import uuid7
 from service.settings import ServiceSettings
 
 UNFINISHED = ".tmp-*"
-"""What a save or an upload that still goes on calls its folder: it is gone, or has another name, in a moment."""
+"""The folders of saves and uploads that are not finished. They are renamed or deleted soon."""
 NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
-"""What file systems say that have no second names to give, or none for this file there."""
+"""The errors of file systems that cannot make a hard link to this file."""
 
 log = logging.getLogger(__name__)
 
 
 class CannotBackUp(FootplateError):
-    """There is no backup, and no half of one either."""
+    """The reason why no backup was made. An incomplete backup is deleted."""
 
 
 def back_up(settings: ServiceSettings, folder: Path) -> None:
-    """All of it stands in `folder`, or there is none. The database first: a file is there before the row that names
-    it, so artifacts that are younger have every file that the database knows of."""
+    """Makes a complete backup in `folder`, or none.
+
+    The database is copied first. Files are written before their rows, so the later copy of the artifacts has every file
+    of the copied rows.
+    """
     if folder.exists():
-        raise CannotBackUp(f"{folder} exists", hint="name a folder that does not: each backup gets its own")
+        raise CannotBackUp(f"{folder} exists", hint="name a new folder, because each backup needs its own")
     if folder.absolute().is_relative_to(settings.artifacts_path):
-        raise CannotBackUp(f"{folder} lies in the artifact store", hint="name one beside it, on the same file system")
+        raise CannotBackUp(
+            f"{folder} lies in the artifact store", hint="name a folder beside the store, on the same file system"
+        )
     if isinstance(settings.store, Path) and not settings.store.is_dir():
         raise CannotBackUp(
-            f"the artifact store {settings.artifacts_path} is not there",
-            hint="FOOTPLATE_HOME or FOOTPLATE_ARTIFACTS must name the one that the service uses",
+            f"the artifact store {settings.artifacts_path} does not exist",
+            hint="set FOOTPLATE_HOME or FOOTPLATE_ARTIFACTS as for the service",
         )
     scratch = folder.with_name(f".tmp-{folder.name}-{uuid7()}")
-    # All that the database knows lies in it: for nobody else.
+    # Only this user may read the folder, because it contains the whole database.
     scratch.mkdir(mode=0o700, parents=True)
     try:
         _copy_database(settings.database_url, scratch)
@@ -52,14 +57,14 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
     except OSError as error:
         raise CannotBackUp(
             f"{error.filename or folder} cannot be backed up to {folder}: {error.strerror or error}",
-            hint="the folder's file system needs room, and this user the right to read the store and to write there",
+            hint="free space on its file system, and let this user read the store and write there",
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if isinstance(settings.store, Path):
-        log.info("%s has the database and the artifacts", folder)
+        log.info("%s contains the database and the artifacts", folder)
     else:
-        log.info("%s has the database. The artifacts stay where they are: copy %s now", folder, settings.store)
+        log.info("%s contains the database without the artifacts: copy the bucket %s now", folder, settings.store)
 
 
 def _copy_database(url: str, folder: Path) -> None:
@@ -75,10 +80,10 @@ def _copy_database(url: str, folder: Path) -> None:
     except FileNotFoundError as error:
         raise CannotBackUp(
             "pg_dump is not on PATH",
-            hint="install PostgreSQL's client programs, of its server's version or a newer one",
+            hint="install PostgreSQL's client programs, at least of the server's version",
         ) from error
     if done.returncode:
-        raise CannotBackUp(f"pg_dump failed: {done.stderr.strip()}", hint="mend what it says, and run this again")
+        raise CannotBackUp(f"pg_dump failed: {done.stderr.strip()}", hint="fix the cause, and run this again")
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:
@@ -88,18 +93,18 @@ def _copy_sqlite(source: Path, target: Path) -> None:
     except sqlite3.Error as error:
         raise CannotBackUp(
             f"the database {source} cannot be copied: {error}",
-            hint="FOOTPLATE_HOME or FOOTPLATE_DATABASE must name the one that the service uses",
+            hint="set FOOTPLATE_HOME or FOOTPLATE_DATABASE as for the service",
         ) from error
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Names for what stands. What is rotated away while we are at it is not missed: the database knows newer ones."""
+    """Makes hard links to all files. Files that are deleted meanwhile are left out, because newer ones replace them."""
     target.mkdir()
     try:
-        there = list(os.scandir(source))
+        entries = list(os.scandir(source))
     except FileNotFoundError:
         return
-    for entry in there:
+    for entry in entries:
         path = Path(entry.path)
         if path.match(UNFINISHED):
             continue

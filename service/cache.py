@@ -1,4 +1,4 @@
-"""What SQL says, kept at hand and read anew every so often. While SQL is away, what was good stays."""
+"""The base of caches that read SQL again at an interval. If SQL is unreachable, they keep their last content."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import ClassVar
 from footplate.contract.errors import FootplateError
 
 
-class Fresh(ABC):
+class PolledCache(ABC):
     SECONDS: ClassVar[float]
-    """How stale it may be."""
+    """The interval, which is how outdated the content may be."""
 
     @property
     def seconds(self) -> float:
-        """How long until it is read again."""
+        """The time until the next refresh, which a subclass may change."""
         return self.SECONDS
 
     def __init__(self) -> None:
@@ -27,19 +27,19 @@ class Fresh(ABC):
 
     async def start(self) -> None:
         await self._try()
-        self._task = asyncio.create_task(self._keep_fresh())
+        self._task = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _keep_fresh(self) -> None:
+    async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self.seconds)
             await self._try()
 
     async def _try(self) -> None:
-        # SQL that is away says so to whoever needs it.
+        # If SQL is unreachable, the requests that need SQL report that.
         with suppress(FootplateError):
             await self.refresh()

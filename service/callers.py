@@ -1,91 +1,50 @@
-"""Who asks, and what he may: a key has a project and scopes, and both travel with every request."""
+"""The caller of a request: the project and the scopes of its key, and checks of what they allow."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from footplate.contract.errors import Forbidden
 from footplate.contract.ids import KeyId
-from service.problems import TooManyRequests
+from service.rate_limit import Quota
 
 EVERYWHERE = "*"
-"""The project of a key that is good for all of them."""
+"""The project of a key that is valid for every project."""
 DEFAULT_PROJECT = "default"
-BURST_SECONDS = 5.0
-"""A key that was quiet may send so many seconds' worth at once."""
 CALLER = "footplate.caller"
-"""Where the guard leaves who asks in the scope."""
+"""The name in an ASGI scope under which the guard stores the caller."""
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Scope(StrEnum):
     READ = "read"
-    """Everything that only looks: GETs and streams."""
+    """Allows GET requests and streams."""
     SUBMIT = "submit"
-    """Jobs, and verbs on them."""
+    """Allows to submit jobs, and verbs on jobs."""
     CODE = "code"
-    """Bundles, and specs that bring code of their own."""
+    """Allows bundles, and specs with users' own code."""
     ADMIN = "admin"
-    """The project's keys, and all that the other scopes allow; of a key for every project: nodes too."""
-
-
-class Standing:
-    """What one key is doing at this process now: how fast it asks, and what it holds open."""
-
-    def __init__(self, rate: float = 0.0, most_open: int = 0, who: str = "this key") -> None:
-        self._rate, self._most_open, self._who = rate, most_open, who
-        self._tokens, self._counted_at = rate * BURST_SECONDS, time.monotonic()
-        self._open: set[Callable[[], object]] = set()
-
-    def count(self, now: float) -> None:
-        """Raises TooManyRequests when the bucket is empty. Without a rate nobody counts."""
-        if not self._rate:
-            return
-        filled = self._tokens + (now - self._counted_at) * self._rate
-        self._tokens, self._counted_at = min(filled, self._rate * BURST_SECONDS) - 1.0, now
-        if self._tokens < 0:
-            self._tokens += 1.0
-            seconds = (1.0 - self._tokens) / self._rate
-            raise TooManyRequests(f"{self._who} sends more than {self._rate:g} requests a second", wait_seconds=seconds)
-
-    def require_room(self) -> None:
-        if self._most_open and len(self._open) >= self._most_open:
-            raise TooManyRequests(f"this key has {self._most_open} streams open, and may have no more", wait_seconds=15)
-
-    @contextmanager
-    def holding(self, end: Callable[[], object]) -> Iterator[None]:
-        """Something stays open, and `end` is called when the key is deleted or expires meanwhile."""
-        self._open.add(end)
-        try:
-            yield
-        finally:
-            self._open.discard(end)
-
-    def end_all(self) -> None:
-        for end in list(self._open):
-            end()
+    """Allows keys and webhooks, and all that the other scopes allow. A key of every project may also drain nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     name: str
     reach: str
-    """The project that it may see, or EVERYWHERE."""
+    """The project that the caller may see, or EVERYWHERE."""
     scopes: frozenset[Scope]
     key: KeyId | None = None
     prefix: str | None = None
     asked: str | None = None
-    """The project that this request names, of a caller who may see every one."""
-    standing: Standing = field(default_factory=Standing, compare=False, repr=False)
+    """The project that this request names, if the caller may see every project."""
+    quota: Quota = field(default_factory=Quota, compare=False, repr=False)
 
     @property
     def project(self) -> str:
-        """Whose things this request is about."""
+        """The project on which this request acts."""
         return (self.asked or DEFAULT_PROJECT) if self.is_everywhere else self.reach
 
     @property
@@ -94,11 +53,11 @@ class Caller:
 
     @property
     def by(self) -> str | None:
-        """Who did it, for histories and logs. None: nobody was asked for a key."""
+        """The name of the key for histories and logs. None: the service has no keys."""
         return f"{self.name} ({self.prefix})" if self.prefix else self.name or None
 
-    def about(self, project: str | None) -> Caller:
-        """The same, for a request that names a project. Raises Forbidden for another one, be it there or not."""
+    def in_project(self, project: str | None) -> Caller:
+        """Returns the caller of a request that names a project. Raises Forbidden if the key is of another project."""
         if project is None or project == self.project:
             return self
         if not self.is_everywhere:
@@ -112,32 +71,32 @@ class Caller:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def require(self, needed: Needed) -> None:
-        """Raises Forbidden, naming the scope that is missing."""
+        """Raises Forbidden if the caller lacks the scope. The error names the scope."""
         if not self.may(needed.scope):
             has = ", ".join(sorted(self.scopes)) or "none"
-            hint = "ask whoever gave you the key for one with that scope"
+            hint = "ask the administrator of the project for a key with that scope"
             raise Forbidden(f"this needs a key with the scope '{needed.scope}'; this key has: {has}", hint=hint)
         if needed.everywhere and not self.is_everywhere:
-            text = f"this is about every project, and this key is of project {self.reach!r} only"
-            raise Forbidden(text, hint=f"it needs a key of project '{EVERYWHERE}' with the scope '{needed.scope}'")
+            text = f"this acts on every project, and this key is of project {self.reach!r} only"
+            raise Forbidden(text, hint=f"use a key of project '{EVERYWHERE}' with the scope '{needed.scope}'")
 
 
 class Needed(NamedTuple):
-    """What a route asks of its caller."""
+    """The scope that a route needs, and whether the key must be of every project."""
 
     scope: Scope
     everywhere: bool = False
 
 
 NOBODY = Caller("", "", frozenset())
-"""Who sent no key to a path that asks for none."""
+"""The caller of an address that needs no key."""
 _NEEDED: dict[Any, Needed] = {}
 
 
 def needs(scope: Scope, *, everywhere: bool = False) -> Callable[[Handler], Handler]:
-    """Below a route's decorator: the scope that it needs. Without it GET needs `read`, and all else `submit`.
+    """Sets the scope that a route needs, below the route's decorator. The default is `read` for GET, else `submit`.
 
-    A scope that depends on the body is asked for inside: `services.caller.require(Needed(Scope.CODE))`.
+    A route whose scope depends on the body calls `services.caller.require(Needed(Scope.CODE))`.
     """
 
     def mark(handler: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""What every route stands on: the services of this process, one body reader, one strict kind of route."""
+"""The base of every route: the services of this process, the body reader, and the strict kind of route."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, i
 from service.redis_client import Numbers, Pipe
 from service.settings import ServiceSettings
 from service.store.database import Database
-from service.webhooks.subscribed import Listening
+from service.webhooks.subscribed import WebhookProjects
 
 MAX_BODY_BYTES = 1024 * 1024
 Body = TypeVar("Body", bound=BaseModel)
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What one API process is made of. All of it can be lost at any time; SQL has the truth."""
+    """The parts of one API process. All state in them can be lost at any time, because SQL has the truth."""
 
     settings: ServiceSettings
     db: Database
@@ -51,46 +51,46 @@ class Services:
     gatekeeper: Gatekeeper
     meters: Meters
     pipe: Pipe
-    webhooks: Listening
+    webhooks: WebhookProjects
     poke: Callable[[], None]
-    """Tells control that something waits. Never blocks; may be lost, because control looks by itself."""
+    """Wakes control because something waits. It never blocks. It may be lost, because control also polls."""
     control: Callable[[], Awaitable[Numbers | None]]
-    """What the control process has counted; None where none works."""
+    """Returns the counts of the control process, or None if no control process works."""
     untraced: str | None = None
-    """What is asked for by OpenTelemetry's variables and not done. None: nothing."""
+    """The reason why OpenTelemetry's variables are not followed, if they are not."""
     caller: Caller = NOBODY
-    """Who asks: of a request, that is; see services_of."""
+    """The caller of the request. `services_of` sets it."""
 
     @property
     def project(self) -> str:
-        """Whose things are seen and changed: statements are asked for them by it."""
+        """The project of the request, which limits every statement."""
         return self.caller.project
 
     def changed(self, job: JobId) -> None:
-        """A verb wrote: readers look again, and control does."""
+        """Wakes the job's readers and control after a verb has been committed."""
         self.tail.wake([job])
         self.pipe.announce([job])
         self.poke()
 
 
 def services_of(connection: HTTPConnection) -> Services:
-    """As this request's caller has them."""
-    found: Services = connection.app.state.services
-    return replace(found, caller=connection.scope[CALLER])
+    """Returns the services with this request's caller."""
+    services: Services = connection.app.state.services
+    return replace(services, caller=connection.scope[CALLER])
 
 
 JobPath = Annotated[str, PathParameter(description="A job's id.", examples=["job_019a9d0c5f7e7c6d8a53e0a1b2c3d4e5"])]
 
 
 def job_id(text: str) -> JobId:
-    """Refused by its shape before SQL is asked."""
+    """Returns a job's id. Raises NotFound for a text that cannot be one, without reading SQL."""
     if not is_id(text, "job"):
-        raise NotFound(f"no job {text!r} here")
+        raise NotFound(f"there is no job {text!r} in this project", hint="GET /jobs lists them")
     return JobId(text)
 
 
 async def read_body(request: Request) -> bytes:
-    """A JSON body of at most 1 MiB, counted as it streams."""
+    """Returns a JSON body. Raises BodyTooLarge as soon as more than 1 MiB has arrived."""
     content_type = encoding = ""
     for name, value in request.scope["headers"]:
         if name == b"content-type":
@@ -110,12 +110,12 @@ async def read_body(request: Request) -> bytes:
         how = f"as {content_type!r}" if content_type else "without a Content-Type"
         raise UnsupportedMediaType(f"the body came {how}", hint=hint)
     if length and encoding.lower() not in ("", "identity"):
-        raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not taken", hint="send the body as it is")
+        raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not supported", hint="send the body as it is")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"a body may have {MAX_BODY_BYTES:,} bytes", hint="put data into files under data://")
+    return BodyTooLarge(f"a body may have at most {MAX_BODY_BYTES:,} bytes", hint="put data into files under data://")
 
 
 LARGE = SMALL_BYTES + 1
@@ -123,8 +123,10 @@ _BODIES = ThreadPoolExecutor(2, thread_name_prefix="bodies")
 
 
 async def beside(size: int, work: Callable[[], T]) -> T:
-    """Returns what `work` makes of a body of so many bytes. A body that is not small is looked at in a thread, so that
-    requests which come meanwhile are served between its steps."""
+    """Runs `work` on a body of `size` bytes and returns its result.
+
+    A large body is processed in a thread, so that other requests are served meanwhile.
+    """
 
     def limited() -> T:
         with few_hints():
@@ -136,13 +138,13 @@ async def beside(size: int, work: Callable[[], T]) -> T:
 
 
 async def read_model(request: Request, model: type[Body]) -> Body:
-    """A body against its model: every problem at once. No body at all is an empty object."""
+    """Returns the body as a model. Raises InvalidSpec with every problem. An empty body is an empty object."""
     raw = await read_body(request)
     return await beside(len(raw), lambda: model_of(raw, model))
 
 
 def model_of(raw: bytes, model: type[Body]) -> Body:
-    """As `read_model`, of a body that was read already."""
+    """Does the same as `read_model` for a body that has been read already."""
     value = read_json(raw) if raw else {}
     if not isinstance(value, dict):
         raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed")])
@@ -154,8 +156,7 @@ def model_of(raw: bytes, model: type[Body]) -> Body:
 
 
 class StrictRoute(APIRoute):
-    """Asks for the scope that the route needs. Refuses query parameters that it does not know, and those given twice:
-    nothing is silently ignored."""
+    """A route that checks the caller's scope, and that refuses unknown and repeated query parameters."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -164,49 +165,51 @@ class StrictRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        known = [one.alias for one in get_flat_params(self.dependant) if isinstance(one.field_info, Query)]
+        parameters = get_flat_params(self.dependant)
+        names = [parameter.alias for parameter in parameters if isinstance(parameter.field_info, Query)]
         needed = None if is_open(self.path) else needed_by(self.endpoint, self.methods or ())
-        if needed is not None and "project" not in known:
-            known.append("project")
+        if needed is not None and "project" not in names:
+            names.append("project")
 
         async def strict(request: Request) -> Response:
             if needed is not None:
                 request.scope[CALLER].require(needed)
             if request.scope["query_string"]:
-                given = request.query_params.multi_items()
-                refuse_unknown([name for name, _ in given], known)
-                refuse_nul(given)
+                items = request.query_params.multi_items()
+                refuse_unknown([name for name, _ in items], names)
+                refuse_nul(items)
             try:
                 return await handler(request)
             except RequestValidationError as error:
-                raise invalid_query(error.errors(), known) from error
+                raise invalid_query(error.errors(), names) from error
 
         return strict
 
 
-def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
-    """InvalidQuery with every parameter that is not known, or is there more than once."""
+def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:
+    """Raises InvalidQuery with every parameter that the address does not have, or that is there more than once."""
     problems = []
-    for name, count in Counter(given).items():
+    for name, count in Counter(names).items():
         pointer = f"/query/{name}"
-        if name not in known:
-            hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "this address takes none")
+        if name not in allowed:
+            choices = f"known: {', '.join(allowed)}" if allowed else "this address has no parameters"
+            hint = did_you_mean(name, allowed) or choices
             problems.append(Problem(pointer, "unknown_parameter", f"no query parameter named {name!r} here", hint))
         elif count > 1:
-            problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is there {count} times, once is enough"))
+            problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is there {count} times", "send it once"))
     if problems:
         raise InvalidQuery(problems)
 
 
 NO_NUL = {"pattern": r"^[^\x00]*$"}
-"""For who reads the schema of a query's text that has no pattern of its own."""
+"""The pattern in the schema of query parameters that have no pattern of their own."""
 
 
-def refuse_nul(given: Sequence[tuple[str, str]]) -> None:
-    """No name has one, and not every database can be asked for it."""
+def refuse_nul(items: Sequence[tuple[str, str]]) -> None:
+    """Raises InvalidQuery for NUL characters, which PostgreSQL refuses."""
     problems = [
-        Problem(f"/query/{name}", "invalid_parameter", "holds a NUL character")
-        for name, value in given
+        Problem(f"/query/{name}", "invalid_parameter", "contains a NUL character")
+        for name, value in items
         if "\0" in value
     ]
     if problems:
@@ -214,6 +217,6 @@ def refuse_nul(given: Sequence[tuple[str, str]]) -> None:
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Compact, with non-ASCII as it is."""
+    """Returns compact JSON. Characters outside ASCII are not escaped."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Response(text.encode("utf-8", "replace"), status, headers, "application/json")

@@ -1,6 +1,6 @@
-"""HTTP whose requests come in time: who sends a byte a minute holds no connection, and nobody sends endless headers.
+"""Limits the time and the size of incoming HTTP requests, because uvicorn has no such limits.
 
-The server below waits for ever for the rest of a request, and takes a head of any size.
+uvicorn waits for ever for the rest of a request, and accepts headers of any size.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Literal
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 10.0
-"""From a connection, or the first byte of a request, to the end of its headers."""
+"""The time from the connection, or from the first byte of a request, to the end of its headers."""
 HEAD_BYTES = 64 * 1024
 BODY_SECONDS = 20.0
 BODY_BYTES = 10 * 1024
-"""In any BODY_SECONDS of a body at least so much comes; slower lines than 512 bytes a second train nothing."""
+"""The least that must arrive of a body in each BODY_SECONDS, which is 512 bytes a second."""
 
 MOST_PIPELINED = 32
-"""Requests that a connection may send before the first is answered. All that were read at once are parsed at once."""
+"""The most requests that a connection may send before the first is answered, because all of them are parsed at once."""
 
 
-class PatientProtocol(HttpToolsProtocol):
-    """Patient within limits."""
+class TimedProtocol(HttpToolsProtocol):
+    """The HTTP protocol of uvicorn, with limits on the time and the size of a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -37,7 +37,7 @@ class PatientProtocol(HttpToolsProtocol):
         if self._is_websocket:
             return
         if self._waits_for is None and self._is_at_rest:
-            # Line ends that belong to no request: they ended the server's own patience with an idle connection.
+            # Line ends between requests. They have stopped uvicorn's own timer for idle connections.
             self._waits_for = "head"
         if self._waits_for is None:
             self._set_limit(None)
@@ -48,7 +48,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
-            # The parser stops, and the server below answers 400 and closes.
+            # This error stops the parser. uvicorn then answers 400 and closes the connection.
             raise ValueError(f"more than {MOST_PIPELINED} requests before the first is answered")
         super().on_message_begin()
         self._waits_for = "head"
@@ -87,7 +87,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._set_limit(BODY_SECONDS)
 
     def _refuse(self, status: bytes) -> None:
-        """There is no request yet that could be answered by anybody else."""
+        """Answers with a status and closes. The request is incomplete, so the app cannot answer it."""
         self._set_limit(None)
         if self._is_at_rest and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -95,5 +95,5 @@ class PatientProtocol(HttpToolsProtocol):
 
     @property
     def _is_at_rest(self) -> bool:
-        """No answer is being written."""
+        """True while no answer is being written."""
         return self.cycle is None or self.cycle.response_complete

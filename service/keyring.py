@@ -1,9 +1,9 @@
-"""Every key that is good now, at hand: a request with a key costs one hash and no SQL.
+"""All valid keys, in memory, so that a request with a key costs one hash and does not read SQL.
 
-    fpk_3f9a1c2b_<64 hex digits>     the first two parts are its prefix, which may be seen; the rest are 256 random bits
+    fpk_3f9a1c2b_<64 hex digits>     the first two parts are the prefix, which is public; the rest is 256 random bits
 
-Read anew twice a second, so a key that another API process has deleted is refused within a second, and the sockets that
-it holds open are closed. While SQL is away the keys stay as they were: nobody can delete one then either.
+The keys are read again twice a second. So a key that another API process has deleted is refused within a second, and
+its open streams are closed. While SQL is unreachable the keys stay as they are, and no key can be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hashlib import sha256
 
 from footplate.contract.errors import FootplateError, Unauthorized
 from footplate.contract.ids import KeyId
-from service.callers import EVERYWHERE, Caller, Scope, Standing
+from service.callers import EVERYWHERE, Caller, Scope
+from service.rate_limit import Quota
 from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
@@ -30,11 +31,11 @@ from service.store.times import now_ms, text_of
 
 REFRESH_SECONDS = 0.5
 MARK_SECONDS = 60.0
-"""How often it is written down which keys were used."""
+"""The interval at which the times of the keys' last use are stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LoadedKey:
     row: KeyRow
     digest: bytes
     caller: Caller
@@ -44,7 +45,7 @@ class _Known:
 
 
 def make_key() -> tuple[str, str]:
-    """A new key, and its prefix."""
+    """Returns a new key and its prefix."""
     prefix = f"{MARK}_{secrets.token_hex(4)}"
     return f"{prefix}_{secrets.token_hex(32)}", prefix
 
@@ -54,77 +55,77 @@ class Keyring:
         self._settings, self._db = settings, db
         secret = settings.api_key.get_secret_value() if settings.api_key else None
         self._bootstrap = sha256(secret.encode()).digest() if secret else None
-        self.bootstrap = Caller("the bootstrap key", EVERYWHERE, frozenset({Scope.ADMIN}), standing=self._standing())
-        self._known: dict[str, _Known] = {}
+        self.bootstrap = Caller("the bootstrap key", EVERYWHERE, frozenset({Scope.ADMIN}), quota=self._quota())
+        self._loaded: dict[str, _LoadedKey] = {}
         self._used: set[KeyId] = set()
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def is_in_force(self) -> bool:
-        """Whether anybody is asked for a key."""
+        """True if requests need a key."""
         return self._bootstrap is not None
 
     def caller(self, key: bytes) -> Caller:
-        """Whose key it is. Raises Unauthorized."""
+        """Returns the caller with this key. Raises Unauthorized for a key that is not valid."""
         digest = sha256(key).digest()
         if self._bootstrap is not None and hmac.compare_digest(digest, self._bootstrap):
             return self.bootstrap
-        known = self._known.get(prefix_of(key.decode("latin-1")))
-        if known is None or not hmac.compare_digest(digest, known.digest):
-            raise _no_key("this key is not one of ours")
-        return self._good(known)
+        loaded = self._loaded.get(prefix_of(key.decode("latin-1")))
+        if loaded is None or not hmac.compare_digest(digest, loaded.digest):
+            raise _no_key("this service has no such key")
+        return self._valid(loaded)
 
     def caller_of(self, key: KeyId | None) -> Caller:
-        """Who holds a key by its id; None is the bootstrap key. Raises Unauthorized when it is gone."""
+        """Returns the caller by the id of a key. None is the bootstrap key. Raises Unauthorized for a deleted key."""
         if key is None:
             return self.bootstrap
-        known = next((one for one in self._known.values() if one.row.id == key), None)
-        if known is None:
-            raise _no_key("the key behind this ticket is gone")
-        return self._good(known)
+        loaded = next((loaded for loaded in self._loaded.values() if loaded.row.id == key), None)
+        if loaded is None:
+            raise _no_key("the key of this ticket was deleted")
+        return self._valid(loaded)
 
-    def _good(self, known: _Known) -> Caller:
-        if known.has_expired(now_ms()):
-            raise _no_key(f"the key {known.row.prefix} expired at {text_of(known.row.expires_at or 0)}")
-        self._used.add(known.row.id)
-        return known.caller
+    def _valid(self, loaded: _LoadedKey) -> Caller:
+        if loaded.has_expired(now_ms()):
+            raise _no_key(f"the key {loaded.row.prefix} expired at {text_of(loaded.row.expires_at or 0)}")
+        self._used.add(loaded.row.id)
+        return loaded.caller
 
     async def start(self) -> None:
-        """Without a bootstrap key nobody is asked for one, and none is looked for."""
+        """Reads the keys, and again at an interval. Does nothing if requests need no key."""
         if self.is_in_force and self._task is None:
             with suppress(FootplateError):
                 await self.refresh()
-            self._task = asyncio.create_task(self._keep_fresh())
+            self._task = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             with suppress(FootplateError):
-                await self._write_down()
+                await self._store_used()
 
     async def refresh(self) -> None:
-        """One at a time: an older look must not bring back what a newer one has missed."""
+        """Reads the keys. The lock keeps a slow, older read from replacing the result of a newer one."""
         async with self._lock:
             rows = await self._db.read(keys.everyone)
-            old, now = self._known, now_ms()
-            self._known = {row.prefix: self._keep(old.get(row.prefix), row) for row in rows}
-        for known in old.values():
-            if self._known.get(known.row.prefix) is not known or known.has_expired(now):
-                known.caller.standing.end_all()
+            old, now = self._loaded, now_ms()
+            self._loaded = {row.prefix: self._load(old.get(row.prefix), row) for row in rows}
+        for loaded in old.values():
+            if self._loaded.get(loaded.row.prefix) is not loaded or loaded.has_expired(now):
+                loaded.caller.quota.end_all()
 
-    def _keep(self, known: _Known | None, row: KeyRow) -> _Known:
-        if known is not None and known.row.id == row.id:
-            return known
+    def _load(self, loaded: _LoadedKey | None, row: KeyRow) -> _LoadedKey:
+        if loaded is not None and loaded.row.id == row.id:
+            return loaded
         scopes = frozenset(map(Scope, json.loads(row.scopes)))
-        caller = Caller(row.name, row.project, scopes, row.id, row.prefix, standing=self._standing())
-        return _Known(row, bytes.fromhex(row.hash), caller)
+        caller = Caller(row.name, row.project, scopes, row.id, row.prefix, quota=self._quota())
+        return _LoadedKey(row, bytes.fromhex(row.hash), caller)
 
-    def _standing(self) -> Standing:
-        return Standing(self._settings.rate_per_key, self._settings.streams_per_key)
+    def _quota(self) -> Quota:
+        return Quota(self._settings.rate_per_key, self._settings.streams_per_key)
 
-    async def _keep_fresh(self) -> None:
+    async def _poll(self) -> None:
         mark_at = time.monotonic() + MARK_SECONDS
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
@@ -132,9 +133,9 @@ class Keyring:
                 await self.refresh()
                 if time.monotonic() >= mark_at:
                     mark_at = time.monotonic() + MARK_SECONDS
-                    await self._write_down()
+                    await self._store_used()
 
-    async def _write_down(self) -> None:
+    async def _store_used(self) -> None:
         used, self._used = self._used, set()
         if used:
             await self._db.write(partial(keys.mark_used, used=used, now=now_ms()))
@@ -145,4 +146,4 @@ def prefix_of(key: str) -> str:
 
 
 def _no_key(message: str) -> Unauthorized:
-    return Unauthorized(message, hint="send the right one as 'Authorization: Bearer <key>'")
+    return Unauthorized(message, hint="send a valid key as 'Authorization: Bearer <key>'")

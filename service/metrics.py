@@ -1,4 +1,4 @@
-"""What Prometheus may scrape: this process's requests and sockets, SQL's jobs and nodes, and control's counts."""
+"""The metrics for Prometheus: this process's requests and streams, the jobs and nodes in SQL, and control's counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Meters:
-    """One process's numbers, in a registry of their own."""
+    """The metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -30,15 +30,15 @@ class Meters:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self.sockets = Gauge("footplate_open_streams", "Websockets and event streams now.", registry=self.registry)
+        self.sockets = Gauge("footplate_open_streams", "Open websockets and event streams.", registry=self.registry)
         self.slow_readers = Counter(
-            "footplate_slow_readers", "Closed because they did not read.", registry=self.registry
+            "footplate_slow_readers", "Streams closed because the client did not read.", registry=self.registry
         )
         self._jobs = Gauge("footplate_jobs", "Jobs by state.", ["state"], registry=self.registry)
         self._waiting = Gauge("footplate_jobs_waiting", "Queued jobs by reason.", ["reason"], registry=self.registry)
         self._nodes = Gauge("footplate_nodes", "Nodes by state.", ["state"], registry=self.registry)
         self._slots = Gauge("footplate_slots", "Slots of nodes that are up.", registry=self.registry)
-        # labels() locks and hashes; a request should not pay for what it asked a moment ago.
+        # Counters by their labels, because labels() locks and hashes at each request.
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
@@ -61,7 +61,7 @@ class Meters:
         slots: int,
         control: Mapping[str, int],
     ) -> bytes:
-        """The whole text, with what SQL and control say now."""
+        """Returns the whole text, with the present values of SQL and control."""
         self._waiting.clear()
         for reason, count in waiting.items():
             self._waiting.labels(reason).set(count)
@@ -73,7 +73,7 @@ class Meters:
 
 
 def _control(counts: Mapping[str, int]) -> bytes:
-    """Counted in another process, perhaps, so as text."""
+    """Writes control's counts as text, because they may come from another process."""
     lines = []
     for name, value in counts.items():
         bare, brace, label = name.partition("{")

@@ -1,4 +1,4 @@
-"""Every failure as `application/problem+json`: ours, the framework's, and the unexpected, which tells nothing."""
+"""Answers every failure with `application/problem+json`. An unexpected failure shows no details."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from service.redaction import without_keys
 
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "footplate.request_id"
-"""Where the guard leaves a request's id in its scope."""
+"""The name in an ASGI scope under which the guard stores the request id."""
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
 _SENTENCES = {
-    404: "There is nothing at this address. GET /openapi.json lists what there is.",
-    405: "This address does not serve that method; the Allow header lists those it does.",
+    404: "There is nothing at this address. GET /openapi.json lists all addresses.",
+    405: "This address does not support the method. The Allow header lists its methods.",
 }
 
 
@@ -55,11 +55,11 @@ class HeadersTooLarge(FootplateError):
 class UnsupportedMediaType(FootplateError):
     code = "unsupported_media_type"
     status = 415
-    title = "The request body is of a type that is not taken here"
+    title = "The request body has a type that is not accepted here"
 
 
 class BadHost(FootplateError):
-    """Somebody's DNS name points at our loopback address: a page elsewhere is asking, not our user."""
+    """A foreign DNS name that points at our loopback address, so the request comes from a page of another site."""
 
     code = "host_not_allowed"
     status = 421
@@ -82,12 +82,12 @@ class RangeNotSatisfiable(FootplateError):
     title = "The range lies outside the file"
 
     def __init__(self, message: str, *, size: int = 0) -> None:
-        super().__init__(message, hint=f"it has {size} bytes: bytes=0-")
+        super().__init__(message, hint=f"the file has {size} bytes: bytes=0-")
         self.size = size
 
 
 class InvalidQuery(InvalidSpec):
-    """A query that cannot be answered; pointers start with /query."""
+    """A query that is not valid. Its pointers start with /query."""
 
     code = "invalid_query"
     title = "The query is not valid"
@@ -96,7 +96,7 @@ class InvalidQuery(InvalidSpec):
 def problem(
     scope: Any, *, status: int, code: str, title: str, detail: str, errors: Sequence[Problem] = (), **more: Any
 ) -> Response:
-    """One problem document; `more` are members of its own and headers."""
+    """Returns a problem document. `more` has further members, and `headers` of the answer."""
     headers = more.pop("headers", None)
     body = {
         "type": f"urn:footplate:problem:{code}",
@@ -109,12 +109,12 @@ def problem(
         "errors": [error.as_dict() for error in errors],
         **more,
     }
-    # A path may hold lone surrogates; ASCII escapes can be written whatever it holds.
+    # The path may contain lone surrogates, which only ASCII escapes can represent.
     return Response(without_keys(json.dumps(body)).encode(), status, headers, MEDIA_TYPE)
 
 
 def of_error(scope: Any, error: FootplateError) -> Response:
-    """Our own errors carry all that the answer needs."""
+    """Returns the answer for one of our own errors."""
     more: dict[str, Any] = {"hint": error.hint} if error.hint else {}
     errors: Sequence[Problem] = []
     if isinstance(error, InvalidSpec):
@@ -137,47 +137,47 @@ def of_error(scope: Any, error: FootplateError) -> Response:
 
 
 def unexpected(scope: Any) -> Response:
-    detail = "This is a fault of ours. The service's log has more under this request id."
+    detail = "This is a fault of the service. Its log has details under this request id."
     return problem(scope, status=500, code="internal", title="Something went wrong", detail=detail)
 
 
 def comma_list(text: str, parameter: str, most: int) -> list[str]:
-    """The parts of a query parameter that is a list. Raises InvalidQuery for too many, before any of them is read."""
+    """Returns the parts of a query parameter that is a list. Raises InvalidQuery if there are too many."""
     if text.count(",") >= most:
         raise InvalidQuery([Problem(f"/query/{parameter}", "too_many", f"has more than {most} entries")])
     return text.split(",")
 
 
-def invalid_query(errors: Sequence[Any], known: Sequence[str]) -> InvalidQuery:
-    """What pydantic found wrong with query or path parameters, in our words."""
-    return InvalidQuery([_query_problem(error, known) for error in errors])
+def invalid_query(errors: Sequence[Any], names: Sequence[str]) -> InvalidQuery:
+    """Converts pydantic's errors about query or path parameters. `names` are the parameters of the address."""
+    return InvalidQuery([_query_problem(error, names) for error in errors])
 
 
-def _query_problem(error: Any, known: Sequence[str]) -> Problem:
+def _query_problem(error: Any, names: Sequence[str]) -> Problem:
     where = [str(part) for part in error["loc"]]
     pointer = pointer_to(*where)
     if error["type"] == "extra_forbidden":
-        hint = did_you_mean(where[-1], known) or f"known: {', '.join(known) or 'none'}"
+        hint = did_you_mean(where[-1], names) or f"known: {', '.join(names) or 'none'}"
         return Problem(pointer, "unknown_parameter", f"no query parameter named {where[-1]!r} here", hint)
-    said = explain.problem(pointer, error["type"], error.get("ctx", {}), error["input"], error["msg"])
-    return Problem(pointer, "invalid_parameter", said.detail, said.hint)
+    explained = explain.problem(pointer, error["type"], error.get("ctx", {}), error["input"], error["msg"])
+    return Problem(pointer, "invalid_parameter", explained.detail, explained.hint)
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    """No route has this address; a websocket is told by the same answer, before its handshake."""
+    """Answers 404 for an address without a route. A websocket gets the same answer before its handshake."""
     answer = problem(scope, status=404, code="not_found", title="Not Found", detail=_SENTENCES[404])
     await answer(scope, receive, send)
 
 
-def _served(request: Request) -> str:
-    """Every method of an address. Each has a route of its own, and the router tells of the first one only."""
-    routes = [one for one in request.app.router.routes if isinstance(one, Route)]
-    found = [one.methods or () for one in routes if one.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted({method for methods in found for method in methods}))
+def _methods_of(request: Request) -> str:
+    """Returns every method of an address. Each has a route of its own, and Starlette reports only the first."""
+    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception with a problem."""
+    """Makes the app answer every exception with a problem document."""
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, FootplateError)
@@ -186,7 +186,7 @@ def install(app: FastAPI) -> None:
     async def framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
-        headers = {**(error.headers or {}), "Allow": _served(request)} if status == 405 else error.headers
+        headers = {**(error.headers or {}), "Allow": _methods_of(request)} if status == 405 else error.headers
         return problem(
             request.scope,
             status=status,

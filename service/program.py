@@ -1,11 +1,4 @@
-"""python -m service api | control | all | migrate | backup FOLDER
-
-api       answers requests; any number of them, kill any at any time
-control   places, dispatches, ingests, rescues, prunes; one works, others wait on its lock
-all       both in one process
-migrate   brings the database to this version's schema
-backup    puts the database and the artifacts into a new folder, while all goes on
-"""
+"""Runs one role of the service: `python -m service api | control | all | migrate | backup FOLDER`."""
 
 from __future__ import annotations
 
@@ -40,9 +33,18 @@ from service.store import schema
 from service.store.database import Database
 from service.tracing import begin
 from service.tracing.enabled import Untraced
-from service.webhooks.subscribed import Listening
+from service.webhooks.subscribed import WebhookProjects
 
 log = logging.getLogger("footplate")
+
+USAGE = "python -m service api | control | all | migrate | backup FOLDER"
+ROLES = """\
+api       answers requests. Any number of such processes may run, and any may be killed at any time.
+control   places, dispatches, ingests, rescues, prunes. One such process works, and the others wait for its lock.
+all       runs both in one process
+migrate   upgrades the database to this version's schema
+backup    copies the database and the artifacts into a new folder while the service runs
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,12 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def run(role: str, settings: ServiceSettings) -> int:
-    """Until a signal, or until the part that everything hangs on has failed."""
+    """Runs until a signal, or until control fails. Returns the exit status."""
     db = Database(settings.database_url, settings.readers, settings.writers)
     tracing = begin(role, os.environ)
     try:
         db.read_now(schema.require_current)
-        # What is imported stays. Looking through it for garbage, again and again, would stop everyone for 100 ms.
+        # Imported modules are never garbage. Without the freeze, each full collection would take 100 ms.
         gc.collect()
         gc.freeze()
         if role == "control":
@@ -86,15 +88,15 @@ async def run(role: str, settings: ServiceSettings) -> int:
 
 
 async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, with_control: bool) -> int:
-    tail, catalogues, listening = Tail(db), Catalogues(db), Listening(db)
+    tail, catalogues, webhook_projects = Tail(db), Catalogues(db), WebhookProjects(db)
     pipe = Pipe(settings.redis, tail.wake)
 
-    def tell(job_ids: Iterable[JobId]) -> None:
+    def notify(job_ids: Iterable[JobId]) -> None:
         jobs = list(job_ids)
         tail.wake(jobs)
         pipe.announce(jobs)
 
-    control = Control(db, settings, tracing.following(db, tell)) if with_control else None
+    control = Control(db, settings, tracing.following(db, notify)) if with_control else None
     services = Services(
         settings=settings,
         db=db,
@@ -103,20 +105,20 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         gatekeeper=Gatekeeper(settings, db),
         meters=Meters(),
         pipe=pipe,
-        webhooks=listening,
+        webhooks=webhook_projects,
         poke=control.poke if control else pipe.poke,
-        control=_here(control) if control else pipe.control,
+        control=_numbers_of(control) if control else pipe.control,
         untraced=tracing.wrong,
     )
     server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
     pipe.start(listens=True, control=control.numbers if control else None)
     await catalogues.start()
     await services.gatekeeper.keyring.start()
-    await listening.start()
+    await webhook_projects.start()
     try:
         return await _until_stopped(server.serve(), server.stop, control)
     finally:
-        await listening.close()
+        await webhook_projects.close()
         await services.gatekeeper.keyring.close()
         await catalogues.close()
         await pipe.close()
@@ -134,7 +136,7 @@ async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None], control: Control | None) -> int:
-    """`work` ends when it is told to. Control that ends by itself takes the process with it: somebody restarts both."""
+    """Runs `work` until a signal calls `stop`. If control ends by itself, the process ends, to be restarted."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
@@ -152,40 +154,41 @@ async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None
     except asyncio.CancelledError:
         pass
     except Exception:
-        log.exception("control ended, and the process with it")
+        log.exception("control failed, so this process ends")
         return 1
     return 1 if is_over else 0
 
 
-def _here(control: Control) -> Callable[[], Coroutine[Any, Any, Numbers | None]]:
-    async def ask() -> Numbers | None:
+def _numbers_of(control: Control) -> Callable[[], Coroutine[Any, Any, Numbers | None]]:
+    async def numbers() -> Numbers | None:
         return control.numbers()
 
-    return ask
+    return numbers
 
 
 def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:
-    about, _, roles = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        prog=about,
-        usage=about,
-        epilog=roles,
+        prog=USAGE,
+        usage=USAGE,
+        epilog=ROLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Settings come from the environment: FOOTPLATE_HOST, FOOTPLATE_PORT, FOOTPLATE_DATABASE, …",
     )
     parser.add_argument("role", choices=("api", "control", "all", "migrate", "backup"), help=argparse.SUPPRESS)
     parser.add_argument("folder", type=Path, nargs="?", help=argparse.SUPPRESS)
-    said = parser.parse_args(argv)
-    if (said.role == "backup") != (said.folder is not None):
-        parser.error("backup takes the folder to make, and nothing else takes one: python -m service backup FOLDER")
-    return said.role, said.folder
+    arguments = parser.parse_args(argv)
+    if (arguments.role == "backup") != (arguments.folder is not None):
+        parser.error(
+            "backup needs the folder to make, and no other role takes a folder: python -m service backup FOLDER"
+        )
+    return arguments.role, arguments.folder
 
 
 def _log_plainly(*secrets: str) -> None:
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s", secrets))
-    # Their lines carry whole URLs, and a ticket may be in one, or a webhook's token.
-    for carries_urls in ("uvicorn", "httpx2"):
-        logging.getLogger(carries_urls).setLevel(logging.WARNING)
+    # Lines of these loggers contain whole URLs, which may contain a ticket or a webhook's token.
+    for name in ("uvicorn", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)

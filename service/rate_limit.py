@@ -1,43 +1,84 @@
-"""Who asks without a good key: by their addresses, each only so often.
+"""Limits the rate of requests: by key, and by address for requests without a valid key.
 
-No key can be guessed; but each of these answers costs a hash, a write of SQL for a ticket, or all that /readyz looks
-at, and nobody has to pay for it. Who sends a good key is not counted here, wherever from.
+Keys cannot be guessed. But a request without a valid key still costs something: a hash, a write to SQL for a ticket, or
+the checks of /readyz. So each address has a limit, too.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address
 
-from service.callers import Standing
+from service.problems import TooManyRequests
 
+BURST_SECONDS = 5.0
+"""A key or address that was quiet may send the requests of this many seconds at once."""
 MOST_REMEMBERED = 10_000
-"""Addresses; the ones that were quiet the longest are forgotten."""
+"""The most addresses that are counted. Those with the oldest last request are forgotten."""
 _NOBODY = "nowhere"
 
 
-class Strangers:
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._known: dict[str, Standing] = {}
+class Quota:
+    """The rate of one key's or address's requests at this process, and its open streams."""
 
-    def count(self, address: str) -> None:
-        """Raises TooManyRequests."""
+    def __init__(self, rate: float = 0.0, most_open: int = 0, who: str = "this key") -> None:
+        self._rate, self._most_open, self._who = rate, most_open, who
+        self._tokens, self._counted_at = rate * BURST_SECONDS, time.monotonic()
+        self._open: set[Callable[[], object]] = set()
+
+    def count(self, now: float) -> None:
+        """Counts a request. Raises TooManyRequests if the rate is exceeded. A rate of 0 has no limit."""
         if not self._rate:
             return
-        whose = of_one_house(address)
-        standing = self._known.pop(whose, None) or Standing(self._rate, who="this address, without a good key,")
-        self._known[whose] = standing
-        if len(self._known) > MOST_REMEMBERED:
-            del self._known[next(iter(self._known))]
-        standing.count(time.monotonic())
+        filled = self._tokens + (now - self._counted_at) * self._rate
+        self._tokens, self._counted_at = min(filled, self._rate * BURST_SECONDS) - 1.0, now
+        if self._tokens < 0:
+            self._tokens += 1.0
+            seconds = (1.0 - self._tokens) / self._rate
+            raise TooManyRequests(f"{self._who} sends more than {self._rate:g} requests a second", wait_seconds=seconds)
+
+    def require_room(self) -> None:
+        if self._most_open and len(self._open) >= self._most_open:
+            raise TooManyRequests(f"this key has {self._most_open} streams open, which is the limit", wait_seconds=15)
+
+    @contextmanager
+    def holding(self, end: Callable[[], object]) -> Iterator[None]:
+        """Counts an open stream. `end` is called if the key is deleted or expires meanwhile."""
+        self._open.add(end)
+        try:
+            yield
+        finally:
+            self._open.discard(end)
+
+    def end_all(self) -> None:
+        for end in list(self._open):
+            end()
 
 
-def of_one_house(address: str) -> str:
-    """An IPv6 address by its network: whoever has one has 2**64."""
+class AddressLimits:
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._quotas: dict[str, Quota] = {}
+
+    def count(self, address: str) -> None:
+        """Counts a request of this address. Raises TooManyRequests if the rate is exceeded."""
+        if not self._rate:
+            return
+        network = network_of(address)
+        quota = self._quotas.pop(network, None) or Quota(self._rate, who="this address, without a valid key,")
+        self._quotas[network] = quota
+        if len(self._quotas) > MOST_REMEMBERED:
+            del self._quotas[next(iter(self._quotas))]
+        quota.count(time.monotonic())
+
+
+def network_of(address: str) -> str:
+    """Returns the network of an IPv6 address, because a user of IPv6 has 2**64 addresses. IPv4 is returned as it is."""
     if ":" not in address:
         return address or _NOBODY
-    found = ip_address(address.partition("%")[0])
-    if not isinstance(found, IPv6Address):
+    parsed = ip_address(address.partition("%")[0])
+    if not isinstance(parsed, IPv6Address):
         return address
-    return str(found.ipv4_mapped or f"{int(found) >> 64:x}")
+    return str(parsed.ipv4_mapped or f"{int(parsed) >> 64:x}")

@@ -1,6 +1,6 @@
-"""Whether this process can serve, and what is not as it should be: names, each with a sentence, for /readyz.
+"""The state of the service for /readyz: why it cannot serve, and the parts that are degraded, each with a sentence.
 
-Only the database makes it unready: everything else is borne, and told.
+Only a missing database makes the process unready. With any other part down it serves on, and reports that.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from service.store.times import now_ms, text_of
 
 LAG_MS = 5_000
 SILENT_MS = 3_600_000
-"""A node that has been silent for longer was perhaps meant to go."""
+"""A lost node is reported for this long, because after that it was probably removed on purpose."""
 FREE_BYTES = 1 << 30
 FREE_SHARE = 0.02
 
 Part = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk", "tracing"]
-"""What may not be as it should be. docs/guides/monitor.md says of each what goes on meanwhile, and what to do."""
+"""The parts that may be degraded. docs/guides/monitor.md says what each means and what to do."""
 Degraded = dict[Part, str]
 
 
 def of_sql(conn: Connection) -> tuple[str | None, list[NodeRow]]:
-    """Why it cannot serve, if so, and the nodes."""
+    """Returns the reason why the process cannot serve, or None, and the nodes."""
     if not schema.schema_is_current(conn):
-        return "the database has another schema version: run `python -m service migrate`", []
+        return "the database has the schema of another version: run `python -m service migrate`", []
     return None, nodes.everyone(conn)
 
 
-async def degraded(services: Services, known: Sequence[NodeRow]) -> Degraded:
+async def degraded(services: Services, cluster: Sequence[NodeRow]) -> Degraded:
     redis, control = await asyncio.gather(services.pipe.is_there(), services.control())
-    found: Degraded = {}
+    parts: Degraded = {}
     if not redis:
-        found["redis"] = (
-            f"Redis has not answered since {text_of(services.pipe.away_since_ms or now_ms())}: what runs goes on, what "
-            "is new is accepted and waits; bring back what FOOTPLATE_REDIS names"
+        parts["redis"] = (
+            f"Redis has not answered since {text_of(services.pipe.away_since_ms or now_ms())}. Running jobs go on, and "
+            "new jobs wait: restart the Redis that FOOTPLATE_REDIS names"
         )
     if control is None:
-        found["control"] = _no_control(redis_is_there=redis)
+        parts["control"] = _no_control(redis_is_there=redis)
     else:
-        found |= _late(control)
-    found |= _of_nodes(known, now_ms())
+        parts |= _late(control)
+    parts |= _of_nodes(cluster, now_ms())
     if services.untraced:
-        found["tracing"] = services.untraced
-    return found | await asyncio.to_thread(_of_store, services.settings.store)
+        parts["tracing"] = services.untraced
+    return parts | await asyncio.to_thread(_of_store, services.settings.store)
 
 
 def _no_control(*, redis_is_there: bool) -> str:
     if not redis_is_there:
-        return "whether a control process works cannot be told: it says so through Redis, which is away"
+        return "the state of the control process is unknown, because it reports through Redis, which is unreachable"
     return "no control process holds the lock, so nothing is placed or ingested: start `python -m service control`"
 
 
@@ -71,25 +71,26 @@ def _late(control: Numbers) -> Degraded:
     if lag <= LAG_MS:
         return {}
     return {
-        "ingest": f"the oldest event in Redis has waited for {lag / 1000:.0f} s: histories are that late, and whole"
+        "ingest": f"the oldest event in Redis has waited for {lag / 1000:.0f} s: histories are late, but lose nothing"
     }
 
 
-def _of_nodes(known: Sequence[NodeRow], now: int) -> Degraded:
-    found: Degraded = {}
-    if not any(node.takes_work for node in known):
-        here = _reasons(node for node in known if not node.lost)
-        found["nodes"] = "no node takes work, so jobs wait" + (f": {here}" if here else "; start `python -m worker`")
-    elif here := _reasons(node for node in known if node.is_staying or node.is_turned_away):
-        found["nodes"] = f"no work goes to {here}"
+def _of_nodes(cluster: Sequence[NodeRow], now: int) -> Degraded:
+    parts: Degraded = {}
+    if not any(node.takes_work for node in cluster):
+        reasons = _reasons(node for node in cluster if not node.lost)
+        hint = f": {reasons}" if reasons else "; start `python -m worker`"
+        parts["nodes"] = f"no node takes work, so jobs wait{hint}"
+    elif reasons := _reasons(node for node in cluster if node.is_staying or node.is_turned_away):
+        parts["nodes"] = f"these nodes get no work: {reasons}"
     silent = [
-        f"{node.name} (last heard {text_of(node.seen_at)})"
-        for node in known
+        f"{node.name} (last report at {text_of(node.seen_at)})"
+        for node in cluster
         if node.lost and now - node.seen_at < SILENT_MS and not (node.draining or node.drain_requested)
     ]
     if silent:
-        found["silent_nodes"] = f"fell silent without a drain: {', '.join(silent)}; what ran there goes on elsewhere"
-    return found
+        parts["silent_nodes"] = f"stopped reporting without a drain: {', '.join(silent)}; their jobs go on elsewhere"
+    return parts
 
 
 def _reasons(nodes: Iterable[NodeRow]) -> str:
@@ -102,7 +103,7 @@ def _of_store(store: Store) -> Degraded:
     try:
         store.write(b"", f"readyz/{os.uname().nodename}")
     except StoreAway as error:
-        return {"artifacts": f"the artifact store cannot be written here: {error}"}
+        return {"artifacts": f"this process cannot write to the artifact store: {error}"}
     return {}
 
 
@@ -113,11 +114,11 @@ def _of_files(artifacts: Path) -> Degraded:
         probe.write_bytes(b"")
         total, _, free = shutil.disk_usage(artifacts)
     except OSError as error:
-        return {"artifacts": f"the artifact store {artifacts} cannot be written here: {error.strerror}"}
+        return {"artifacts": f"this process cannot write to the artifact store {artifacts}: {error.strerror}"}
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
     if free > max(FREE_BYTES, FREE_SHARE * total) or free > total / 2:
         return {}
-    text = f"{free / 1e9:.1f} GB are left where the artifacts lie ({artifacts}): checkpoints will fail when it is full"
+    text = f"the artifact store {artifacts} has {free / 1e9:.1f} GB left: when the disk is full, checkpoints fail"
     return {"disk": text}

@@ -1,4 +1,4 @@
-"""What is said in logs and in problems carries no key: not one of ours, and not what somebody sent as one."""
+"""Removes keys from logs and problem documents: our own keys, and whatever a client sent in place of a key."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 from collections.abc import Sequence
 
 MARK = "fpk"
-"""Our keys begin with it."""
+"""The first letters of our keys."""
 _SECRETS = re.compile(rf"(?i)({MARK}_[0-9a-f]{{8}}_|\bbearer\s+|\bfootplate\.key\.|\bticket=)[^\s'\",&]+")
 _KEYS = re.compile(rf"({MARK}_[0-9a-f]{{8}}_)[0-9a-f]+")
 
 
 def without_keys(text: str) -> str:
-    """Each key by its prefix alone: for what tells somebody of what they sent."""
+    """Returns the text with each key cut to its prefix, for answers that quote what the client sent."""
     return _KEYS.sub(r"\1…", text)
 
 
 class Redacting(logging.Formatter):
-    """Over the finished text: message, arguments, traceback and all."""
+    """A formatter that removes keys from the whole text of a record, its arguments and traceback included."""
 
     def __init__(self, format: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(format)

@@ -1,8 +1,10 @@
-"""Redis as the API sees it: courtesies only. Each of them may be lost, and nothing but a moment is.
+"""The messages between API and control over Redis. Each may be lost, which costs only a short delay.
 
-wake      control -> API   these jobs have new events       (a watched job is looked at every second anyway)
-poke      API -> control   something waits to be placed     (control looks by itself anyway)
-control   control -> API   a control process works, and its counts      (expires; told by /readyz and /metrics)
+    wake      control -> API   these jobs have new events       (watched jobs are also read every second)
+    poke      API -> control   something waits to be placed     (control also polls)
+    control   control -> API   the counts of control, which show that it works     (they expire)
+
+Both sides work without these messages, because they also read SQL at an interval.
 """
 
 from __future__ import annotations
@@ -31,28 +33,31 @@ AWAY = (RedisError, OSError, asyncio.TimeoutError)
 
 class Pipe:
     def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
-        # Our loop is the only retry: redis-py's own would send everything several times to a Redis that stalls.
+        # redis-py's own retries are off, because they would send each message several times to a Redis that stalls.
         self._redis: Redis = Redis.from_url(
             url, decode_responses=True, socket_timeout=5, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
         )
         self._on_wake = on_wake
         self._me = uuid7()
-        """Goes before what it announces, so that it is not woken by itself."""
+        """The sender's id in its messages, by which it ignores its own."""
         self.away_since_ms: int | None = None
-        """When Redis was first missed, for display; None while it answers."""
+        """The time of the first failure since Redis last answered, for display. None: Redis answers."""
         self._pending: set[JobId] = set()
         self._is_poked = False
         self._something = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, *, control: Callable[[], Numbers | None] | None = None, listens: bool = False) -> None:
-        """`control` answers what this process has counted while it decides; `listens` asks for others' wake-ups."""
+        """Starts to send, and with `listens` to receive wake-ups.
+
+        `control` returns the counts of this process's own control, or None while another process has the lock.
+        """
         loops = [self._send()]
         if listens:
             loops.append(self._listen())
         if control:
             loops.append(self._sign(control))
-        self._tasks = [asyncio.create_task(one) for one in loops]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def announce(self, job_ids: Iterable[JobId]) -> None:
         self._pending.update(job_ids)
@@ -73,7 +78,7 @@ class Pipe:
         return True
 
     async def control(self) -> Numbers | None:
-        """What the control process has counted; None where none has signed lately."""
+        """Returns the counts of the control process, or None if no control process has sent any lately."""
         try:
             async with asyncio.timeout(1):
                 signed = await self._redis.get(keys.CONTROL)
@@ -102,7 +107,7 @@ class Pipe:
                     await self._redis.publish(keys.POKE, "")
                 if jobs:
                     await self._redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
-                # The first goes at once; what follows closely goes together.
+                # The first message is sent at once. Those of the next 20 ms are sent together.
                 await asyncio.sleep(GATHER_SECONDS)
             except AWAY:
                 self._missed()

@@ -1,4 +1,4 @@
-"""The server around the app: uvicorn, with sockets that cannot be held by who does not read."""
+"""The server of the API: uvicorn, with websockets that are cut if their reader does not read."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from footplate.contract.errors import SettingsError
-from service.http_timeouts import PatientProtocol
+from service.http_timeouts import TimedProtocol
 from service.settings import ServiceSettings
 
 SOCKET = "footplate.socket"
-"""Where the scope of a websocket carries its connection."""
+"""The extension in a websocket's ASGI scope that has its connection."""
 MAX_FRAME_BYTES = 8 * 1024
-"""Also what a reader may send at once, in however many frames. Nothing that readers send means anything, but each frame
-of it costs a turn of the event loop 10 microseconds."""
+"""The most that a reader may send at once, in any number of frames. What readers send is ignored, but each frame costs
+10 microseconds."""
 READER_BYTES_PER_SECOND = 1024
 WRITE_BUFFER_BYTES = 64 * 1024
 UNREADABLE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-"""An address or a header of a websocket's opening may have 8 KiB."""
+"""The answer to a websocket's handshake with an address or header of more than 8 KiB."""
 CUT_SECONDS = 3.0
 DEAD_PEER_SECONDS = 40
-"""Unacknowledged, or acknowledged with a closed window, for this long: the peer is gone."""
+"""The time after which TCP gives up a peer that acknowledges nothing, or that accepts no data."""
 GRACE_SECONDS = 3
 
 
 class Connection(WebSocketsSansIOProtocol):
-    """A websocket that can send bytes framed once for many, and can be cut when its peer does not read."""
+    """A websocket that sends frames which were made once for many readers, and that can be cut."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -45,8 +45,10 @@ class Connection(WebSocketsSansIOProtocol):
         await super().run_asgi()
 
     def data_received(self, data: bytes) -> None:
-        """An opening that cannot be read is answered: the library gives it up without a word, and so held it open. A
-        reader that sends too much is cut before its frames are parsed."""
+        """Cuts a reader that sends too much, before its frames are parsed. Answers a handshake that cannot be read.
+
+        The library neither answers nor closes such a handshake.
+        """
         if self.handshake_complete and not self._has_room_for(len(data)):
             self.transport.pause_reading()
             self.cut(1009, f"a reader may send {MAX_FRAME_BYTES} bytes at once")
@@ -60,7 +62,7 @@ class Connection(WebSocketsSansIOProtocol):
         now = self.loop.time()
         filled = self._may_send + (now - self._counted_at) * READER_BYTES_PER_SECOND
         self._may_send, self._counted_at = min(filled, MAX_FRAME_BYTES) - count, now
-        # A frame of the largest size comes with a head of at most 14 bytes.
+        # The header of a frame, at most 14 bytes, is not counted.
         return self._may_send > -64
 
     @property
@@ -68,18 +70,18 @@ class Connection(WebSocketsSansIOProtocol):
         return self.writable.is_set()
 
     def write(self, frames: bytes) -> None:
-        """Whole frames, as `text_frame` makes them. Look at `can_write` first: what is not sent is kept in memory."""
+        """Sends whole frames, made by `text_frame`. Callers check `can_write` first: unsent frames stay in memory."""
         if self.disconnected or self.close_sent:
             raise ClientDisconnected
         self.transport.write(frames)
 
     async def drain(self, within: float) -> None:
-        """Until it can be written to again; TimeoutError when the peer does not read."""
+        """Waits until more can be written. Raises TimeoutError if the peer does not read."""
         async with asyncio.timeout(within):
             await self.writable.wait()
 
     def cut(self, code: int, reason: str) -> None:
-        """A close behind what is still unsent, and soon the end, whether or not anybody reads it."""
+        """Sends a close frame after the unsent frames, and ends the connection soon even if the peer does not read."""
         if self.close_sent:
             return
         if not self.handshake_complete:
@@ -96,7 +98,7 @@ class Connection(WebSocketsSansIOProtocol):
 
 
 def text_frame(text: bytes) -> bytes:
-    """One unmasked text frame (RFC 6455 §5.2): the same bytes for every reader."""
+    """Returns an unmasked text frame (RFC 6455 §5.2), whose bytes are the same for every reader."""
     length = len(text)
     if length < 126:
         return bytes((0x81, length)) + text
@@ -106,12 +108,12 @@ def text_frame(text: bytes) -> bytes:
 
 
 def close_reason(text: str) -> str:
-    """A close frame carries at most 123 bytes of it."""
+    """Returns the first 123 bytes of the text, which is all that fits into a close frame."""
     return text.encode()[:123].decode("utf-8", "ignore")
 
 
 class Server(uvicorn.Server):
-    """Says where it listens once it does; ends open streams before it waits for requests."""
+    """The server, which writes its URL to a file once it listens, and ends open streams before it stops."""
 
     def __init__(
         self, app: ASGIApp, settings: ServiceSettings, listener: socket.socket, on_stop: Callable[[], Awaitable[None]]
@@ -119,7 +121,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=PatientProtocol,
+                http=TimedProtocol,
                 ws=Connection,
                 ws_max_size=MAX_FRAME_BYTES,
                 ws_per_message_deflate=False,
@@ -142,7 +144,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's, which has more to close than this server."""
+        """Leaves signals to the process, which has more to close than this server."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -158,7 +160,7 @@ class Server(uvicorn.Server):
 
 
 def listen(settings: ServiceSettings) -> socket.socket:
-    """A bound socket whose connections end when their peer is gone, whoever serves them."""
+    """Returns a bound socket. Its connections end when their peer no longer answers."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     for level, option, value in (

@@ -1,4 +1,4 @@
-"""What the service reads from its environment."""
+"""The service's settings, which are environment variables."""
 
 from __future__ import annotations
 
@@ -18,70 +18,73 @@ from service.artifact_files import Store
 
 class ServiceSettings(Settings):
     home: Path = Path(".footplate")
-    """State of a one-machine set-up: database, artifacts, logs."""
+    """The folder for all state of a one-machine set-up: database, artifacts, logs."""
     database: str = ""
-    """SQLAlchemy URL. Empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://user:password@host/name."""
+    """The SQLAlchemy URL. Empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://user:password@host/name."""
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
-    """redis://, rediss:// or unix:// URL."""
+    """A redis://, rediss:// or unix:// URL."""
     artifacts: Root = ""
-    """Root of the artifact store: a folder that nodes see as well, or s3://bucket/prefix. Empty: `artifacts` in the
-    home folder."""
+    """The root of the artifact store: a folder that nodes share, or s3://bucket/prefix. Empty: `artifacts` in the home
+    folder."""
     host: str = "127.0.0.1"
+    """The address to listen on. Any other than a loopback address needs `FOOTPLATE_API_KEY`."""
     port: int = Field(default=8080, ge=0, le=65535)
-    """0 takes any free port."""
+    """The port to listen on. 0: any free port."""
     url_file: Path | None = None
-    """Where to write the base URL once the service listens."""
+    """A file to which the service writes its base URL once it listens."""
     api_key: SecretStr | None = None
-    """The bootstrap key: may do everything, and makes the others. Without one the service listens on loopback only."""
+    """The bootstrap key, which allows everything and makes other keys. Without it the service listens on loopback
+    only."""
     allowed_origins: str = ""
-    """Comma-separated origins, beside its own, whose pages may open the websocket."""
+    """Further origins whose pages may send requests and open websockets, separated by commas."""
     rate_per_key: float = Field(default=200.0, ge=0)
-    """Requests a second that an API process takes of one key; a quiet one may send five times as many. 0: any."""
+    """The requests a second that an API process accepts from one key, or five times as many after a pause. 0: any."""
     rate_per_address: float = Field(default=100.0, ge=0)
-    """Requests a second that an API process takes of one address without a good key, the page and /readyz among them;
-    a quiet one may send five times as many. Behind a proxy that is the proxy's. 0: any."""
+    """The requests a second without a valid key that an API process accepts from one address, or five times as many
+    after a pause. The dashboard's page and /readyz count. Behind a proxy this is the proxy's address. 0: any."""
     streams_per_key: int = Field(default=2000, ge=0)
-    """Websockets and event streams that one key may hold open at an API process. 0: any."""
+    """The websockets and event streams that one key may have open at an API process. 0: any."""
     ping_seconds: float = Field(default=15.0, gt=0, le=20)
-    """How often a quiet stream shows that it is alive: by a websocket's ping, or by a comment in server-sent events.
-    Shorter than what a proxy in between calls idle; at most 20."""
+    """The interval at which a quiet stream sends a ping or, in server-sent events, a comment. It must be shorter than
+    the idle timeout of proxies, and is at most 20."""
     code: Literal["on", "off"] = "off"
-    """Whether users may bring code of their own. It runs with the rights of training. `make up` says on."""
+    """Allows users' own code, which runs with the rights of training. `make up` sets this to on."""
     hub: Literal["on", "off"] = "off"
-    """Whether jobs may name what lies on a hub: hub://owner/name. Nodes that are to fetch it have it on as well."""
+    """Allows jobs to name files on a hub, as hub://owner/name. The nodes that fetch them need the same setting."""
     upload_max_mb: PositiveFloat = 4096.0
-    """The largest file that POST /files takes, in MiB."""
+    """The largest file that POST /files accepts, in MiB."""
     env_allowed: EnvAllowed = ""
-    """Variables that a job's `env` may set, beside a few that do no harm: names, or beginnings with a star, and commas
-    between them."""
+    """Variables that a job's `env` may set beside a few harmless ones: names, or prefixes with a star, separated by
+    commas."""
     stores_allow: Networks = ""
-    """Hosts, with commas between them, that jobs may name files of by https, and networks for those that are not
-    public: `data.example.org, minio.internal, 10.1.0.0/16`. Nodes fetch them, and look at their own."""
+    """Hosts whose files jobs may name by https, and networks of such hosts that are not public, separated by commas:
+    `data.example.org, minio.internal, 10.1.0.0/16`. Nodes fetch the files, and check their own setting."""
     webhooks_allow: Networks = ""
-    """Hosts and networks, with commas between them, that webhooks may reach beside the public internet, and by plain
-    http: `hooks.internal, 10.1.0.0/16`."""
+    """Hosts and networks that webhooks may reach beside the public internet, also by plain http, separated by commas:
+    `hooks.internal, 10.1.0.0/16`."""
     lease_seconds: PositiveFloat = 30.0
-    """An attempt that has not been heard of for this long is lost."""
+    """The time after its last report at which an attempt is lost."""
     beat_seconds: PositiveFloat = 2.0
-    """How often workers report."""
+    """The interval at which workers report."""
     claim_seconds: PositiveFloat = 30.0
-    """A placed attempt that nobody claimed for this long goes back to the queue."""
+    """The time after which a placed attempt that no worker has claimed goes back to the queue."""
     ring_seconds: PositiveFloat = 3.0
-    """A placed attempt that nobody claimed for this long is rung again."""
+    """The time after which the Celery message of a placed attempt is sent again if no worker has claimed it."""
     start_seconds: PositiveFloat = 1800.0
-    """How long a claimed attempt may take until its training says that it runs; a job's longer stall_limit counts."""
+    """The time that a claimed attempt has until its training runs. If a job's stall_limit is longer, that holds."""
     stop_seconds: PositiveFloat = 60.0
-    """How long a running attempt may take to checkpoint and stop before it is killed."""
+    """The time that a running attempt has to checkpoint and stop before it is killed."""
     kill_seconds: PositiveFloat = 10.0
-    """How long after a kill, or after the stop's deadline, an attempt counts as gone."""
-    retry_backoff_seconds: float = Field(default=2.0, ge=0)
-    """Doubles with each failure, up to five minutes."""
+    """The time after a kill, or after the deadline of a stop, at which an attempt counts as gone."""
+    retry_backoff_seconds: float = Field(default=2.0, ge=0, le=86_400)
+    """The wait before another attempt, for jobs whose `retry` names none, at most a day. The wait doubles with each
+    attempt that wrote no new checkpoint."""
     poll_seconds: PositiveFloat = 0.25
-    """How often control looks for work that nobody poked it about."""
+    """The interval at which control looks for work without a wake-up."""
     readers: PositiveInt = 4
-    """Threads, and connections, that read SQL."""
+    """The number of threads that read SQL, each with a connection."""
     writers: PositiveInt = 2
-    """Threads, and connections, that write PostgreSQL. SQLite has one writer."""
+    """The number of threads that write PostgreSQL, each with a connection. SQLite has one."""
 
     @property
     def database_url(self) -> str:
@@ -89,17 +92,13 @@ class ServiceSettings(Settings):
 
     @property
     def artifacts_path(self) -> Path:
-        """The folder that the artifacts lie in; where they lie in a bucket, one for what is on its way there."""
-        at = (
-            self.home / "artifacts"
-            if isinstance(self.store, RemoteStore)
-            else self.artifacts or self.home / "artifacts"
-        )
-        return Path(at).absolute()
+        """The folder of the artifacts. If they are in a bucket, the folder for uploads on their way there."""
+        root = "" if isinstance(self.store, RemoteStore) else self.artifacts
+        return Path(root or self.home / "artifacts").absolute()
 
     @cached_property
     def store(self) -> Store:
-        """Where the artifacts lie."""
+        """The artifact store, which is a folder or a bucket."""
         if self.artifacts.startswith(SCHEME):
             return RemoteStore(self.artifacts)
         return Path(self.artifacts or self.home / "artifacts").absolute()
@@ -117,18 +116,18 @@ class ServiceSettings(Settings):
     def leases_outlive_beats(self) -> Self:
         if self.lease_seconds < 2 * self.beat_seconds:
             raise ValueError(
-                f"a lease of {self.lease_seconds:g} s must span two beats of {self.beat_seconds:g} s or more; "
+                f"a lease of {self.lease_seconds:g} s must last at least two reports of {self.beat_seconds:g} s each; "
                 "raise FOOTPLATE_LEASE_SECONDS or lower FOOTPLATE_BEAT_SECONDS"
             )
         return self
 
     @model_validator(mode="after")
-    def strangers_need_a_key(self) -> Self:
+    def other_machines_need_a_key(self) -> Self:
         if not self.is_loopback and self.api_key is None:
             raise ValueError(
                 f"FOOTPLATE_HOST={self.host} is reachable from other machines, and there is no key; "
                 "set FOOTPLATE_API_KEY, or listen on 127.0.0.1"
             )
         if self.api_key is not None and len(self.api_key.get_secret_value()) < 22:
-            raise ValueError("FOOTPLATE_API_KEY is too short to be a key: use 22 random characters (128 bits) or more")
+            raise ValueError("FOOTPLATE_API_KEY is too short: use 22 random characters (128 bits) or more")
         return self

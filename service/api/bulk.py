@@ -1,4 +1,4 @@
-"""One verb for many jobs. Each is asked by itself, in a transaction of its own, and has its own answer."""
+"""Applies one verb to many jobs. Each job has a transaction and an answer of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ audit = logging.getLogger("footplate.audit")
 
 MOST = 500
 AT_ONCE = 50
-"""So many at a time: others want to write, too."""
+"""The most transactions at a time, because other requests write, too."""
 _S = JobState
 _FROM = {
     Action.CANCEL: set(JobState) - TERMINAL,
@@ -43,11 +43,11 @@ _FROM = {
     Action.RESUME: {_S.PAUSED, _S.FAILED, _S.CANCELLED, _S.STOPPING},
     Action.DELETE: set(TERMINAL),
 }
-"""Of jobs that are looked for, those that the verb could change."""
+"""The states of jobs that a verb can change. A filter selects only jobs in these states."""
 
 
 class Where(Group):
-    """As the list's filters; together they narrow."""
+    """Filters like those of GET /jobs. A job must match all of them."""
 
     state: Annotated[Many[JobState], Field(min_length=1)] | None = None
     tag: Text | None = None
@@ -59,17 +59,17 @@ class Where(Group):
 
 
 class Bulk(Group):
-    """Which verb, for which jobs."""
+    """The verb, and the jobs that it applies to."""
 
     action: Action
-    """cancel, pause, resume or delete."""
+    """One of cancel, pause, resume and delete."""
     ids: Annotated[Many[str], Field(min_length=1, max_length=MOST)] | None = None
     where: Where | None = None
-    """Instead of ids: of all jobs that match, those that the verb can change."""
+    """Instead of `ids`: all matching jobs that the verb can change."""
     cursor: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """next_cursor of the answer before, for the further jobs that match."""
+    """The `next_cursor` of the answer before, for further matching jobs."""
     mode: StopMode = StopMode.CHECKPOINT
-    """How hard a cancel pulls."""
+    """The mode of a cancel, as in POST /jobs/{job}/cancel."""
 
 
 @router.post(
@@ -79,53 +79,44 @@ class Bulk(Group):
     **takes(Bulk, required=True),
 )
 async def bulk_jobs(request: Request) -> BulkOutcome:
-    """Asked again it changes nothing that holds already. At most 500 jobs an answer, the newest first."""
+    """Applies the verb to up to 500 jobs, the newest first. Repeating the request is harmless."""
     services = services_of(request)
-    given = await read_model(request, Bulk)
-    if problems := _problems(given):
+    bulk = await read_model(request, Bulk)
+    if problems := _problems(bulk):
         raise InvalidSpec(problems)
-    ids, cursor = await _meant(services, given)
+    ids, cursor = await _selected(services, bulk)
     outcomes: list[BulkItem] = []
-    for at in range(0, len(ids), AT_ONCE):
-        outcomes += await asyncio.gather(*(_one(services, given, job) for job in ids[at : at + AT_ONCE]))
-    done = [JobId(one.job) for one in outcomes if one.error is None]
+    for first in range(0, len(ids), AT_ONCE):
+        outcomes += await asyncio.gather(*(_apply(services, bulk, job) for job in ids[first : first + AT_ONCE]))
+    done = [JobId(outcome.job) for outcome in outcomes if outcome.error is None]
     for job in done:
         services.changed(job)
-    audit.info(
-        "%s of %d jobs of project %s, asked by %s", given.action, len(done), services.project, services.caller.by
-    )
+    audit.info("%s of %d jobs of project %s by %s", bulk.action, len(done), services.project, services.caller.by)
     return BulkOutcome(data=tuple(outcomes), next_cursor=cursor)
 
 
-def _problems(given: Bulk) -> list[Problem]:
-    found = []
-    if given.action not in _FROM:
-        known = ", ".join(_FROM)
-        found.append(
-            Problem("/action", "unknown_choice", f"{given.action} is asked of one job at a time", f"here: {known}")
-        )
-    if (given.ids is None) == (given.where is None):
-        found.append(
-            Problem(
-                "",
-                "which_ones",
-                "says which jobs by ids or by where, one of the two",
-                'write "ids": […] or "where": {"tag": …}',
-            )
-        )
-    if given.where is not None and given.where == Where():
-        found.append(Problem("/where", "missing", "names no filter, and would mean every job", "write at least one"))
-    if given.cursor is not None and given.where is None:
-        found.append(Problem("/cursor", "which_ones", "goes on with a where, and there is none"))
-    return found
+def _problems(bulk: Bulk) -> list[Problem]:
+    problems = []
+    if bulk.action not in _FROM:
+        detail, hint = f"{bulk.action} is not possible for many jobs", f"one of: {', '.join(_FROM)}"
+        problems.append(Problem("/action", "unknown_choice", detail, hint))
+    if (bulk.ids is None) == (bulk.where is None):
+        detail, hint = "exactly one of `ids` and `where` is needed", 'write "ids": […] or "where": {"tag": …}'
+        problems.append(Problem("", "which_ones", detail, hint))
+    if bulk.where is not None and bulk.where == Where():
+        detail = "has no filter, and would select every job"
+        problems.append(Problem("/where", "missing", detail, "write at least one filter"))
+    if bulk.cursor is not None and bulk.where is None:
+        problems.append(Problem("/cursor", "which_ones", "needs `where`, which is missing"))
+    return problems
 
 
-async def _meant(services: Services, given: Bulk) -> tuple[Sequence[str], str | None]:
-    if given.where is None:
-        return list(dict.fromkeys(given.ids or ())), None
-    where = given.where
-    can = _FROM[given.action]
-    states = sorted(can if where.state is None else can & set(where.state))
+async def _selected(services: Services, bulk: Bulk) -> tuple[Sequence[str], str | None]:
+    if bulk.where is None:
+        return list(dict.fromkeys(bulk.ids or ())), None
+    where = bulk.where
+    possible = _FROM[bulk.action]
+    states = sorted(possible if where.state is None else possible & set(where.state))
     if not states:
         return [], None
     wanted = JobFilter(
@@ -136,16 +127,16 @@ async def _meant(services: Services, given: Bulk) -> tuple[Sequence[str], str | 
         created_after=milliseconds(where.created_after),
         created_before=milliseconds(where.created_before),
     )
-    page = await services.db.read(partial(job_list.page, filter=wanted, cursor=given.cursor, limit=MOST))
+    page = await services.db.read(partial(job_list.page, filter=wanted, cursor=bulk.cursor, limit=MOST))
     return [row.id for row in page.rows], page.next_cursor
 
 
-async def _one(services: Services, given: Bulk, job: str) -> BulkItem:
-    """What this one would have answered, had it been asked alone."""
+async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
+    """Applies the verb to one job. Returns what the route for one job would have answered."""
     try:
         if not is_id(job, "job"):
-            raise NotFound(f"no job {job[:80]!r} here")
-        state, folders = await services.db.write(_verb(services, given, JobId(job)))
+            raise NotFound(f"there is no job {job[:80]!r} in this project")
+        state, folders = await services.db.write(_verb(services, bulk, JobId(job)))
     except Unavailable:
         raise
     except FootplateError as error:
@@ -158,18 +149,18 @@ async def _one(services: Services, given: Bulk, job: str) -> BulkItem:
     return BulkItem(job=job, state=state, error=None)
 
 
-def _verb(services: Services, given: Bulk, job: JobId) -> Callable[[Connection], tuple[JobState | None, list[str]]]:
+def _verb(services: Services, bulk: Bulk, job: JobId) -> Callable[[Connection], tuple[JobState | None, list[str]]]:
     project, by, seconds = services.project, services.caller.by, services.settings.stop_seconds
 
     def write(conn: Connection) -> tuple[JobState | None, list[str]]:
         now = now_ms()
-        if given.action is Action.DELETE:
+        if bulk.action is Action.DELETE:
             folders = delete(conn, project, job, now)
             reached(Moment.BEFORE_VERB_COMMITS)
             return None, folders
-        if given.action is Action.CANCEL:
-            cancel(conn, project, job, given.mode, now, stop_seconds=seconds, by=by)
-        elif given.action is Action.PAUSE:
+        if bulk.action is Action.CANCEL:
+            cancel(conn, project, job, bulk.mode, now, stop_seconds=seconds, by=by)
+        elif bulk.action is Action.PAUSE:
             pause(conn, project, job, now, stop_seconds=seconds, by=by)
         else:
             resume(conn, project, job, NO_CHANGES, now, by=by)

@@ -1,4 +1,4 @@
-"""Bundles: users' own code, kept by its sha256."""
+"""Routes for bundles, which are zips of users' code, identified by their sha256."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CodeIsOff(Forbidden):
 
 
 def require_code(services: Services) -> None:
-    """Whether this caller may bring code of his own."""
+    """Raises Forbidden if the service or the key does not allow users' own code."""
     if services.settings.code == "off":
         raise CodeIsOff(CODE_IS_OFF, hint=HOW_TO_TURN_ON)
     services.caller.require(Needed(Scope.CODE))
@@ -59,7 +59,7 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
         if not problems:
             require_code(services)
         problems += await services.db.read(partial(check, project=spec.project, spec=spec))
-    return problems + nowhere(spec, services.catalogues.told)
+    return problems + nowhere(spec, services.catalogues.announced)
 
 
 @router.post(
@@ -73,16 +73,16 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
 )
 @needs(Scope.CODE)
 async def create_bundle(request: Request, response: Response) -> Bundle:
-    """By its sha256: the same zip again is the same bundle, and is answered 200."""
+    """Stores a bundle by its sha256. The same zip again is the same bundle, and the answer is 200."""
     services = services_of(request)
     require_code(services)
-    _refuse_what_is_no_zip(request)
+    _require_zip(request)
     artifacts = services.settings.artifacts_path
     body = body_of(request, MAX_BYTES, _too_large)
     async with uploaded(body, artifacts / layout.bundle_file("").parent, MAX_BYTES, _too_large) as upload:
         entries = await asyncio.to_thread(look_into, upload.file, upload.bytes)
-        files = json.dumps([[one.path, one.bytes] for one in entries])
-        unpacked = sum(one.bytes for one in entries)
+        files = json.dumps([[entry.path, entry.bytes] for entry in entries])
+        unpacked = sum(entry.bytes for entry in entries)
         row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
         kept, is_new = await keep(
             services.settings.store,
@@ -97,10 +97,10 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
     return _bundle(kept)
 
 
-def _refuse_what_is_no_zip(request: Request) -> None:
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() != ZIP:
-        how = f"as {given!r}" if given else "without a Content-Type"
+def _require_zip(request: Request) -> None:
+    header = request.headers.get("content-type", "")
+    if header.partition(";")[0].strip().lower() != ZIP:
+        how = f"as {header!r}" if header else "without a Content-Type"
         hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
         raise UnsupportedMediaType(f"the body came {how}, and a bundle is a zip", hint=hint)
 
@@ -131,7 +131,7 @@ async def get_bundle(request: Request, sha256: Sha256) -> Bundle:
 @router.get(
     "/bundles/{sha256}/archive",
     operation_id="download_bundle",
-    summary="Its zip, byte for byte",
+    summary="The bundle's zip, byte for byte",
     responses={200: {"content": {ZIP: {}}}, 206: {"description": "The range.", "content": {ZIP: {}}}},
 )
 async def download_bundle(request: Request, sha256: Sha256) -> Response:
@@ -144,10 +144,10 @@ async def download_bundle(request: Request, sha256: Sha256) -> Response:
     return download(request, file, f"{row.sha256[:12]}.zip", sha256=row.sha256, media_type=ZIP)
 
 
-@router.delete("/bundles/{sha256}", status_code=204, operation_id="delete_bundle", summary="Let go of a bundle")
+@router.delete("/bundles/{sha256}", status_code=204, operation_id="delete_bundle", summary="Delete a bundle")
 @needs(Scope.CODE)
 async def delete_bundle(request: Request, sha256: Sha256) -> Response:
-    """409 while a job that is not over needs it."""
+    """Deletes the bundle. The answer is 409 while an unfinished job needs the bundle."""
     services = services_of(request)
     require_code(services)
     row = await _row(services, sha256)

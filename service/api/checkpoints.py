@@ -1,4 +1,4 @@
-"""Checkpoints: listed, downloaded file by file or as one tar, kept for good, let go."""
+"""Routes that list, download, pin and delete a job's checkpoints."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from footplate.contract.resources.artifacts import (
     DeletedCheckpoint,
 )
 from service.api import views
-from service.api.archive import MEDIA_TYPE, Archive
 from service.api.documented import takes
-from service.api.downloads import ANSWERS, attachment, download, in_threads
+from service.api.downloads import ANSWERS, TAR, Archive, attachment, download, in_threads
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
@@ -42,7 +41,7 @@ ONE = "/jobs/{job}/checkpoints/{checkpoint}"
 Named = Annotated[
     str,
     PathParameter(
-        description="Its id; or `latest` or `best`, which mean committed ones.",
+        description="The checkpoint's id; or `latest` or `best`, which are committed checkpoints.",
         examples=["latest", "ckpt_019a9d0c5f7e7c6d8a53e0a1b2c3d4e5"],
     ),
 ]
@@ -50,13 +49,13 @@ Named = Annotated[
 
 class Pinning(Group):
     pinned: bool
-    """A pinned one stays whatever its job's limits say, until it is not pinned any more or its job is deleted."""
+    """A pinned checkpoint stays until it is unpinned or its job is deleted, even if the job keeps few checkpoints."""
 
 
 @router.get(
     "/jobs/{job}/checkpoints",
     operation_id="list_checkpoints",
-    summary="Its checkpoints, newest first",
+    summary="The job's checkpoints, newest first",
 )
 async def list_checkpoints(request: Request, job: JobPath) -> CheckpointList:
     services = services_of(request)
@@ -77,7 +76,7 @@ async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> C
 @router.get(
     f"{ONE}/files",
     operation_id="list_checkpoint_files",
-    summary="Its files, with their sizes and what they were when it was committed",
+    summary="The checkpoint's files, with their sizes and sha256 when it was committed",
 )
 async def list_checkpoint_files(
     request: Request,
@@ -89,9 +88,9 @@ async def list_checkpoint_files(
     row, files = await _contents(request, job, checkpoint)
     first = int(cursor or 0)
     page = files[first : first + limit]
-    found = tuple(CheckpointFile(path=one.path, bytes=one.bytes, sha256=one.sha256) for one in page)
+    data = tuple(CheckpointFile(path=file.path, bytes=file.bytes, sha256=file.sha256) for file in page)
     more = str(first + limit) if first + limit < len(files) else None
-    return CheckpointFileList(checkpoint=row.id, data=found, next_cursor=more)
+    return CheckpointFileList(checkpoint=row.id, data=data, next_cursor=more)
 
 
 @router.head(f"{ONE}/files/{{path:path}}", include_in_schema=False)
@@ -103,98 +102,103 @@ async def list_checkpoint_files(
 )
 async def download_checkpoint_file(request: Request, job: JobPath, checkpoint: Named, path: str) -> Response:
     row, files = await _contents(request, job, checkpoint)
-    found = next((one for one in files if one.path == path), None)
-    if found is None:
-        names = [one.path for one in files]
+    sealed_file = next((file for file in files if file.path == path), None)
+    if sealed_file is None:
+        names = [file.path for file in files]
         hint = did_you_mean(path, names) or f"it has: {', '.join(names[:20])}"
         raise NotFound(f"checkpoint {row.id} has no file {path[:200]!r}", hint=hint)
-    file = await asyncio.to_thread(opened, _artifacts(request), row, found)
-    return download(request, file, path.rpartition("/")[2], sha256=found.sha256)
+    file = await asyncio.to_thread(opened, _artifacts(request), row, sealed_file)
+    return download(request, file, path.rpartition("/")[2], sha256=sealed_file.sha256)
 
 
 @router.head(f"{ONE}/archive", include_in_schema=False)
 @router.get(
     f"{ONE}/archive",
     operation_id="download_checkpoint",
-    summary="All of its files as one tar",
-    responses={200: {"content": {MEDIA_TYPE: {}}}},
+    summary="All files of the checkpoint as one tar",
+    responses={200: {"content": {TAR: {}}}},
 )
 async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
-    """Made while it is sent. Of a job that goes on and keeps few, pin it first: one that is rotated meanwhile breaks
-    off, and is shorter than Content-Length says."""
+    """Sends a tar that is made while it is sent.
+
+    If the job still runs and keeps few checkpoints, pin the checkpoint first. If it is deleted meanwhile, the download
+    ends before the length in Content-Length.
+    """
     row, files = await _contents(request, job, checkpoint)
     archive = Archive(f"checkpoint-{row.step}", files, row.created_at // 1000)
-    await asyncio.to_thread(_look_at_all, _artifacts(request), row, files)
+    await asyncio.to_thread(_open_all, _artifacts(request), row, files)
     headers = {
         "Content-Disposition": attachment(f"{row.job_id}-checkpoint-{row.step}.tar"),
         "Content-Length": str(len(archive)),
         "Accept-Ranges": "none",
     }
     if request.method == "HEAD":
-        return Response(None, 200, headers, MEDIA_TYPE)
+        return Response(None, 200, headers, TAR)
     pieces = archive.pieces(partial(opened, _artifacts(request), row))
-    return StreamingResponse(in_threads(pieces), 200, headers, MEDIA_TYPE)
+    return StreamingResponse(in_threads(pieces), 200, headers, TAR)
 
 
-def _look_at_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) -> None:
-    """While there is still an answer to say it in."""
-    for one in files:
-        opened(artifacts, row, one).close()
+def _open_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) -> None:
+    """Opens every file once, because a missing file can be reported only before the answer begins."""
+    for file in files:
+        opened(artifacts, row, file).close()
 
 
 @router.delete(
     ONE,
     status_code=202,
     operation_id="delete_checkpoint",
-    summary="Let go of it; the answer says what that frees",
+    summary="Delete a checkpoint; the answer says how many bytes that frees",
 )
 async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> DeletedCheckpoint:
-    """409 while it is pinned, or the only one that a job which is not over could continue from. Its folder goes in a
-    moment; what is known of it stays."""
-    services, one = services_of(request), job_id(job)
+    """Deletes a checkpoint. Its folder is deleted in a moment, and its entry stays in the list.
+
+    The answer is 409 if the checkpoint is pinned, or if it is the only one from which an unfinished job can continue.
+    """
+    services, owner = services_of(request), job_id(job)
     write = partial(
-        drop, project=services.project, job_id=one, name=checkpoint, now=now_ms(), by=services.caller.by
+        drop, project=services.project, job_id=owner, name=checkpoint, now=now_ms(), by=services.caller.by
     )  # fmt: skip
     dropped = await services.db.write(write)
-    services.changed(one)
-    row = dropped.row
-    audit.info("checkpoint %s of job %s deleted by %s: %d bytes", row.id, one, services.caller.by, dropped.frees_bytes)
+    services.changed(owner)
+    row, by = dropped.row, services.caller.by
+    audit.info("checkpoint %s of job %s deleted by %s: %d bytes", row.id, owner, by, dropped.frees_bytes)
     return DeletedCheckpoint(**views.checkpoint_fields(row), frees_bytes=dropped.frees_bytes)
 
 
 @router.patch(
     ONE,
     operation_id="pin_checkpoint",
-    summary="Keep it for good, or not any more",
+    summary="Pin or unpin a checkpoint",
     **takes(Pinning, required=True),
 )
 async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
-    services, one = services_of(request), job_id(job)
-    given = await read_model(request, Pinning)
-    row = await _row(services, one, checkpoint)
-    row = await (_pin if given.pinned else _unpin)(services, row)
-    services.changed(one)
-    word = "pinned" if given.pinned else "not pinned any more"
-    audit.info("checkpoint %s of job %s %s by %s", row.id, one, word, services.caller.by)
+    services, owner = services_of(request), job_id(job)
+    body = await read_model(request, Pinning)
+    row = await _row(services, owner, checkpoint)
+    row = await (_pin if body.pinned else _unpin)(services, row)
+    services.changed(owner)
+    word = "pinned" if body.pinned else "unpinned"
+    audit.info("checkpoint %s of job %s %s by %s", row.id, owner, word, services.caller.by)
     return views.checkpoint(row)
 
 
 async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
-    """First its files, then its row. Who dies in between leaves names of files that prune finds."""
+    """Links the files into the pinned folder, and then changes the row. `prune` removes links without such a row."""
     aside = await asyncio.to_thread(pins.put_aside, services.settings.store, require_committed(row))
     write = partial(pin, project=services.project, job_id=row.job_id, name=row.id, aside=aside, now=now_ms())
     return await services.db.write(partial(write, by=services.caller.by))
 
 
 async def _unpin(services: Services, row: CheckpointRow) -> CheckpointRow:
-    """First its row, then what only pinned ones have."""
+    """Changes the row, and then removes the files that only a pinned checkpoint has."""
     artifacts = services.settings.store
     back = await asyncio.to_thread(pins.lies_where_it_was, artifacts, row)
     write = partial(unpin, project=services.project, job_id=row.job_id, name=row.id, back=back, now=now_ms())
-    found = await services.db.write(partial(write, by=services.caller.by))
-    if not found.is_pinned and not found.lies_aside:
-        await asyncio.to_thread(pins.remove, artifacts, found)
-    return found
+    unpinned = await services.db.write(partial(write, by=services.caller.by))
+    if not unpinned.is_pinned and not unpinned.lies_aside:
+        await asyncio.to_thread(pins.remove, artifacts, unpinned)
+    return unpinned
 
 
 async def _contents(request: Request, job: str, checkpoint: str) -> tuple[CheckpointRow, list[SealedFile]]:

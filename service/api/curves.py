@@ -1,4 +1,4 @@
-"""Metrics as curves: what each came to, and as many points of it as somebody can draw."""
+"""Routes for metrics as curves: a summary of each metric, and points for a chart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(route_class=StrictRoute, tags=["metrics"])
 
 MOST_POINTS = 10_000
 MOST_IN_ALL = 100_000
-"""Points of all curves of one answer."""
+"""The most points of all curves in one answer."""
 MOST_JOBS = 100
 MOST_NAMES = 1000
 Names = Annotated[
@@ -32,23 +32,23 @@ Names = Annotated[
     Query(
         min_length=1,
         max_length=20_000,
-        description="Only these, with commas; else every one.",
+        description="Only these metrics, separated by commas. Left out: all.",
         json_schema_extra=NO_NUL,
     ),
 ]
-Points = Annotated[int, Query(ge=10, le=MOST_POINTS, description="At most so many for each curve.")]
+Points = Annotated[int, Query(ge=10, le=MOST_POINTS, description="The most points of each curve.")]
 Which = Annotated[
-    Axis, Query(description="What x is: the optimizer step, the moment, or the epoch. Points without it are left out.")
+    Axis, Query(description="The x axis: the optimizer step, the time, or the epoch. Points without it are left out.")
 ]
 Everything = Annotated[
-    bool, Query(description="Also what a later attempt repeats; else such steps are shown as the later one saw them.")
+    bool, Query(description="Include points of steps that a later attempt repeated. Otherwise only the repetition is.")
 ]
 
 
 @router.get(
     "/jobs/{job}/metrics/summary",
     operation_id="summarize_metrics",
-    summary="Each metric's last, least and most, and where; as CSV too",
+    summary="The last, least and greatest value of each metric, with their steps; as CSV too",
     response_model=MetricSummaryList,
     responses=also(CSV),
 )
@@ -60,11 +60,11 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
         jobs.get(conn, project, asked)
         return summaries(conn, asked)
 
-    found = await services.db.read(read)
+    metrics = await services.db.read(read)
     if wants(request, CSV):
-        return csv_response(_SUMMARY_COLUMNS, map(_summary_row, found), f"{job}-summary")
+        return csv_response(_SUMMARY_COLUMNS, map(_summary_row, metrics), f"{job}-summary")
     response.headers.update(VARIES)
-    return MetricSummaryList(data=tuple(map(_summary, found)), next_cursor=None)
+    return MetricSummaryList(data=tuple(map(_summary, metrics)), next_cursor=None)
 
 
 @router.get(
@@ -97,7 +97,10 @@ async def compare_series(
     request: Request,
     response: Response,
     jobs: Annotated[
-        str, Query(min_length=1, max_length=10_000, description="Ids, with commas.", json_schema_extra=NO_NUL)
+        str,
+        Query(
+            min_length=1, max_length=10_000, description="Ids of jobs, separated by commas.", json_schema_extra=NO_NUL
+        ),
     ],
     names: Names = None,
     x: Which = "step",
@@ -106,8 +109,8 @@ async def compare_series(
 ) -> SeriesList | Response:
     asked = list(map(job_id, _split(jobs, "jobs")))
     if len(asked) > MOST_JOBS:
-        detail = f"names {len(asked)} jobs, {MOST_JOBS} are compared at once"
-        raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "ask in several requests")])
+        detail = f"names {len(asked)} jobs, and at most {MOST_JOBS} are compared in one request"
+        raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "send several requests")])
     return await _series(request, response, asked, names, x, points, everything, "series")
 
 
@@ -125,68 +128,69 @@ async def _series(
     wanted = None if names is None else _split(names, "names")
 
     def read(conn: Connection) -> list[Series]:
-        curves = _chosen(conn, services, asked, wanted, points)
-        return [one for job, some in curves for one in series(conn, job, some, points, everything=everything)]
+        chosen = _chosen(conn, services, asked, wanted, points)
+        return [curve for job, some in chosen for curve in series(conn, job, some, points, everything=everything)]
 
-    found = await services.db.read(read)
+    curves = await services.db.read(read)
     if wants(request, CSV):
-        return csv_response(["job", "name", "attempt", x, "value"], _series_rows(found, x), file)
+        return csv_response(["job", "name", "attempt", x, "value"], _series_rows(curves, x), file)
     response.headers.update(VARIES)
-    return SeriesList(x=x, data=tuple(_curve(one, x) for one in found), next_cursor=None)
+    return SeriesList(x=x, data=tuple(_curve(curve, x) for curve in curves), next_cursor=None)
 
 
 def _chosen(
     conn: Connection, services: Services, asked: Sequence[JobId], names: list[str] | None, points: int
 ) -> list[tuple[JobId, list[str]]]:
-    """Which curves of each job. Raises NotFound; InvalidQuery for more than one answer can hold."""
+    """Returns the names of the curves of each job. Raises NotFound, or InvalidQuery for too many points."""
     for job in asked:
         jobs.get(conn, services.project, job)
     chosen = [(job, names_of(conn, job) if names is None else names) for job in asked]
     count = sum(len(some) for _, some in chosen)
     if count * points > MOST_IN_ALL:
-        detail = f"{count} curves of {points} points each are more than the {MOST_IN_ALL:,} of one answer"
-        raise InvalidQuery([Problem("/query/points", "too_many", detail, "ask for fewer points, names or jobs")])
+        detail = f"{count} curves of {points} points each exceed the limit of {MOST_IN_ALL:,} points in one answer"
+        raise InvalidQuery([Problem("/query/points", "too_many", detail, "request fewer points, names or jobs")])
     return chosen
 
 
 def _split(text: str, parameter: str) -> list[str]:
-    """Each once."""
-    if found := list(dict.fromkeys(one for one in comma_list(text, parameter, MOST_NAMES) if one)):
-        return found
-    raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", f"{text!r} names none", "leave it out")])
+    """Returns the different names in a list with commas. Raises InvalidQuery if there are none."""
+    if names := list(dict.fromkeys(name for name in comma_list(text, parameter, MOST_NAMES) if name)):
+        return names
+    detail = f"{text[:80]!r} contains no name"
+    raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", detail, "leave it out")])
 
 
-def _curve(one: Series, x: Axis) -> history.Series:
-    xs, ys, attempts = on_axis(one, x)
+def _curve(curve: Series, x: Axis) -> history.Series:
+    xs, ys, attempts = on_axis(curve, x)
     return history.Series(
-        job=one.job,
-        name=one.name,
-        count=one.count,
-        left_out=one.left_out,
-        exact=one.is_exact,
+        job=curve.job,
+        name=curve.name,
+        count=curve.count,
+        left_out=curve.left_out,
+        exact=curve.is_exact,
         attempts=tuple(history.SeriesAttempt(attempt=attempt, first=first) for attempt, first in attempts),
         x=tuple(xs),
         y=tuple(ys),
     )
 
 
-def _series_rows(found: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]:
-    for one in found:
-        xs, ys, attempts = on_axis(one, x)
+def _series_rows(curves: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]:
+    for curve in curves:
+        xs, ys, attempts = on_axis(curve, x)
         attempt, upcoming = 0, {first: attempt for attempt, first in attempts}
         for place, point in enumerate(zip(xs, ys, strict=True)):
             attempt = upcoming.get(place, attempt)
-            yield one.job, one.name, attempt, *point
+            yield curve.job, curve.name, attempt, *point
 
 
-def _summary(one: Summary) -> MetricSummary:
+def _summary(summary: Summary) -> MetricSummary:
     return MetricSummary(
-        name=one.name,
-        count=one.count,
-        not_finite=one.not_finite,
-        last=_seen(one.last),
-        min=_seen(one.least) if one.least else None,
-        max=_seen(one.most) if one.most else None,
+        name=summary.name,
+        count=summary.count,
+        not_finite=summary.not_finite,
+        last=_seen(summary.last),
+        min=_seen(summary.least) if summary.least else None,
+        max=_seen(summary.most) if summary.most else None,
     )
 
 
@@ -200,7 +204,7 @@ def _seen(seen: Seen) -> SeenMetric:
 _SUMMARY_COLUMNS = ("name", "count", "not_finite", "last", "last_step", "min", "min_step", "max", "max_step")
 
 
-def _summary_row(one: Summary) -> list[Any]:
-    seen = (one.last, one.least, one.most)
-    figures = [(found.point[0], found.point[3]) if found else (None, None) for found in seen]
-    return [one.name, one.count, one.not_finite, *(figure for pair in figures for figure in pair)]
+def _summary_row(summary: Summary) -> list[Any]:
+    metrics = (summary.last, summary.least, summary.most)
+    figures = [(metric.point[0], metric.point[3]) if metric else (None, None) for metric in metrics]
+    return [summary.name, summary.count, summary.not_finite, *(figure for pair in figures for figure in pair)]

@@ -1,4 +1,4 @@
-"""The dashboard: files that were built from web/, read once."""
+"""Serves the dashboard's files, which are built from web/ and read once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 REVALIDATE = "no-cache"
 FOR_EVER = "public, max-age=31536000, immutable"
 HASHED = re.compile(r".+-[A-Za-z0-9_-]{8}\.(js|css)")
-"""Names that hold a hash of the file's content."""
+"""Names that contain a hash of the file's content, so browsers may cache them for ever."""
 
 
 @router.get("/")

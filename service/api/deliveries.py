@@ -1,4 +1,4 @@
-"""What a webhook was told: the log of it, and a ping to try it with."""
+"""Routes for the deliveries of a webhook: their log, and a ping to test the webhook."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class WebhookDisabled(FootplateError):
     "/webhooks/{webhook}/test",
     status_code=202,
     operation_id="test_webhook",
-    summary="Send it a ping, in a second or so",
+    summary="Send the webhook a ping, within about a second",
     responses={409: {}},
 )
 @needs(Scope.ADMIN)
 async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
-    """The delivery as it begins; its webhook's deliveries say what comes of it."""
+    """Returns the new delivery. Its result appears in the webhook's list of deliveries."""
     services = services_of(request)
-    one = webhook_id(webhook)
+    webhook_to_test = webhook_id(webhook)
 
     def write(conn: Connection) -> DeliveryRow:
-        row = webhooks.get(conn, services.project, one)
+        row = webhooks.get(conn, services.project, webhook_to_test)
         if row.disabled_at is not None:
             raise WebhookDisabled(
-                f"webhook {one} is disabled ({row.disabled_why}) and is told nothing",
+                f"webhook {row.id} is disabled ({row.disabled_why}), so nothing is sent",
                 hint='PATCH it with {"enabled": true} first',
             )
         return webhooks.ping(conn, row, now_ms())
@@ -57,7 +57,7 @@ async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
 @router.get(
     "/webhooks/{webhook}/deliveries",
     operation_id="list_deliveries",
-    summary="What it was told and what came of it, newest first",
+    summary="The webhook's deliveries and their results, newest first",
 )
 @needs(Scope.ADMIN)
 async def list_deliveries(
@@ -66,17 +66,17 @@ async def list_deliveries(
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> DeliveryList:
-    """Kept for 30 days."""
+    """Lists deliveries of the last 30 days."""
     services = services_of(request)
-    one = webhook_id(webhook)
+    listed = webhook_id(webhook)
     if cursor is not None and not is_id(cursor, "msg"):
-        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
+        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor as it came")
         raise InvalidQuery([problem])
     before = None if cursor is None else DeliveryId(cursor)
 
     def read(conn: Connection) -> list[DeliveryRow]:
-        webhooks.get(conn, services.project, one)
-        return deliveries.log(conn, one, limit + 1, before)
+        webhooks.get(conn, services.project, listed)
+        return deliveries.log(conn, listed, limit + 1, before)
 
     rows = await services.db.read(read)
     more = rows[limit - 1].id if len(rows) > limit else None

@@ -27,7 +27,7 @@ def takes(model: type[BaseModel], *, required: bool = False) -> Json:
 
 
 def _inlined(value: Any, definitions: Json) -> Any:
-    """Returns the schema with each `$ref` replaced by what it refers to: a body's schema stands alone."""
+    """Returns the schema with each `$ref` replaced by its definition, because a body's schema has no definitions."""
     if isinstance(value, dict):
         if "$ref" in value:
             return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)

@@ -1,11 +1,13 @@
-"""Files on their way to a user: whole or by a range, as attachments, and never through a link."""
+"""Answers with files as attachments: one file, whole or by a range, or many files as one tar."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import tarfile
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import IO, Any
 from urllib.parse import quote
@@ -14,30 +16,34 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from service.artifact_files import about, exactly
+from service.jobs.manifest import SealedFile
 from service.problems import RangeNotSatisfiable
 
 BINARY = "application/octet-stream"
+TAR = "application/x-tar"
+_END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
 ANSWERS: dict[str, Any] = {
     "responses": {
         200: {"content": {BINARY: {}}},
         206: {"description": "The range.", "content": {BINARY: {}}},
-        304: {"description": "If-None-Match names what it is."},
+        304: {"description": "If-None-Match has the file's ETag."},
     }
 }
-"""For a route's decorator."""
+"""The answers of a download, for a route's decorator."""
 _RANGE = re.compile(r"\s*([0-9]{0,18})-([0-9]{0,18})\s*")
 
 
 def download(
     request: Request, file: IO[bytes], name: str, *, sha256: str | None = None, media_type: str = BINARY
 ) -> Response:
-    """Of an open file, which it closes. Raises RangeNotSatisfiable.
+    """Returns an answer that sends the open file and then closes it. Raises RangeNotSatisfiable.
 
-    Known by its sha256, or by its size and time. One range is served; who asks for several gets the whole file.
+    The ETag is the sha256, or else made of size and time. One range is served. A request for several ranges gets the
+    whole file.
     """
-    found = about(file)
-    etag = f'"{sha256 or found.tag}"'
-    changed = formatdate(found.modified, usegmt=True)
+    info = about(file)
+    etag = f'"{sha256 or info.tag}"'
+    changed = formatdate(info.modified, usegmt=True)
     headers = {
         "Accept-Ranges": "bytes", "Content-Disposition": attachment(name), "ETag": etag, "Last-Modified": changed,
     }  # fmt: skip
@@ -49,14 +55,14 @@ def download(
     part = None
     if request.method == "GET" and request.headers.get("if-range", etag) in (etag, changed):
         try:
-            part = wanted(request.headers.get("range"), found.bytes)
+            part = requested_range(request.headers.get("range"), info.bytes)
         except RangeNotSatisfiable:
             file.close()
             raise
-    first, behind = part or (0, found.bytes)
+    first, behind = part or (0, info.bytes)
     headers["Content-Length"] = str(behind - first)
     if part is not None:
-        headers["Content-Range"] = f"bytes {first}-{behind - 1}/{found.bytes}"
+        headers["Content-Range"] = f"bytes {first}-{behind - 1}/{info.bytes}"
     if request.method == "HEAD":
         file.close()
         return Response(None, 200, headers, media_type)
@@ -64,14 +70,16 @@ def download(
     return StreamingResponse(_sent(file, behind - first), 206 if part else 200, headers, media_type)
 
 
-def wanted(header: str | None, size: int) -> tuple[int, int] | None:
-    """The range that a Range header asks for: its first byte, and the one behind its last. None: all of it is wanted,
-    or several parts, or parts in another unit than bytes."""
+def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """Returns the first byte of the requested range, and the byte after its last.
+
+    Returns None if the header requests the whole file, several ranges, or a unit other than bytes.
+    """
     unit, _, text = (header or "").partition("=")
     if unit.strip().lower() != "bytes" or "," in text:
         return None
-    found = _RANGE.fullmatch(text)
-    first, last = found.groups() if found else ("", "")
+    match = _RANGE.fullmatch(text)
+    first, last = match.groups() if match else ("", "")
     start = int(first) if first else max(size - int(last or 0), 0)
     behind = min(int(last) + 1, size) if first and last else size
     if start >= behind:
@@ -85,8 +93,8 @@ def attachment(name: str) -> str:
 
 
 def _names(header: str | None, etag: str) -> bool:
-    told = [one.strip().removeprefix("W/") for one in (header or "").split(",")]
-    return etag in told or "*" in told
+    tags = [tag.strip().removeprefix("W/") for tag in (header or "").split(",")]
+    return etag in tags or "*" in tags
 
 
 async def _sent(file: IO[bytes], count: int) -> AsyncIterator[bytes]:
@@ -98,10 +106,45 @@ async def _sent(file: IO[bytes], count: int) -> AsyncIterator[bytes]:
 
 
 async def in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Each is read from the disk beside the event loop."""
+    """Yields the pieces, each read in a thread, so that the disk never blocks the event loop."""
     while piece := await asyncio.to_thread(_next, pieces):
         yield piece
 
 
 def _next(pieces: Iterator[bytes]) -> bytes:
     return next(pieces, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Many files as one tar, which is made while it is sent. Its length is known before the first byte.
+
+    The bytes are the same each time, because the headers have nothing of the machine and one time for all files.
+    """
+
+    folder: str
+    """The folder in the tar that contains all files."""
+    files: Sequence[SealedFile]
+    seconds: int
+    """The time of all files, in seconds since 1970."""
+
+    def __len__(self) -> int:
+        return sum(len(self._header(file)) + file.bytes + len(_padding(file)) for file in self.files) + len(_END_OF_TAR)
+
+    def pieces(self, opened: Callable[[SealedFile], IO[bytes]]) -> Iterator[bytes]:
+        for sealed in self.files:
+            with opened(sealed) as file:
+                yield self._header(sealed)
+                yield from exactly(file, sealed.bytes)
+            if padding := _padding(sealed):
+                yield padding
+        yield _END_OF_TAR
+
+    def _header(self, file: SealedFile) -> bytes:
+        info = tarfile.TarInfo(f"{self.folder}/{file.path}")
+        info.size, info.mtime, info.mode = file.bytes, self.seconds, 0o644
+        return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padding(file: SealedFile) -> bytes:
+    return bytes(-file.bytes % tarfile.BLOCKSIZE)

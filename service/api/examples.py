@@ -1,6 +1,6 @@
-"""Examples for the API's description, made from the shapes themselves: a shape that is added has one at once.
+"""Makes examples for the API's description from the schemas, so that a new schema has an example at once.
 
-A schema's own example wins, then what its field is called, then what a value of its type looks like.
+A schema's own example comes first, then an example by the field's name, then a value of the field's type.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _HOOK: Json = {
     "url": "https://hooks.example.com/footplate",
     "states": ["succeeded", "failed"],
     "tags": None,
-    "description": "tells the team's chat",
+    "description": "the team's chat",
     "disabled_at": None,
     "disabled_why": None,
     "failing_since": None,
@@ -135,7 +135,7 @@ _HOOK: Json = {
 BY_SCHEMA |= {(shape, field): value for shape in ("Webhook", "CreatedWebhook") for field, value in _HOOK.items()}
 BY_SCHEMA["CreatedWebhook", "secret"] = "whsec_" + "A" * 43 + "="
 BY_SCHEMA |= {("ForkedJob", field): value for (shape, field), value in BY_SCHEMA.items() if shape == "Job"}
-"""Where a field's name alone says too little: by the schema that it is in."""
+"""Examples of fields whose name means different things, by schema and field."""
 
 BY_NAME: Json = {
     "job": JOB,
@@ -194,7 +194,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def example_of(schema: Json, schemas: Json, name: str = "", inside: str = "") -> Any:
-    """A value that the schema allows and that a reader can learn from."""
+    """Returns an instructive value that the schema allows."""
     if "$ref" in schema:
         title = schema["$ref"].rpartition("/")[2]
         return example_of(schemas[title], schemas, name, title)
@@ -212,19 +212,19 @@ def example_of(schema: Json, schemas: Json, name: str = "", inside: str = "") ->
 
 
 def _object(schema: Json, schemas: Json, title: str) -> Json:
-    found = {}
+    example = {}
     for name, field in schema.get("properties", {}).items():
         if (title, name) in BY_SCHEMA:
-            found[name] = BY_SCHEMA[title, name]
+            example[name] = BY_SCHEMA[title, name]
         elif name in BY_NAME and _fits(BY_NAME[name], field, schemas):
-            found[name] = BY_NAME[name]
+            example[name] = BY_NAME[name]
         else:
-            found[name] = example_of(field, schemas, name)
-    return found
+            example[name] = example_of(field, schemas, name)
+    return example
 
 
 def _fits(value: Any, schema: Json, schemas: Json) -> bool:
-    """As far as it takes to tell two fields of one name apart."""
+    """Returns True if the schema may allow the value. The check only tells fields of one name apart."""
     if "$ref" in schema:
         return _fits(value, schemas[schema["$ref"].rpartition("/")[2]], schemas)
     if options := schema.get("anyOf") or schema.get("oneOf"):
@@ -234,7 +234,7 @@ def _fits(value: Any, schema: Json, schemas: Json) -> bool:
     if "properties" in schema:
         return False
     if isinstance(value, list) and "items" in schema:
-        return all(_fits(one, schema["items"], schemas) for one in value)
+        return all(_fits(item, schema["items"], schemas) for item in value)
     return "type" not in schema or isinstance(value, TYPES[schema["type"]])
 
 

@@ -1,4 +1,4 @@
-"""Uploaded files: rows to learn from, kept by what they hold, and named in specs by their ids."""
+"""Routes for uploaded files, which hold rows of data. Equal bytes are one file, and specs name files by their ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BODY: dict[str, Any] = {
 FilePath = Annotated[str, PathParameter(description="A file's id.", examples=[f"file_{'0' * 64}.jsonl"])]
 Name = Annotated[
     str | None,
-    Query(description="What it is called, where the body is the file itself: rows.jsonl, .csv, .tsv or .parquet."),
+    Query(description="The file's name, if the body is not a form: rows.jsonl, .csv, .tsv or .parquet."),
 ]
 
 
@@ -62,8 +62,7 @@ Name = Annotated[
     openapi_extra=BODY,
 )
 async def create_file(request: Request, response: Response, name: Name = None) -> File:
-    """Kept by its content: the same rows again are the same file, under the name that they first came with, and are
-    answered 200."""
+    """Stores a file by its content. The same bytes again are the same file under its first name: the answer is 200."""
     services = services_of(request)
     limit = int(services.settings.upload_max_mb * MIB)
     too_large = partial(_too_large, limit)
@@ -91,22 +90,22 @@ async def create_file(request: Request, response: Response, name: Name = None) -
 
 
 async def _named(request: Request, name: str | None, limit: int, too_large: Any) -> tuple[str, AsyncIterator[bytes]]:
-    """What it is called, and its content as it comes."""
+    """Returns the name of the uploaded file, and its content as it arrives."""
     body = body_of(request, limit, too_large)
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        form = form_file(given, body)
-        told = await form.name()
-        return checked_name(name or told), form.pieces()
+    media_type = request.headers.get("content-type", "")
+    if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
+        form = form_file(media_type, body)
+        name_in_form = await form.name()
+        return checked_name(name or name_in_form), form.pieces()
     if name is None:
         hint = "curl --data-binary @rows.jsonl '…/files?name=rows.jsonl', or curl -F file=@rows.jsonl …/files"
-        raise InvalidSpec([Problem("/query/name", "missing", "the body is a file, and nothing says its name", hint)])
+        raise InvalidSpec([Problem("/query/name", "missing", "the file has no name", hint)])
     return checked_name(name), body
 
 
 def _too_large(limit: int) -> BodyTooLarge:
-    hint = "put it below data:// on the nodes, or let the operator raise FOOTPLATE_UPLOAD_MAX_MB"
-    return BodyTooLarge(f"a file may have {limit // MIB:,} MiB", hint=hint)
+    hint = "put the file below data:// on the nodes, or ask the operator to raise FOOTPLATE_UPLOAD_MAX_MB"
+    return BodyTooLarge(f"a file may have at most {limit // MIB:,} MiB", hint=hint)
 
 
 @router.get("/files", operation_id="list_files", summary="Files, newest first")
@@ -128,19 +127,21 @@ async def get_file(request: Request, file: FilePath) -> File:
 
 
 @router.head("/files/{file}/content", include_in_schema=False)
-@router.get("/files/{file}/content", operation_id="download_file", summary="What it holds, or a range of it", **ANSWERS)
+@router.get(
+    "/files/{file}/content", operation_id="download_file", summary="The file's content, or a range of it", **ANSWERS
+)
 async def download_file(request: Request, file: FilePath) -> Response:
     services = services_of(request)
     row = await _row(services, file)
-    found = await asyncio.to_thread(open_below, services.settings.store, str(layout.UPLOADS / row.id))
-    if found is None:
-        raise NotFound(f"{file} is gone from the artifact store", hint="POST the same file again")
-    return download(request, found, row.name, sha256=row.sha256)
+    content = await asyncio.to_thread(open_below, services.settings.store, str(layout.UPLOADS / row.id))
+    if content is None:
+        raise NotFound(f"{file} is missing in the artifact store", hint="POST the same file again")
+    return download(request, content, row.name, sha256=row.sha256)
 
 
-@router.delete("/files/{file}", status_code=204, operation_id="delete_file", summary="Let go of a file")
+@router.delete("/files/{file}", status_code=204, operation_id="delete_file", summary="Delete a file")
 async def delete_file(request: Request, file: FilePath) -> Response:
-    """409 while a job that is not over names it."""
+    """Deletes the file. The answer is 409 while an unfinished job names the file."""
     services = services_of(request)
     row = await _row(services, file)
     remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
@@ -150,9 +151,9 @@ async def delete_file(request: Request, file: FilePath) -> Response:
 
 
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
-    """Returns problems for files that the spec's project lacks, that nobody fetches, and that no node has."""
+    """Returns problems for files that the project lacks, that the nodes may not fetch, and that no node has."""
     arguments = references(spec)
-    problems = not_fetched(services.settings, services.catalogues.told, arguments)
+    problems = not_fetched(services.settings, services.catalogues.announced, arguments)
     problems += not_listed(services.settings, arguments)
     if any(named_in(arguments)):
         problems += await services.db.read(partial(check, project=spec.project, arguments=arguments))
@@ -162,7 +163,7 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
 
 
 async def _on_no_node(services: Services, arguments: Sequence[Said]) -> list[Problem]:
-    """Nothing where the file system takes too long to answer: then nobody knows."""
+    """Returns problems for paths that no node has. Returns none if the file system takes too long to answer."""
     look = partial(node_files.missing, arguments, services.catalogues.roots)
     try:
         return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)

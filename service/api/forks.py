@@ -1,4 +1,4 @@
-"""Fork: another job from a checkpoint of this one, with a merge patch on its spec."""
+"""The route that forks a job: a new job starts from a checkpoint of this job, with a merge patch on its spec."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Fork(Group):
     checkpoint: CheckpointName = "latest"
     """"latest", "best" or a checkpoint's id."""
     mode: Mode = "full"
-    """Go on with optimizer, schedule and position, or take the weights alone and begin anew."""
+    """`full` continues with optimizer, schedule and position. `weights` takes only the weights and starts at step 0."""
     patch: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the new job's spec has else: a merge patch (RFC 7396), where null takes a field away."""
+    """A merge patch (RFC 7396) for the new job's spec. null removes a field."""
 
 
 _TAKES = takes(Fork)["openapi_extra"]
@@ -49,31 +49,32 @@ _TAKES = takes(Fork)["openapi_extra"]
     "/jobs/{job}/fork",
     status_code=202,
     operation_id="fork_job",
-    summary="Another job from one of its checkpoints, with changes",
+    summary="Start a new job from a checkpoint of this job, with changes",
     response_model=ForkedJob,
     openapi_extra={**_TAKES, "parameters": [IDEMPOTENCY_KEY]},
 )
 async def fork_job(request: Request, response: Response, job: JobPath) -> Job | Response:
-    """The new job, and under `fork` what differs and what thereby is not exactly as the old one would have gone on."""
+    """Returns the new job. `fork` lists the differences, and those after which training does not continue exactly."""
     services = services_of(request)
-    one = job_id(job)
+    forked_id = job_id(job)
     raw = await read_body(request)
-    given = await beside(len(raw), lambda: model_of(raw, Fork))
-    # A key belongs to this job's fork: the same body for another job is another request.
-    use = idempotency(request, f"fork {one}\n".encode() + raw)
+    fork = await beside(len(raw), lambda: model_of(raw, Fork))
+    # The job's id is part of the request that the key identifies, because the same body for another job is different.
+    use = idempotency(request, f"fork {forked_id}\n".encode() + raw)
     if use is not None:
-        # Before anything is looked at: the checkpoint may be gone since.
+        # A repeated request is answered before any check, because the checkpoint may have been deleted since.
         before = await services.db.read(partial(replay, project=services.project, use=use))
         if before is not None:
             return created(before, services, response, 202, views.job(before.job))
     try:
         start, was_set = await services.db.read(
-            partial(source, project=services.project, job_id=one, wanted=given.checkpoint)
+            partial(source, project=services.project, job_id=forked_id, wanted=fork.checkpoint)
         )
-        document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, given.patch, given.mode)))
+        document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, fork.patch, fork.mode)))
         await require_all(services, spec, document)
-        told = forked(start, was_set, spec, given.mode)
-        use = idempotency(request, f"fork {one}\n".encode() + raw, respond=partial(_job, told=told))
+        differences = forked(start, was_set, spec, fork.mode)
+        respond = partial(_job, differences=differences)
+        use = idempotency(request, f"fork {forked_id}\n".encode() + raw, respond=respond)
         write = partial(
             submit,
             project=spec.project,
@@ -83,34 +84,34 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
             job_id=new_job_id(),
             idempotency=use,
             by=services.caller.by,
-            note=told.as_note(),
-            is_heard=services.webhooks.hear(spec.project),
+            note=differences.as_note(),
+            has_webhook=services.webhooks.may_listen(spec.project),
             traceparent=request.scope.get(TRACEPARENT),
-            warnings=_warnings(spec, document, given.patch),
+            warnings=_warnings(spec, document, fork.patch),
         )
         submitted = await services.db.write(write)
     except InvalidSpec as invalid:
-        raise InvalidSpec([_in_request(one, given.patch) for one in invalid.problems]) from invalid
+        raise InvalidSpec([_in_request(problem, fork.patch) for problem in invalid.problems]) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
     new = submitted.job
-    audit.info("job %s of project %s forked as %s by %s", one, services.project, new.id, services.caller.by)
-    return created(submitted, services, response, 202, _job(new, told))
+    audit.info("job %s of project %s forked as %s by %s", forked_id, services.project, new.id, services.caller.by)
+    return created(submitted, services, response, 202, _job(new, differences))
 
 
 def _accepted(services: Services, document: dict[str, Any]) -> tuple[dict[str, Any], JobSpec]:
     return document, accept(services, document)
 
 
-def _job(row: JobRow, told: Forked) -> ForkedJob:
-    return ForkedJob(**views.job_fields(row), fork=ForkOf(**told.as_json()))
+def _job(row: JobRow, differences: Forked) -> ForkedJob:
+    return ForkedJob(**views.job_fields(row), fork=ForkOf(**differences.as_json()))
 
 
 def _warnings(spec: JobSpec, document: dict[str, Any], patch: Mapping[str, Any]) -> list[SpecWarning]:
     """Returns the warnings about the new spec. Their pointers lead into the request."""
-    found = [Problem(one.pointer, one.code, one.detail) for one in warnings_of(spec, document)]
-    located = [_in_request(one, patch) for one in found]
-    return [SpecWarning(code=one.code, pointer=one.pointer, detail=one.detail) for one in located]
+    warnings = [Problem(warning.pointer, warning.code, warning.detail) for warning in warnings_of(spec, document)]
+    located = [_in_request(warning, patch) for warning in warnings]
+    return [SpecWarning(code=item.code, pointer=item.pointer, detail=item.detail) for item in located]
 
 
 _BESIDE_THE_PATCH = {
@@ -119,17 +120,20 @@ _BESIDE_THE_PATCH = {
 
 
 def _in_request(problem: Problem, patch: Mapping[str, Any]) -> Problem:
-    """What is wrong with the new spec, told about the request: of the patch, or of what it has left as it was."""
+    """Returns a problem of the new spec with a pointer into the request.
+
+    If the patch does not touch the place, the pointer is that of the patch, and the detail names the place.
+    """
     pointer, detail = problem.pointer, problem.detail
     if pointer in _BESIDE_THE_PATCH or pointer.startswith("/patch"):
         return Problem(_BESIDE_THE_PATCH.get(pointer, pointer), problem.code, detail, problem.hint)
     here: Any = patch
-    found = "/patch"
+    nearest = "/patch"
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(here, Mapping) or name not in here:
             break
-        found, here = f"{found}/{part}", here[name]
-    if found == "/patch" and pointer:
+        nearest, here = f"{nearest}/{part}", here[name]
+    if nearest == "/patch" and pointer:
         detail = f"{pointer} of the job's spec: {detail}"
-    return Problem(found, problem.code, detail, problem.hint)
+    return Problem(nearest, problem.code, detail, problem.hint)

@@ -19,15 +19,15 @@ class InvalidForm(InvalidSpec):
 
 
 def form_file(content_type: str, body: AsyncIterator[bytes]) -> FormFile:
-    """Raises InvalidForm."""
+    """Returns the file of a form. Raises InvalidForm if the Content-Type is wrong or has no boundary."""
     kind, options = parse_options_header(content_type)
     if kind.decode("latin-1") != MEDIA_TYPE or not options.get(b"boundary"):
-        raise _wrong("its Content-Type names no boundary")
+        raise _wrong("the Content-Type of the form has no boundary")
     return FormFile(options[b"boundary"], body)
 
 
 class FormFile:
-    """First `name`, then `pieces`."""
+    """The file of a form as it arrives. Callers await `name` first, and then read `pieces`."""
 
     def __init__(self, boundary: bytes, body: AsyncIterator[bytes]) -> None:
         self._body = body
@@ -50,12 +50,12 @@ class FormFile:
         )
 
     async def name(self) -> str:
-        """As whoever sends it calls it."""
+        """Returns the file's name as the client sent it. Raises InvalidForm if the form has no file."""
         async for piece in self._body:
             self._feed(piece)
             if self._name is not None:
                 return self._name
-        raise _wrong("there is no file in it")
+        raise _wrong("the form has no file")
 
     async def pieces(self) -> AsyncIterator[bytes]:
         while self._waiting:
@@ -65,7 +65,7 @@ class FormFile:
             while self._waiting:
                 yield self._waiting.popleft()
         if not self._has_ended:
-            raise _wrong("it breaks off before its end")
+            raise _wrong("the form ends before its last boundary")
 
     def _feed(self, piece: bytes) -> None:
         try:
@@ -76,7 +76,7 @@ class FormFile:
     def _begin_part(self) -> None:
         self._parts += 1
         if self._parts > 1:
-            raise _wrong("it has several parts, and each file is uploaded by itself")
+            raise _wrong("the form has several parts: upload each file in a request of its own")
 
     def _end_header(self) -> None:
         field, value = (bytes(part).decode("latin-1") for part in self._header)
@@ -88,7 +88,7 @@ class FormFile:
 
     def _begin_data(self) -> None:
         if self._name is None:
-            raise _wrong("its part is no file: it has no filename")
+            raise _wrong("the part of the form has no filename, so it is not a file")
 
     def _end(self) -> None:
         self._has_ended = True

@@ -1,4 +1,4 @@
-"""What a reader takes: JSON, unless its Accept asks for something else that the route has."""
+"""Answers in other formats than JSON: CSV and plain text, if the Accept header prefers them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CSV, TEXT = "text/csv", "text/plain"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 MOST_ACCEPTED = 50
-"""Media types of an Accept header that are looked at."""
+"""The media types of an Accept header that are read. Further ones are ignored."""
 VARIES = {"Vary": "Accept"}
 
 
 def wants(request: Request, media_type: str) -> bool:
-    """Whether it is named before JSON is, by weight and then by order: who takes anything gets JSON."""
-    ranked = sorted(_accepted(request.headers.get("accept", "")), key=lambda one: -one[1])
+    """Returns True if the Accept header ranks the media type above JSON, by weight and then by order."""
+    ranked = sorted(_accepted(request.headers.get("accept", "")), key=lambda accepted: -accepted[1])
     named = [name for name, weight in ranked if weight > 0 and name in (media_type, "application/json")]
     return named[:1] == [media_type]
 
@@ -29,12 +29,12 @@ def wants(request: Request, media_type: str) -> bool:
 def _accepted(header: str) -> Iterable[tuple[str, float]]:
     for part in header.split(",", MOST_ACCEPTED)[:MOST_ACCEPTED]:
         name, *parameters = (piece.strip() for piece in part.split(";"))
-        weight = next((one[2:] for one in parameters if one.startswith("q=")), "1")
+        weight = next((parameter[2:] for parameter in parameters if parameter.startswith("q=")), "1")
         yield name.lower(), float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0
 
 
 def csv_response(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> Response:
-    """As a download, with nothing in a cell that a spreadsheet would run."""
+    """Returns a CSV file as a download. A cell that a spreadsheet would run as a formula is quoted."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
@@ -50,5 +50,5 @@ def _cell(value: Any) -> Any:
 
 
 def clean(text: str) -> str:
-    """What a job printed must not move the cursor of who reads it with curl."""
+    """Replaces control characters, so that a job's output cannot control the terminal of a user who reads it."""
     return _CONTROL.sub("\ufffd", text)

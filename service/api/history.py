@@ -1,4 +1,4 @@
-"""What happened: events, metrics, attempts, and the spec that was asked for."""
+"""Routes for a job's history: events, metrics, attempts, and the spec."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ router = APIRouter(route_class=StrictRoute, tags=["history"])
 
 MAX_LIMIT = 10_000
 MOST_KINDS = 50
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The `no` to read on from.")]
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only events with a higher `no`.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-_ONE = f"({'|'.join(Kind)})"
+_KIND = f"({'|'.join(Kind)})"
 Kinds = Annotated[
     str | None,
-    # For who reads the schema: what does not fit is told by name, and not by a pattern.
-    Query(description="Only these, with commas.", json_schema_extra={"pattern": f"^,*{_ONE}(,+{_ONE})*,*$"}),
+    # The pattern is in the schema only. `read_kinds` refuses unknown kinds by their names.
+    Query(
+        description="Only events of these kinds, separated by commas.",
+        json_schema_extra={"pattern": f"^,*{_KIND}(,+{_KIND})*,*$"},
+    ),
 ]
 
 
 @router.get(
     "/jobs/{job}/events",
     operation_id="list_events",
-    summary="Its history",
+    summary="The job's events",
     responses={200: {"model": EventList, "description": "EventList"}},
 )
 async def list_events(
@@ -74,31 +77,31 @@ async def _page(
         is_full = len(rows) == limit
         last = rows[-1].no if is_full else max(head, after if not rows else rows[-1].no)
         more = str(last) if is_full and last < head else None
-        # As they are stored: a page has up to 10,000 events, whose JSON is neither parsed nor written again.
+        # Events are stored as JSON. Parsing and writing the JSON of 10,000 events again would take too long.
         return views.listing([write(row) for row in rows], more, last=last)
 
     return Response(await services.db.read(read), media_type="application/json")
 
 
 def read_kinds(text: str | None) -> frozenset[Kind] | None:
-    """None: every kind."""
+    """Returns the kinds in a list with commas. None means all kinds. Raises InvalidQuery."""
     if text is None:
         return None
-    known = [kind.value for kind in Kind]
-    names = [one for one in comma_list(text, "kinds", MOST_KINDS) if one]
+    kinds = [kind.value for kind in Kind]
+    names = [name for name in comma_list(text, "kinds", MOST_KINDS) if name]
     wrong = [
         Problem(
-            "/query/kinds", "unknown_kind", f"no kind {one!r}; there is: {', '.join(known)}", did_you_mean(one, known)
+            "/query/kinds", "unknown_kind", f"no kind {name!r}; there is: {', '.join(kinds)}", did_you_mean(name, kinds)
         )
-        for one in names
-        if one not in known
+        for name in names
+        if name not in kinds
     ]
     if wrong or not names:
-        raise InvalidQuery(wrong or [Problem("/query/kinds", "unknown_kind", f"names no kind of {', '.join(known)}")])
+        raise InvalidQuery(wrong or [Problem("/query/kinds", "unknown_kind", f"names no kind of {', '.join(kinds)}")])
     return frozenset(map(Kind, names))
 
 
-@router.get("/jobs/{job}/attempts", operation_id="list_attempts", summary="Every try")
+@router.get("/jobs/{job}/attempts", operation_id="list_attempts", summary="The job's attempts")
 async def list_attempts(request: Request, job: JobPath) -> AttemptList:
     services = services_of(request)
 

@@ -1,4 +1,4 @@
-"""Submit, look at, change and delete one job."""
+"""Routes that submit, show, change and delete one job."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "schema": {"type": "string", "maxLength": MAX_KEY_LENGTH},
-    "description": "The same key and body are the same job, however often they are sent within a week.",
+    "description": "Requests with the same key and body within a week have one effect.",
 }
 IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "schema": {"type": "string"},
-    "description": "The ETag that you read. 412 when the job has changed since.",
+    "description": "The ETag that you read. The answer is 412 if the job has changed since.",
 }
 
 
@@ -86,12 +86,12 @@ class InvalidHeader(FootplateError):
     openapi_extra={**SPEC_BODY, "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_job(request: Request, response: Response) -> Job | Response:
-    """One transaction: the job and its first event. Redis is not asked, so it may be down."""
+    """Stores the job and its first event in one transaction. Redis may be down."""
     services = services_of(request)
     raw = await read_body(request)
     body, spec = await beside(len(raw), lambda: read_spec(services, raw))
     await require_all(services, spec, body)
-    use, is_heard = idempotency(request, raw), services.webhooks.hear(spec.project)
+    use, has_webhook = idempotency(request, raw), services.webhooks.may_listen(spec.project)
     write = partial(
         submit,
         project=spec.project,
@@ -101,12 +101,12 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         job_id=new_job_id(),
         idempotency=use,
         by=services.caller.by,
-        is_heard=is_heard,
+        has_webhook=has_webhook,
         traceparent=request.scope.get(TRACEPARENT),
         warnings=warnings_of(spec, body),
     )
     try:
-        submitted = await services.db.write(write, is_blind=not reads(spec, use, is_heard=is_heard))
+        submitted = await services.db.write(write, is_blind=not reads(spec, use, has_webhook=has_webhook))
     except InvalidSpec as invalid:
         raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
@@ -115,18 +115,18 @@ async def create_job(request: Request, response: Response) -> Job | Response:
 
 
 def read_spec(services: Services, raw: bytes) -> tuple[object, JobSpec]:
-    """A body, and the spec that it says. Raises InvalidSpec."""
+    """Returns the body as JSON, and the spec in it. Raises InvalidSpec."""
     body = read_json(raw)
     return body, accept(services, body)
 
 
 def in_the_body(invalid: InvalidSpec, body: object) -> InvalidSpec:
-    """What was found wrong with a spec, told about what the user wrote."""
+    """Returns the error with pointers into the user's own body instead of the long spec."""
     return InvalidSpec(located(invalid.problems, body)) if isinstance(body, dict) else invalid
 
 
 def accept(services: Services, body: object) -> JobSpec:
-    """A spec whose names the nodes know, as far as any node has told."""
+    """Returns the spec of a body, checked against the components that nodes have announced. Raises InvalidSpec."""
     if isinstance(body, dict):
         body.setdefault("project", services.project)
     catalogue = services.catalogues.current
@@ -137,7 +137,7 @@ def accept(services: Services, body: object) -> JobSpec:
             raise
         raise check_beside(invalid, body, catalogue) from invalid
     if not services.caller.may_submit_to(spec.project):
-        detail = f"this is asked for project {services.project!r}"
+        detail = f"this request is for project {services.project!r}"
         raise InvalidSpec([Problem("/project", "not_your_project", detail, "leave it out")])
     if catalogue is not None and (problems := check(spec, catalogue, body)):
         raise InvalidSpec(problems)
@@ -145,8 +145,7 @@ def accept(services: Services, body: object) -> JobSpec:
 
 
 async def require_all(services: Services, spec: JobSpec, body: object) -> None:
-    """Raises InvalidSpec, with pointers into the user's own body, where code, packages or files that it names are
-    missing."""
+    """Raises InvalidSpec if code, packages or files that the spec names are missing."""
     with few_hints():
         problems = [*await missing_code(services, spec), *await missing_files(services, spec)]
     if problems:
@@ -163,16 +162,16 @@ def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], Job] =
 
 
 def created(submitted: Submitted, services: Services, response: Response, status: int, job: Job) -> Job | Response:
-    """Where the new job is; as it was told the first time, else by `text`."""
+    """Returns the answer to a submission, with Location and ETag. A repeated request gets the stored first answer."""
     row = submitted.job
-    # Who may see every project has to say which one.
+    # A key of every project has to name the project in the address.
     where = "" if row.project == services.project else f"?project={row.project}"
-    # Headers belong to the body: a replay answers what the first request was answered.
+    # The headers belong to the body, so a repeated request gets the ETag of the first answer.
     headers = {"Location": f"/jobs/{row.id}{where}", "ETag": etag(row.version)}
     if submitted.replayed:
         headers["Idempotency-Replayed"] = "true"
         if submitted.response:
-            # The stored text, byte for byte: an older version of the service may have written it.
+            # The stored text is not parsed into a Job, because an older version of the service may have written it.
             headers["ETag"] = etag(json.loads(submitted.response)["version"])
             return Response(submitted.response, status, headers, JSON)
     response.headers.update(headers)
@@ -186,7 +185,7 @@ async def get_job(request: Request, response: Response, job: JobPath) -> Job:
 
 
 def look(conn: Connection, project: str, job: JobId) -> tuple[JobRow, list[str]]:
-    """A job, and the names of the nodes that it is on."""
+    """Returns a job, and the names of the nodes on which it has slots."""
     row = jobs.get(conn, project, job)
     return row, attempts.nodes_of(conn, [job]).get(job, []) if row.state.holds_slots else []
 
@@ -197,15 +196,15 @@ def answered(response: Response, row: JobRow, nodes: list[str]) -> Job:
     return views.job(row, nodes)
 
 
-class _Some(Group):
+class _AnyField(Group):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
     meant_by = JobSpec
 
 
 def _amendable() -> type[BaseModel]:
-    """The fields of a spec that may change at any time, by the spec's own rules."""
+    """Makes the model of a PATCH from the spec's own fields, so that both have the same rules."""
     fields: Any = {name: (f.rebuild_annotation(), f) for name, f in JobSpec.model_fields.items() if name in _AMENDABLE}
-    return create_model("Amendment", __base__=_Some, **fields)
+    return create_model("Amendment", __base__=_AnyField, **fields)
 
 
 _AMENDABLE = ("name", "tags", "metadata", "priority")
@@ -219,12 +218,13 @@ Amendment = _amendable()
     openapi_extra={**takes(Amendment, required=True)["openapi_extra"], "parameters": [IF_MATCH]},
 )
 async def amend_job(request: Request, response: Response, job: JobPath) -> Job:
-    """A field that is not sent stays."""
+    """Changes the fields that are sent, and keeps the others."""
     services = services_of(request)
-    given = await read_model(request, Amendment)
-    changes: Amendments = given.model_dump(mode="json", include=given.model_fields_set)  # type: ignore[assignment]
+    amendment = await read_model(request, Amendment)
+    changes: Amendments = amendment.model_dump(mode="json", include=amendment.model_fields_set)  # type: ignore[assignment]
     if not changes:
-        raise InvalidSpec([Problem("", "nothing_to_change", "no field is there", f"known: {', '.join(_AMENDABLE)}")])
+        hint = f"send one or more of {', '.join(_AMENDABLE)}"
+        raise InvalidSpec([Problem("", "nothing_to_change", "the body has no field", hint)])
     version = _if_match(request)
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
@@ -237,12 +237,13 @@ async def amend_job(request: Request, response: Response, job: JobPath) -> Job:
 
 
 def _if_match(request: Request) -> int | None:
-    given = request.headers.get("if-match")
-    if given is None or given.strip() == "*":
+    header = request.headers.get("if-match")
+    if header is None or header.strip() == "*":
         return None
-    text = given.strip().removeprefix("W/").strip('"')
+    text = header.strip().removeprefix("W/").strip('"')
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise PreconditionFailed(f"If-Match {given!r} is no ETag of a job", hint="send the ETag of GET /jobs/{id}")
+        detail = f"If-Match {header!r} is not the ETag of a job"
+        raise PreconditionFailed(detail, hint="send the ETag of GET /jobs/{id}")
     return int(text)
 
 
@@ -269,7 +270,9 @@ async def delete_job(request: Request, job: JobPath) -> Response:
 
 
 def remove_folders(store: Store, folders: list[str]) -> None:
-    """Files after rows: a crash between leaves files that nobody names, never rows without files. What stays now is
-    looked for again by prune."""
+    """Deletes folders of a job whose rows are deleted. What cannot be deleted now, `prune` deletes later.
+
+    Rows are deleted first, so a crash in between leaves files without rows and never rows without files.
+    """
     for folder in folders:
         why_it_stays_there(store, folder)

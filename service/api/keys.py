@@ -1,4 +1,4 @@
-"""Keys: made, listed and deleted by who administers their project."""
+"""Routes for keys. A key with the scope `admin` makes, lists and deletes those of its project."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ audit = logging.getLogger("footplate.audit")
 LONGEST_SECONDS = 10 * 365 * 86400.0
 
 
-class NobodyIsAsked(FootplateError):
+class KeysNotInForce(FootplateError):
     code = "keys_not_in_force"
     status = 409
     title = "Keys are not in force"
@@ -39,62 +39,62 @@ class NobodyIsAsked(FootplateError):
 
 class NewKey(Group):
     name: Text
-    """Whose it is, or what for: histories and logs say it."""
+    """The owner or purpose of the key, which histories and logs show."""
     project: Annotated[str, pattern(r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]*)$", "must be the name of a project, or '*'", 64)]
-    """`*` is every project."""
+    """The project of the key. `*` is every project."""
     scopes: Annotated[Many[Annotated[Scope, Field(strict=False)]], Field(min_length=1)] = (Scope.READ, Scope.SUBMIT)
-    """read looks, submit acts on jobs, code brings code, admin makes keys and includes the others."""
+    """`read` reads, `submit` acts on jobs, `code` uploads code, and `admin` makes keys and includes the others."""
     expires_in: Annotated[float, DURATION, Field(ge=1, le=LONGEST_SECONDS)] | None = None
-    """Seconds, or "90d". Left out: until it is deleted."""
+    """The lifetime, in seconds or as "90d". Left out: the key is valid until it is deleted."""
 
 
 @router.post(
     "/keys",
     status_code=201,
     operation_id="create_key",
-    summary="Make a key; the answer shows it once, and nobody ever again",
+    summary="Make a key, which only this answer shows",
     **takes(NewKey, required=True),
 )
 @needs(Scope.ADMIN)
 async def create_key(request: Request) -> CreatedKey:
     services = services_of(request)
-    given = await read_model(request, NewKey)
+    body = await read_model(request, NewKey)
     if not services.gatekeeper.needs_key:
-        raise NobodyIsAsked(
-            "this service asks nobody for a key, so one would protect nothing",
+        raise KeysNotInForce(
+            "this service works without keys, so a key would protect nothing",
             hint="start it with FOOTPLATE_API_KEY, 22 random characters or more: that key makes the others",
         )
-    if _reach(services) not in (None, given.project):
+    if _reach(services) not in (None, body.project):
         detail = f"this key makes keys of project {services.project!r} only"
         raise InvalidSpec([Problem("/project", "not_your_project", detail)])
-    secret, row = _new(given, services.caller.by)
+    secret, row = _new(body, services.caller.by)
     await services.db.write(partial(keys.insert_key, row=row))
     await services.gatekeeper.keyring.refresh()
     audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
     return CreatedKey(**_fields(row), key=secret)
 
 
-def _new(given: NewKey, by: str | None) -> tuple[str, KeyRow]:
+def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
     secret, prefix = make_key()
     now = now_ms()
     return secret, KeyRow(
         id=new_key_id(),
         prefix=prefix,
         hash=keys.digest(secret),
-        name=given.name,
-        project=given.project,
-        scopes=json.dumps(sorted(set(given.scopes))),
+        name=body.name,
+        project=body.project,
+        scopes=json.dumps(sorted(set(body.scopes))),
         created_at=now,
         created_by=by,
-        expires_at=None if given.expires_in is None else now + round(given.expires_in * 1000),
+        expires_at=None if body.expires_in is None else now + round(body.expires_in * 1000),
         last_used_at=None,
     )
 
 
-@router.get("/keys", operation_id="list_keys", summary="Its project's keys")
+@router.get("/keys", operation_id="list_keys", summary="The project's keys")
 @needs(Scope.ADMIN)
 async def list_keys(request: Request) -> KeyList:
-    """Of a caller of every project: all, or those of the project that is named."""
+    """Lists the keys of the project. A key of every project that names no project gets all keys."""
     services = services_of(request)
     rows = await services.db.read(keys.everyone)
     reach = _reach(services)
@@ -102,13 +102,13 @@ async def list_keys(request: Request) -> KeyList:
     return KeyList(data=data, next_cursor=None)
 
 
-@router.delete("/keys/{key}", status_code=204, operation_id="delete_key", summary="Refuse it from now on")
+@router.delete("/keys/{key}", status_code=204, operation_id="delete_key", summary="Delete a key, so that it is refused")
 @needs(Scope.ADMIN)
 async def delete_key(request: Request, key: str) -> Response:
-    """At once at this process, within a second at the others; the streams that it holds open are closed too."""
+    """Deletes a key. Other API processes refuse it within a second. Its open streams are closed."""
     services = services_of(request)
     if not is_id(key, "key"):
-        raise NotFound("there is no such key here", hint="GET /keys lists them by their ids")
+        raise NotFound(f"there is no key {key[:80]!r} in this project", hint="GET /keys lists them by id")
 
     def write(conn: Connection) -> KeyRow:
         return keys.delete_key(conn, KeyId(key), _reach(services))
@@ -120,7 +120,7 @@ async def delete_key(request: Request, key: str) -> Response:
 
 
 def _reach(services: Services) -> str | None:
-    """None: every project's keys."""
+    """Returns the project whose keys the caller may manage, or None for those of every project."""
     caller = services.caller
     return None if caller.is_everywhere and caller.asked is None else caller.project
 

@@ -1,4 +1,4 @@
-"""The list of jobs, by filters and keyset: any page costs the same."""
+"""The route that lists jobs. It uses filters and a keyset, so that any page costs the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.store import attempts, job_list
 from service.store.job_list import JobFilter, Sort
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-_CURSOR = "next_cursor of the page before."
+_CURSOR = "The next_cursor of the page before."
 MOST_STATES = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,21 +59,24 @@ async def list_jobs(
 
 
 def read_states(text: str | None) -> list[JobState]:
-    # Empty is no state, rather than every one: a script whose variable is unset must not cancel all that it lists.
+    # An empty text selects no job. If it selected all, a script with an unset variable would cancel every job it lists.
     names = [] if text is None else comma_list(text, "state", MOST_STATES)
-    known = [state.value for state in JobState]
+    states = [state.value for state in JobState]
     wrong = [
         Problem(
-            "/query/state", "unknown_state", f"no state {one!r}; there is: {', '.join(known)}", did_you_mean(one, known)
+            "/query/state",
+            "unknown_state",
+            f"no state {name!r}; there is: {', '.join(states)}",
+            did_you_mean(name, states),
         )
-        for one in names
-        if one not in known
+        for name in names
+        if name not in states
     ]
     if wrong:
         raise InvalidQuery(wrong)
-    return [JobState(one) for one in names]
+    return [JobState(name) for name in names]
 
 
 def milliseconds(moment: datetime | None) -> int | None:
-    # Whole milliseconds by integers: a float would lose one now and then.
+    # Integers, because a float would sometimes be wrong by a millisecond.
     return None if moment is None else (moment - _EPOCH) // (datetime.resolution * 1000)

@@ -1,4 +1,4 @@
-"""What training printed, as JSON or as plain text, page by page."""
+"""The route for the lines that training printed, as JSON or as plain text, page by page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(route_class=StrictRoute, tags=["history"])
 @router.get(
     "/jobs/{job}/logs",
     operation_id="list_lines",
-    summary="What training printed; as plain text too",
+    summary="The lines that training printed; as plain text too",
     response_model=LineList,
     responses=also(TEXT),
 )
@@ -34,13 +34,13 @@ async def list_lines(
     job: JobPath,
     after: After = 0,
     limit: Limit = 1000,
-    stream: Annotated[Literal["stdout", "stderr"] | None, Query(description="Only this one.")] = None,
-    rank: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="Only of this rank.")] = None,
+    stream: Annotated[Literal["stdout", "stderr"] | None, Query(description="Only lines of this stream.")] = None,
+    rank: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="Only lines of this rank.")] = None,
     grep: Annotated[
-        str | None, Query(min_length=1, max_length=1000, description="Only lines with this in them, word for word.")
+        str | None, Query(min_length=1, max_length=1000, description="Only lines that contain this text, literally.")
     ] = None,
 ) -> LineList | Response:
-    """A page looks through so many events and no more: it may be empty although there is a next one."""
+    """Returns a page. Each page searches a limited number of events, so it may be empty although a next page exists."""
     services = services_of(request)
     wanted = LineFilter(job_id(job), stream, rank, grep)
 
@@ -61,7 +61,7 @@ async def list_lines(
 
 
 def _line(row: LineRow) -> Line:
-    # Half a surrogate pair, which a printed line may hold, cannot be written as UTF-8.
+    # A printed line may contain a lone surrogate, which cannot be written as UTF-8.
     text = row.text.encode("utf-8", "replace").decode()
     return Line(no=row.no, at=row.at, attempt=row.attempt, rank=row.rank, stream=row.stream, text=text)
 

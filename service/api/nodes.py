@@ -1,4 +1,4 @@
-"""The nodes: what they have, what they run, and making one go empty."""
+"""Routes that list the nodes, and that drain one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ audit = logging.getLogger("footplate.audit")
 
 class Drain(Group):
     drain: bool = True
-    """false takes it back: the node gets work again."""
+    """Give the node no more work. `false` ends the drain, and the node gets work again."""
 
 
 @router.get("/nodes", operation_id="list_nodes", summary="Every node")
@@ -37,7 +37,7 @@ async def list_nodes(request: Request) -> NodeList:
 
 
 def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
-    """The jobs on nodes that this caller may know of. That others take slots everyone sees."""
+    """Returns the active jobs that this caller may see. Every caller sees the number of used slots."""
     caller = services.caller
     wanted = None if caller.is_everywhere and caller.asked is None else caller.project
     return frozenset(job.id for job in jobs.active(conn) if wanted in (None, job.project))
@@ -47,17 +47,17 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     "/nodes/{node}/drain",
     status_code=202,
     operation_id="drain_node",
-    summary="Give it no more work; its jobs save and continue elsewhere",
+    summary="Drain a node: it gets no more work, and its jobs save and continue elsewhere",
     **takes(Drain),
 )
 @needs(Scope.ADMIN, everywhere=True)
 async def drain_node(request: Request, node: str) -> Node:
     services = services_of(request)
-    given = await read_model(request, Drain)
+    body = await read_model(request, Drain)
     if not is_id(node, "node"):
         raise NotFound(f"there is no node {node!r}", hint="GET /nodes lists them")
-    row = await services.db.write(partial(nodes.request_drain, node_id=NodeId(node), drain=given.drain))
+    row = await services.db.write(partial(nodes.request_drain, node_id=NodeId(node), drain=body.drain))
     sources, mine = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.poke()
-    audit.info("node %s (%s): drain=%s by %s", row.id, row.name, given.drain, services.caller.by)
+    audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
     return views.node(row, sources, mine)

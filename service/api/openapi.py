@@ -1,18 +1,70 @@
-"""/openapi.json as it is, and /docs as a plain page that needs no other server."""
+"""The routes /openapi.json and /docs, and the OpenAPI description that both show.
+
+FastAPI makes the description of the routes, and this module completes it.
+
+Failures are not listed for each route. They follow from what the route has: a key, a path parameter, a body, If-Match.
+A route with further failures names them in its decorator, as `responses={409: {}}`, and they are described here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import html
+import json
+from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
 from starlette.responses import HTMLResponse, Response
 
-from service.api.description import ABOUT, describe
+from footplate.contract.errors import (
+    Conflict,
+    Forbidden,
+    InvalidSpec,
+    NotFound,
+    PreconditionFailed,
+    Problem,
+    Unauthorized,
+    Unavailable,
+)
+from footplate.contract.lifecycle import JobState
+from footplate.contract.resources.operations import ProblemDocument
+from footplate.contract.schema import standard
+from footplate.contract.spec import job_schema
+from service import problems
+from service.api.examples import JOB, OF_PARAMETERS, REQUEST_ID, example_of
+from service.auth import is_open
 from service.deps import StrictRoute, json_response
 
 router = APIRouter(route_class=StrictRoute, tags=["service"])
+
+Json = dict[str, Any]
+
+JSON = "application/json"
+ABOUT = "A job server for training: POST a JSON spec, watch it live, pause, resume, cancel."
+MORE = "OpenAPI cannot describe websockets: docs/reference/stream.md does."
+PROJECT = {
+    "name": "project",
+    "in": "query",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
+    "description": "The project to act in, for a key of every project. Left out: `default`.",
+    "example": "default",
+}
+PATTERNS = {
+    **{kind: f"^{kind}_[0-9a-f]{{32}}$" for kind in ("job", "node", "key")},
+    "webhook": "^hook_[0-9a-f]{32}$",
+    "file": r"^file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)$",
+    "sha256": "^[0-9a-f]{64}$",
+}
+"""The patterns of path parameters. A value that does not match is answered 404, like one that does not exist."""
+_SCOPE: Json = {"path": f"/jobs/{JOB}", problems.REQUEST_ID: REQUEST_ID}
+_WRONG = Problem(
+    "/training/learning_rat",
+    "unknown_field",
+    "no field is named 'learning_rat' here",
+    "did you mean 'learning_rate'?",
+)
 
 
 @router.get("/openapi.json", operation_id="openapi", summary="This description")
@@ -25,7 +77,7 @@ async def docs(request: Request) -> Response:
     return HTMLResponse(_page(await asyncio.to_thread(describe, request.app)))
 
 
-def _page(document: dict[str, Any]) -> str:
+def _page(document: Json) -> str:
     rows = "".join(
         f"<tr><td><code>{method.upper()}</code></td><td><code>{html.escape(path)}</code></td>"
         f"<td>{html.escape(operation.get('summary', ''))}</td></tr>"
@@ -42,3 +94,191 @@ def _page(document: dict[str, Any]) -> str:
         "<code>WS /jobs/{job}/metrics</code> open as websockets at the same addresses; "
         "<code>WS /stream</code> follows many jobs at once.</p></main></html>"
     )
+
+
+def _failures() -> dict[int, tuple[str, str, Response]]:
+    """Returns the name and the meaning of each status, and an example that the service's own code writes."""
+    failures = {
+        401: ("NoKey", "The request has no valid key.", Unauthorized("this needs a key")),
+        403: (
+            "Forbidden",
+            "The key lacks the scope or is of another project, or the request comes from a page of another site.",
+            Forbidden("this needs a key with the scope 'submit'; this key has: read"),
+        ),
+        404: ("NotFound", "The project has nothing of this name.", NotFound(f"there is no job {JOB!r} here")),
+        409: (
+            "Conflict",
+            "The present state does not allow this. For a job, `state` and `allowed` say what it allows.",
+            Conflict("a job that is succeeded cannot be cancelled", state=JobState.SUCCEEDED, allowed=["delete"]),
+        ),
+        412: (
+            "VersionChanged",
+            "If-Match names an ETag that is no longer the job's.",
+            PreconditionFailed("the job has changed: its version is 7"),
+        ),
+        413: (
+            "BodyTooLarge",
+            "The body has more bytes than this route accepts.",
+            problems.BodyTooLarge("too many bytes"),
+        ),
+        415: (
+            "UnsupportedMediaType",
+            "The body has a media type that this route does not accept.",
+            problems.UnsupportedMediaType("the body came as 'text/plain'"),
+        ),
+        416: ("RangeNotSatisfiable", "The file has no such range.", problems.RangeNotSatisfiable("no such range")),
+        421: ("BadHost", "The Host header is not a name of this service.", problems.BadHost("unknown host")),
+        422: ("Invalid", "Body, query or headers are invalid. All problems are listed.", InvalidSpec([_WRONG])),
+        429: (
+            "TooManyRequests",
+            "The key or address sends requests too fast, or has too many streams open.",
+            problems.TooManyRequests("too many requests"),
+        ),
+        503: ("Unavailable", "A part that this needs does not answer. Try again.", Unavailable("the database is down")),
+    }
+    answers = {
+        status: (name, meaning, problems.of_error(_SCOPE, error)) for status, (name, meaning, error) in failures.items()
+    }
+    return answers | {500: ("Unexpected", "A fault of the service.", problems.unexpected(_SCOPE))}
+
+
+def describe(app: FastAPI) -> Json:
+    """Returns the description of the app's routes, which is made once."""
+    document: Json | None = getattr(app.state, "openapi", None)
+    if document is None:
+        document = app.state.openapi = _described(app)
+    return document
+
+
+def _described(app: FastAPI) -> Json:
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=f"{ABOUT} {MORE}")
+    shared = document["components"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        shared["schemas"].pop(name, None)
+    _add_schema(shared["schemas"], "JobSpec", job_schema())
+    reference = "#/components/schemas/{model}"
+    _add_schema(shared["schemas"], "Problem", ProblemDocument.model_json_schema(ref_template=reference))
+    shared["responses"] = {name: _failure(meaning, answer) for name, meaning, answer in _failures().values()}
+    shared["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}]
+    names = {str(status): name for status, (name, _, _) in _failures().items()}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _parameters(path, operation)
+            _answers(path, method, operation, names)
+            _bodies(operation, shared["schemas"])
+    _link(document["paths"], shared["schemas"])
+    return document
+
+
+def _failure(meaning: str, answer: Response) -> Json:
+    content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": json.loads(bytes(answer.body))}
+    own = [name.title().replace("Www", "WWW") for name in answer.headers if not name.startswith("content-")]
+    headers = {name: {"schema": {"type": "string"}, "required": True} for name in own}
+    return {"description": meaning, **({"headers": headers} if own else {}), "content": {problems.MEDIA_TYPE: content}}
+
+
+def _parameters(path: str, operation: Json) -> None:
+    """Adds patterns, examples and `project`. Removes null, which an address or a header cannot carry."""
+    parameters = operation.setdefault("parameters", [])
+    for parameter in parameters:
+        name, schema = parameter["name"], parameter["schema"]
+        options = [option for option in schema.pop("anyOf", ()) if option != {"type": "null"}]
+        if len(options) == 1:
+            schema |= options[0]
+        elif options:
+            schema["anyOf"] = options
+        if parameter["in"] == "path" and name in PATTERNS:
+            schema["pattern"] = PATTERNS[name]
+        if example := (schema.pop("examples", None) or [OF_PARAMETERS.get(name)])[0]:
+            parameter.setdefault("example", example)
+    if is_open(path):
+        operation["security"] = []
+    elif not any(parameter["name"] == "project" for parameter in parameters):
+        parameters.append(PROJECT)
+    if not parameters:
+        del operation["parameters"]
+
+
+def _bodies(operation: Json, schemas: Json) -> None:
+    """Adds an example to each JSON body, of the request and of the answers, that has none."""
+    for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+        content = part.get("content", {})
+        if content.get(JSON, {}).get("schema") == {}:
+            # FastAPI writes {} for a route that makes its own Response. Keep the other media type if there is one.
+            content.pop(JSON) if len(content) > 1 else content.update({JSON: {"schema": {"type": "object"}}})
+        for body in content.values():
+            body.update({"schema": standard(body["schema"])} if "schema" in body else {})
+        if (body := content.get(JSON)) and body["schema"] != {"type": "object"} and "example" not in body:
+            body["example"] = example_of(body["schema"], schemas)
+
+
+def _answers(path: str, method: str, operation: Json, names: dict[str, str]) -> None:
+    """Adds the failures with which the operation may answer, and the ETag of a job."""
+    answers = operation["responses"]
+    for status in map(str, _may_fail_with(path, method, operation)):
+        if not answers.get(status, {}).get("content") or status == "422":
+            answers[status] = {"$ref": f"#/components/responses/{names[status]}"}
+    operation["responses"] = dict(sorted(answers.items()))
+    for answer in answers.values():
+        if answer.get("content", {}).get(JSON, {}).get("schema") == {"$ref": "#/components/schemas/Job"}:
+            answer["headers"] = {"ETag": {"schema": {"type": "string"}, "description": "The job's version."}}
+
+
+def _may_fail_with(path: str, method: str, operation: Json) -> Iterator[int]:
+    yield from (421, 422, 500)
+    yield from (int(status) for status in operation["responses"] if status.isdigit() and int(status) >= 400)
+    if not is_open(path):
+        yield from (401, 403, 429, 503)
+    if "{" in path:
+        yield 404
+    if "{job}" in path and method not in ("get", "head"):
+        yield 409
+    if any(parameter["name"] == "If-Match" for parameter in operation.get("parameters", ())):
+        yield 412
+    if "requestBody" in operation:
+        yield from (413, 415)
+    if "206" in operation["responses"]:
+        yield 416
+
+
+def _link(paths: Json, schemas: Json) -> None:
+    """Links each 201 to the operations that take its id. For example, POST /jobs leads to `/jobs/{job}/…`."""
+    for made_at, operations in paths.items():
+        answer = operations.get("post", {}).get("responses", {}).get("201", {})
+        reference = answer.get("content", {}).get(JSON, {}).get("schema", {}).get("$ref", "")
+        properties = schemas.get(reference.rpartition("/")[2], {}).get("properties", {})
+        links: Json = {}
+        for path, others in paths.items():
+            head, _, rest = path.partition("{")
+            place = rest.partition("}")[0]
+            source = "id" if "id" in properties else place
+            if head == f"{made_at}/" and source in properties:
+                parameters = {place: f"$response.body#/{source}"}
+                links |= {
+                    other["operationId"]: {"operationId": other["operationId"], "parameters": parameters}
+                    for other in others.values()
+                }
+        if links:
+            answer["links"] = links
+
+
+def _add_schema(schemas: Json, name: str, schema: Json) -> None:
+    """Adds a schema to the components. Its own definitions become components as well."""
+    definitions = schema.pop("$defs", {})
+    schema.pop("$schema", None)
+    schema.pop("$id", None)
+    for inner, value in {**definitions, name: schema}.items():
+        schemas.setdefault(inner, _moved(value))
+
+
+def _moved(value: Any) -> Any:
+    """Returns the schema with its pointers into `$defs` pointing into the document's components.
+
+    Pointers are the values of `$ref` and of a discriminator's mapping."""
+    if isinstance(value, str):
+        prefix = "#/$defs/"
+        return f"#/components/schemas/{value.removeprefix(prefix)}" if value.startswith(prefix) else value
+    if isinstance(value, dict):
+        return {key: _moved(item) for key, item in value.items()}
+    return [_moved(item) for item in value] if isinstance(value, list) else value

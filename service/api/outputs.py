@@ -1,4 +1,4 @@
-"""What a job left behind: the files below its outputs folder, and nothing outside it."""
+"""Routes for a job's outputs, which are the files below its outputs folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.store import jobs
 
 
 class AnyText(PathConvertor):
-    """A path that may hold line breaks, as a file's name may. The framework's own ends at the first."""
+    """A path that may contain line breaks, because a file's name may. Starlette's own ends at the first line break."""
 
     regex = r"[\s\S]*"
 
@@ -33,13 +33,13 @@ register_url_convertor("text", AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 
 
-@router.get("/jobs/{job}/outputs", operation_id="list_outputs", summary="Its files")
+@router.get("/jobs/{job}/outputs", operation_id="list_outputs", summary="The job's output files")
 async def list_outputs(request: Request, job: JobPath) -> OutputList:
     folder = await _folder(request, job)
     store = services_of(request).settings.store
-    found = await asyncio.to_thread(_listed, store, folder) if folder else []
-    named = tuple(Output(**one) for one in found if _is_text(one["path"]))
-    return OutputList(data=named, left_out=len(found) - len(named), next_cursor=None)
+    files = await asyncio.to_thread(_listed, store, folder) if folder else []
+    data = tuple(Output(**file) for file in files if _is_text(file["path"]))
+    return OutputList(data=data, left_out=len(files) - len(data), next_cursor=None)
 
 
 @router.head("/jobs/{job}/outputs/{path:text}", include_in_schema=False)
@@ -49,21 +49,21 @@ async def list_outputs(request: Request, job: JobPath) -> OutputList:
 async def download_output(request: Request, job: JobPath, path: str) -> Response:
     services = services_of(request)
     folder = await _folder(request, job)
-    found = None
+    file = None
     if folder is not None:
-        found = await asyncio.to_thread(open_below, services.settings.store, f"{folder}/{path}")
-    if found is None:
+        file = await asyncio.to_thread(open_below, services.settings.store, f"{folder}/{path}")
+    if file is None:
         raise NotFound(f"the job has no output {path!r}", hint=f"GET /jobs/{job}/outputs lists them")
-    return download(request, found, path.rpartition("/")[2])
+    return download(request, file, path.rpartition("/")[2])
 
 
 def _is_text(path: str) -> bool:
-    """Whether an address can name it. Bytes that are not UTF-8 become lone surrogates, which no URL holds."""
+    """Returns True if a URL can name the path. Bytes that are not UTF-8 are lone surrogates, which no URL can hold."""
     return path.isascii() or not any("\ud800" <= char <= "\udfff" for char in path)
 
 
 async def _folder(request: Request, job: str) -> str | None:
-    """Relative to the store."""
+    """Returns the job's outputs folder, relative to the store, or None if the job has no outputs."""
     services = services_of(request)
     return (await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))).outputs
 
@@ -72,16 +72,16 @@ def _listed(store: Store, folder: str) -> list[dict[str, Any]]:
     if not isinstance(store, RemoteStore):
         return list(_files(store.resolve() / folder))
     try:
-        there = store.files(folder)
+        files = store.files(folder)
     except StoreAway as error:
         raise CannotRead(str(error)) from error
     return [
-        {"path": one.path, "bytes": one.bytes, "modified_at": moment(int(one.modified * 1000))} for one in there
+        {"path": file.path, "bytes": file.bytes, "modified_at": moment(int(file.modified * 1000))} for file in files
     ]  # fmt: skip
 
 
 def _files(folder: Path) -> Iterator[dict[str, Any]]:
-    """Regular files; links are not followed, and not listed, the folder itself being one included."""
+    """Yields regular files. Symbolic links are neither followed nor listed, even if the folder itself is one."""
     if folder.resolve() != folder or not folder.is_dir():
         return
     for parent, folders, names, at in os.fwalk(folder):

@@ -1,4 +1,4 @@
-"""Cursors of lists that are ordered by when and what: `<milliseconds>-<key>`."""
+"""Cursors of lists that are sorted by creation time and then by key: `<milliseconds>-<key>`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Place = tuple[int, str]
 
 
 def after(cursor: str | None, is_key: Callable[[str], bool]) -> Place | None:
-    """Where a page begins. Raises InvalidQuery."""
+    """Returns the last place of the page before, or None for the first page. Raises InvalidQuery."""
     if cursor is None:
         return None
     created, _, key = cursor.partition("-")
     if not (created.isascii() and created.isdigit() and len(created) < 16 and is_key(key)):
-        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
+        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor as it came")
         raise InvalidQuery([problem])
     return int(created), key
 
 
 def following(places: Sequence[Place], limit: int) -> str | None:
-    """Behind the last of a page, if there is more: one more than `limit` were asked for."""
+    """Returns the cursor of the next page, if there is one. `places` holds up to `limit` + 1 places."""
     return "{}-{}".format(*places[limit - 1]) if len(places) > limit else None

@@ -1,4 +1,4 @@
-"""What waits, in which order, and why. Of other projects' jobs a key sees how many there are, and nothing else."""
+"""The route for waiting jobs, in their order, with their reasons. Other projects' jobs are only counted."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ _CURSOR = re.compile(r"([01])\.(-?\d{1,16})\.(\d{1,16})\.(job_[0-9a-f]{32})")
 @router.get(
     "/queue",
     operation_id="get_queue",
-    summary="What waits, in which order, and why",
+    summary="Waiting jobs in their order, and why they wait",
     responses={404: {}},
 )
 async def get_queue(
     request: Request,
-    job: Annotated[str | None, Query(description="Only this one; none where it does not wait.")] = None,
+    job: Annotated[str | None, Query(description="Only this job. The list is empty if the job does not wait.")] = None,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Queue:
-    """The order in which placement tries them. `place` and `ahead` are exact up to 10,000 and `waiting` is exact up to
-    1,000; beyond that they are lower bounds. A page may be short although `next_cursor` leads on."""
+    """Lists waiting jobs in the order in which placement tries them.
+
+    `place` and `ahead` are exact up to 10,000, and `waiting` is exact up to 1,000. Higher numbers are lower bounds. A
+    page may be short although `next_cursor` is set.
+    """
     services = services_of(request)
     caller = services.caller
     project = None if caller.is_everywhere and caller.asked is None else caller.project

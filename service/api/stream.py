@@ -1,9 +1,13 @@
-"""Live: a websocket and server-sent events, one loop over SQL, replay and live without a seam.
+"""The live events of one job, as a websocket or as server-sent events. Replay and live events are one loop over SQL.
 
     {"events": […]}  …  {"caught_up": 1234}  …  {"events": […]}  …  {"end": "succeeded", "last": 2345}  close 1000
 
-Close codes: 4400 bad cursor, 4401 no key or one that is gone, 4403 a key that may not, 4404 no such job, 4408 slow
-reader (carries the last `no`), 4429 too many open, 1012 restart. docs/reference/stream.md tells users.
+docs/reference/stream.md describes the frames and the close codes to users:
+
+- 4400: a bad cursor or parameter. 4404: there is no such job.
+- 4401: no valid key, or the key was deleted. 4403: the key lacks the scope.
+- 4408: the reader is too slow. The reason has the last `no`. 4429: the key has too many streams open.
+- 1012: the service restarts, or the database is unreachable.
 """
 
 from __future__ import annotations
@@ -33,13 +37,13 @@ from service.store.rows import EventRow
 router = APIRouter(route_class=StrictRoute, tags=["live"])
 
 SLOW_SECONDS = 10.0
-"""A reader that takes nothing for this long is sent away with the cursor to come back with."""
+"""A reader that accepts no data for this long is disconnected, and gets the cursor to reconnect with."""
 MAX_NUMBER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one kind of stream writes what there is to say. Empty bytes are not sent."""
+    """The format of one kind of stream: functions that write its frames. Empty bytes are not sent."""
 
     render: Callable[[Sequence[EventRow]], bytes]
     caught_up: Callable[[int], bytes]
@@ -75,7 +79,7 @@ MESSAGES = Shape(
 
 @dataclass(slots=True)
 class Reader:
-    """One open stream: what it wants, and how far it has come."""
+    """One open stream of a job's events, with its filter and its cursor."""
 
     channel: Channel
     shape: Shape
@@ -93,7 +97,7 @@ class Reader:
         return f"after={self.cursor}"
 
     async def first(self) -> Page:
-        """The first page, before anything is promised. Raises NotFound; InvalidQuery for a bad cursor."""
+        """Returns the first page. Raises NotFound, or InvalidQuery for a bad cursor, before the answer begins."""
         page = await self._page()
         if self.cursor > page.head:
             detail = f"{self.cursor} lies beyond the job's last event, which is {page.head}"
@@ -101,7 +105,7 @@ class Reader:
         return page
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Everything, to the end of the job's history or the stop of the service."""
+        """Yields frames until the job's history ends or the service stops."""
         is_live = False
         while not self.is_closed:
             page = await self._page_when_there_is_sql()
@@ -122,7 +126,7 @@ class Reader:
                 yield self.shape.idle
 
     async def _news(self, page: Page) -> bool:
-        """False: nothing happened for so long that a sign of life is due."""
+        """Waits for news of the job. Returns False if a ping is due first."""
         if not self.shape.idle:
             await self.channel.news(page)
             return True
@@ -137,7 +141,7 @@ class Reader:
         return await self.channel.after(self.cursor, View(self.shape.render, self.kinds))
 
     async def _page_when_there_is_sql(self) -> Page:
-        """An outage of the database is waited out: the reader need not notice."""
+        """Returns the next page. Waits while the database is unreachable, so that the reader stays connected."""
         while True:
             try:
                 return await self._page()
@@ -149,11 +153,11 @@ class Reader:
 
 
 class Follower(Protocol):
-    """What a socket can send: frames until the history ends, and where a reader would have to come back."""
+    """The source of a socket's frames, and of the parameter with which its reader can reconnect."""
 
     @property
     def is_closed(self) -> bool:
-        """The service stops, whatever else there would be to tell."""
+        """True if the service stops, even if there are further frames."""
 
     @property
     def place(self) -> str: ...
@@ -190,7 +194,7 @@ async def _serve_job(
 
 
 async def serve(websocket: WebSocket, known: Sequence[str], opened: Opening) -> None:
-    """Accepted before anything can be wrong, because browsers see close codes and no HTTP status."""
+    """Serves a socket. Accepts it before any check, because browsers see close codes but no HTTP status."""
     connection: Connection = websocket.scope["extensions"][SOCKET]["connection"]
     services = services_of(websocket)
     await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
@@ -204,7 +208,7 @@ async def serve(websocket: WebSocket, known: Sequence[str], opened: Opening) -> 
     except InvalidSpec as error:
         await websocket.close(4400, close_reason(error.message))
     except Unavailable:
-        await websocket.close(1012, "the database is away; come back in a moment")
+        await websocket.close(1012, "the database is unreachable: reconnect in a moment")
 
 
 async def _until_either_leaves(
@@ -225,7 +229,7 @@ async def _until_either_leaves(
 
 
 async def _send_all(websocket: WebSocket, connection: Connection, reader: Follower, services: Services) -> None:
-    given_out = reader.place
+    sent_to = reader.place
     async for frames in reader.frames():
         if frames:
             if not connection.can_write:
@@ -233,16 +237,16 @@ async def _send_all(websocket: WebSocket, connection: Connection, reader: Follow
                     await connection.drain(within=SLOW_SECONDS)
                 except TimeoutError:
                     services.meters.slow_readers.inc()
-                    connection.cut(4408, f"too slow; come back with {given_out}")
+                    connection.cut(4408, f"too slow: reconnect with {sent_to}")
                     return
             connection.write(frames)
-        given_out = reader.place
+        sent_to = reader.place
     if not reader.is_closed:
         await websocket.close(1000)
 
 
 async def _until_disconnected(websocket: WebSocket) -> None:
-    """Nothing that a reader says means anything; reading it is how a disconnect is noticed."""
+    """Reads and ignores messages of the client, because only reading reveals a disconnect."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
 
@@ -257,7 +261,7 @@ def read_number(text: str | None, name: str, default: int) -> int:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_NUMBER):
         raise InvalidQuery(
-            [Problem(f"/query/{name}", "invalid_parameter", f"{text[:40]!r} is no whole number from 0 on")]
+            [Problem(f"/query/{name}", "invalid_parameter", f"{text[:40]!r} is not a whole number of 0 or more")]
         )
     return int(text)
 
@@ -268,7 +272,7 @@ def read_number(text: str | None, name: str, default: int) -> int:
 @router.get(
     "/jobs/{job}/stream",
     operation_id="stream_events",
-    summary="Live, as server-sent events; the same address opens as a websocket",
+    summary="The job's live events, as server-sent events; the same address opens as a websocket",
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def stream_events(
@@ -276,27 +280,27 @@ async def stream_events(
     job: JobPath,
     after: After = 0,
     kinds: Kinds = None,
-    max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="At most so many messages a second.")] = 0,
+    max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="The most messages a second. 0: any.")] = 0,
     last_event_id: Annotated[
         str | None,
-        Header(description="As an EventSource sends it.", json_schema_extra={"pattern": "^[0-9]{1,9}$"}),
+        Header(description="The cursor, as an EventSource sends it.", json_schema_extra={"pattern": "^[0-9]{1,9}$"}),
     ] = None,
 ) -> Response:
     services = services_of(request)
-    services.caller.standing.require_room()
+    services.caller.quota.require_room()
     cursor = read_number(last_event_id, "Last-Event-ID", after)
     async with services.tail.watch(services.project, job_id(job)) as channel:
         between = 1 / max_hz if max_hz else 0
         reader = Reader(channel, MESSAGES, cursor, read_kinds(kinds), between, services.settings.ping_seconds)
         first = await reader.first()
     if first.is_end and cursor and cursor == first.last:
-        # What tells an EventSource that there is nothing to reconnect for.
+        # A 204 stops an EventSource from reconnecting.
         return Response(status_code=204)
     return EventStream(services, reader)
 
 
 class EventStream(Response):
-    """The reader's loop as a response without an end of its own."""
+    """A response that sends the reader's frames until they end or the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -310,11 +314,11 @@ class EventStream(Response):
         leaving = asyncio.create_task(_until_http_disconnect(receive))
         sending = asyncio.create_task(self._send_all(send))
         try:
-            holding = self._services.caller.standing.holding
+            holding = self._services.caller.quota.holding
             with self._services.meters.sockets.track_inprogress(), holding(leaving.cancel):
                 await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.cancelled():
-                # Its key is gone: to come back is to be refused.
+                # The key was deleted. End the answer properly: the client is refused when it reconnects.
                 await send({"type": "http.response.body", "body": b""})
         finally:
             for task in (sending, leaving):

@@ -1,10 +1,10 @@
-"""Many jobs on one websocket: those that are named, those that match, and those that come to match later.
+"""Many jobs on one websocket: named jobs, jobs that match a filter, and jobs that match it later.
 
-    {"since": "2026-01-01T12:00:00.000Z"}                               with a filter: what to come back with
+    {"since": "2026-01-01T12:00:00.000Z"}                               with a filter: the `since` to reconnect with
     {"job": "job_…", "events": […]}  {"job": "job_…", "caught_up": 12}  {"job": "job_…", "end": "succeeded", "last": 99}
 
-One loop over SQL as for one job: each that has news is read on from its own cursor, one after the other, so that no
-flood of one keeps another waiting. Jobs that match join when they are seen, and stay to their end.
+The loop reads SQL, as for one job. Jobs with news are read in turn, each from its own cursor, so a job with many events
+does not delay the others. A job joins when it is first seen to match, and is followed to its end.
 """
 
 from __future__ import annotations
@@ -39,32 +39,35 @@ from service.store.times import now_ms, text_of
 router = APIRouter(route_class=StrictRoute, tags=["live"])
 
 MOST_NAMED = 150
-"""With their cursors they fit into an address, of which a websocket's may have 8 KiB."""
+"""This many jobs with their cursors fit into a websocket's address, which has at most 8 KiB."""
 MOST_REMEMBERED = 10_000
+"""The number of ended jobs whose cursors are remembered."""
 KNOWN = ("jobs", "tag", "state", "since", "kinds", "max_hz")
 
 
 @router.websocket("/stream")
 async def stream_many(websocket: WebSocket) -> None:
     @asynccontextmanager
-    async def opened(services: Services) -> AsyncIterator[Crowd]:
-        crowd = Crowd(services, Wanted.of(websocket.query_params, services.project))
+    async def opened(services: Services) -> AsyncIterator[ManyJobs]:
+        many = ManyJobs(services, Wanted.of(websocket.query_params, services.project))
         try:
-            await crowd.gather()
-            yield crowd
+            await many.open()
+            yield many
         finally:
-            crowd.dissolve()
+            many.close()
 
     await serve(websocket, KNOWN, opened)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
+    """The jobs and events that the address of a socket selects."""
+
     project: str
     named: Mapping[JobId, int]
-    """Where to begin, by job."""
+    """The named jobs, with the cursor after which each begins."""
     filter: JobFilter | None
-    """None: those that are named, and no other."""
+    """The filter for further jobs, or None if only the named jobs are followed."""
     since: int | None
     kinds: frozenset[Kind] | None
     seconds_between: float
@@ -93,22 +96,22 @@ class Followed:
     is_live: bool = False
 
 
-class Crowd:
+class ManyJobs:
     """The jobs that one socket follows."""
 
     def __init__(self, services: Services, wanted: Wanted) -> None:
         self._tail, self._db, self._wanted = services.tail, services.db, wanted
         self._view = View(_events_frame, wanted.kinds)
         self._followed: dict[JobId, Followed] = {}
-        self._over: dict[JobId, int] = {}
-        """Where those ended that may come back: a resumed job goes on behind what was told."""
-        self._news: dict[JobId, None] = {}
-        """Those to look at, in turn."""
-        self._heard: dict[JobId, None] = {}
-        """Those of which there is news since: they are looked at no more often than this reader wants to be told."""
-        self._something = asyncio.Event()
+        self._ended_at: dict[JobId, int] = {}
+        """The cursors of ended jobs. A job that is resumed continues after its cursor."""
+        self._to_read: dict[JobId, None] = {}
+        """The jobs to read now, in this order."""
+        self._changed: dict[JobId, None] = {}
+        """The jobs with news since they were last read. They are read at most `max_hz` times a second."""
+        self._wake = asyncio.Event()
         self._quiet_until = 0.0
-        self._unsaid: list[bytes] = []
+        self._due_frames: list[bytes] = []
         self._look_at = 0.0
         self._since = now_ms() if wanted.since is None else wanted.since
         self._left_out = 0
@@ -121,8 +124,8 @@ class Crowd:
     def place(self) -> str:
         return "the last `no` of each job: jobs=<job>:<no>,…"
 
-    async def gather(self) -> None:
-        """Who is there at the start. Raises NotFound and InvalidQuery, before anything is promised."""
+    async def open(self) -> None:
+        """Joins the jobs that exist now. Raises NotFound and InvalidQuery before the first frame is sent."""
         named = self._wanted.named
         heads = await self._db.read(partial(job_list.heads, project=self._wanted.project, job_ids=list(named)))
         for job, cursor in named.items():
@@ -132,66 +135,69 @@ class Crowd:
             if job in heads:
                 self._join(job, cursor)
             elif cursor:
-                self._unsaid.append(_end_frame(job, "deleted", cursor))
+                self._due_frames.append(_end_frame(job, "deleted", cursor))
             else:
                 raise NotFound(f"there is no job {job!r} in this project", hint="GET /jobs lists them")
         if self._wanted.filter is not None:
-            await self._gather_those_that_match(self._wanted.filter)
+            await self._join_matching(self._wanted.filter)
 
-    async def _gather_those_that_match(self, filter: JobFilter) -> None:
+    async def _join_matching(self, filter: JobFilter) -> None:
         opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
         sight = await self._tail.lookout.since(filter, since)
         if len(sight.heads) > MOST:
             detail = f"more than {MOST:,} jobs match, and one stream follows no more"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
         if self._wanted.since is None:
-            # Over before anybody asked: not told, but followed if somebody resumes them.
-            self._over |= {head.job: head.last_no for head in sight.heads if head.is_over and head.job < opened}
-        self._take_in(sight.heads)
-        self._unsaid.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
+            # Jobs that ended before this socket was opened are not sent, but are followed if they are resumed.
+            self._ended_at |= {head.job: head.last_no for head in sight.heads if head.is_over and head.job < opened}
+        self._join_new(sight.heads)
+        self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
         self._look_at = time.monotonic() + LOOK_SECONDS
 
-    def dissolve(self) -> None:
+    def close(self) -> None:
         for followed in self._followed.values():
             self._leave(followed)
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Everything, until all that were named have ended; with a filter until the service stops."""
+        """Yields frames until all named jobs have ended, or with a filter until the service stops."""
         while not self.is_closed:
-            self._take_up()
-            if self._unsaid:
-                yield b"".join(self._unsaid)
-                self._unsaid.clear()
+            self._schedule_changed()
+            if self._due_frames:
+                yield b"".join(self._due_frames)
+                self._due_frames.clear()
             elif self._wanted.filter is not None and time.monotonic() >= self._look_at:
-                await self._look_around(self._wanted.filter)
-            elif self._news:
-                job = next(iter(self._news))
-                del self._news[job]
+                await self._look_for_jobs(self._wanted.filter)
+            elif self._to_read:
+                job = next(iter(self._to_read))
+                del self._to_read[job]
                 yield await self._read(job)
             elif self._followed or self._wanted.filter is not None:
                 await self._wait()
             else:
                 return
 
-    def _take_up(self) -> None:
-        """By the clock, not when all is read: where something comes with every look there is always more to read."""
-        if self._heard and time.monotonic() >= self._quiet_until:
-            self._news |= self._heard
-            self._heard.clear()
+    def _schedule_changed(self) -> None:
+        """Schedules the changed jobs to be read, if `max_hz` allows it.
+
+        This does not wait until all scheduled jobs are read, because a job with constant news always has more to read.
+        """
+        if self._changed and time.monotonic() >= self._quiet_until:
+            self._to_read |= self._changed
+            self._changed.clear()
             self._quiet_until = time.monotonic() + self._wanted.seconds_between
 
     async def _wait(self) -> None:
-        if self._heard:
+        if self._changed:
             await asyncio.sleep(max(0.0, self._quiet_until - time.monotonic()))
             return
-        self._something.clear()
+        self._wake.clear()
         until_look = self._look_at - time.monotonic() if self._wanted.filter is not None else None
         with suppress(TimeoutError):
             async with asyncio.timeout(until_look):
-                await self._something.wait()
+                await self._wake.wait()
 
     async def _read(self, job: JobId) -> bytes:
-        """What there is to say of one job, up to a page."""
+        """Returns the frames of one job's next events, up to a page."""
         followed = self._followed.get(job)
         if followed is None:
             return b""
@@ -200,102 +206,104 @@ class Crowd:
         except NotFound:
             return self._ended(job, "deleted")
         except Unavailable as error:
-            self._news[job] = None
+            self._to_read[job] = None
             await asyncio.sleep(error.retry_after_seconds)
             return b""
         followed.cursor = page.last
         followed.channel.forget_pages()
         if not page.is_caught_up:
-            self._news[job] = None
+            self._to_read[job] = None
             return page.body
         return page.body + self._caught_up(job, followed, page)
 
     def _caught_up(self, job: JobId, followed: Followed, page: Page) -> bytes:
-        said = b"" if followed.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
+        frame = b"" if followed.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
         followed.is_live = True
-        return said + self._ended(job, page.state) if page.is_end else said
+        return frame + self._ended(job, page.state) if page.is_end else frame
 
     def _ended(self, job: JobId, how: str) -> bytes:
         followed = self._followed.pop(job)
         self._leave(followed)
         if self._wanted.filter is not None:
-            self._over[job] = followed.cursor
-            if len(self._over) > MOST_REMEMBERED:
-                del self._over[next(iter(self._over))]
+            self._ended_at[job] = followed.cursor
+            if len(self._ended_at) > MOST_REMEMBERED:
+                del self._ended_at[next(iter(self._ended_at))]
         return _end_frame(job, how, followed.cursor)
 
-    async def _look_around(self, filter: JobFilter) -> None:
-        """SQL that is away is looked at again: who comes meanwhile is seen later."""
+    async def _look_for_jobs(self, filter: JobFilter) -> None:
+        """Joins the jobs that match now. If SQL is unreachable, the next look finds the jobs that were missed."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         with suppress(Unavailable):
             sight = await self._tail.lookout.look(filter)
-            self._take_in(sight.heads)
+            self._join_new(sight.heads)
             if sight.at - WINDOW_MS > self._since + WINDOW_MS:
                 self._since = sight.at - WINDOW_MS
-                self._unsaid.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
+                self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
 
-    def _take_in(self, heads: Sequence[job_list.Head]) -> None:
-        """Those that have something to tell which was not told yet."""
-        new = [head for head in heads if head.job not in self._followed and head.last_no > self._over.get(head.job, 0)]
+    def _join_new(self, heads: Sequence[job_list.Head]) -> None:
+        """Joins jobs that have events which this socket has not sent."""
+        new = [
+            head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
+        ]
         room = max(0, MOST - len(self._followed))
-        # The oldest first: a new one will be in sight for longer.
+        # The oldest join first, because a newer job will still be found by later looks.
         for head in new[::-1][:room]:
-            self._join(head.job, self._over.pop(head.job, 0))
+            self._join(head.job, self._ended_at.pop(head.job, 0))
         if (left_out := max(0, len(new) - room)) != self._left_out:
             self._left_out = left_out
-            self._unsaid.append(_frame(f'{{"left_out":{left_out}}}'))
+            self._due_frames.append(_frame(f'{{"left_out":{left_out}}}'))
 
     def _join(self, job: JobId, cursor: int) -> None:
         channel = self._tail.join(self._wanted.project, job)
-        channel.listeners.add(self._hear)
+        channel.listeners.add(self._on_news)
         self._followed[job] = Followed(channel, cursor)
-        self._hear(job)
+        self._on_news(job)
 
     def _leave(self, followed: Followed) -> None:
-        followed.channel.listeners.discard(self._hear)
+        followed.channel.listeners.discard(self._on_news)
         self._tail.leave(followed.channel)
 
-    def _hear(self, job: JobId) -> None:
-        self._heard[job] = None
-        self._something.set()
+    def _on_news(self, job: JobId) -> None:
+        self._changed[job] = None
+        self._wake.set()
 
 
-# What the address says ------------------------------------------------------------------------------------------------
+# The parameters of the address ---------------------------------------------------------------------------------------
 
 
 def _named(text: str | None) -> dict[JobId, int]:
-    """`job_a,job_b:17`: the second from behind its event 17 on."""
+    """Reads `job_a,job_b:17`, where the events of the second job begin after its event 17."""
     if text is None:
         return {}
-    found: dict[JobId, int] = {}
-    for one in comma_list(text, "jobs", MOST_NAMED):
-        name, _, cursor = one.partition(":")
+    cursors: dict[JobId, int] = {}
+    for item in comma_list(text, "jobs", MOST_NAMED):
+        name, _, cursor = item.partition(":")
         job = job_id(name)
-        if job in found:
-            raise InvalidQuery([Problem("/query/jobs", "duplicate_job", f"{job} is there twice, once is enough")])
-        found[job] = read_number(cursor or None, "jobs", 0)
-    return found
+        if job in cursors:
+            raise InvalidQuery([Problem("/query/jobs", "duplicate_job", f"{job} is listed twice", "list it once")])
+        cursors[job] = read_number(cursor or None, "jobs", 0)
+    return cursors
 
 
 def _states(text: str | None) -> tuple[JobState, ...]:
-    found = read_states(text)
-    if over := [state.value for state in found if state not in NOT_OVER]:
-        detail = f"a job joins before it is {over[0]}, and is followed until then"
+    states = read_states(text)
+    if final := [state.value for state in states if state not in NOT_OVER]:
+        detail = f"{final[0]} is a final state, and this stream follows jobs until they reach one"
         hint = f"one or more of: {', '.join(NOT_OVER)}"
         raise InvalidQuery([Problem("/query/state", "state_is_an_end", detail, hint)])
-    return tuple(found)
+    return tuple(states)
 
 
 def _moment(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
             raise ValueError
-        return round(found.astimezone(UTC).timestamp() * 1000)
+        return round(moment.astimezone(UTC).timestamp() * 1000)
     except (ValueError, OverflowError):
-        detail = f"{text[:40]!r} is no moment with a time zone, like 2026-01-01T12:00:00Z"
+        detail = f"{text[:40]!r} is not a time with a time zone, like 2026-01-01T12:00:00Z"
         raise InvalidQuery([Problem("/query/since", "invalid_parameter", detail)]) from None
 
 

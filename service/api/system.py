@@ -1,4 +1,4 @@
-"""The service about itself: components, schema, tickets, validation, health, numbers."""
+"""Routes about the service itself: components, schema, tickets, validation, health and metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 @router.post(
     "/jobs/validate",
     operation_id="validate_job",
-    summary="What POST /jobs would say, without a job",
+    summary="Check a spec as POST /jobs does, without creating a job",
     openapi_extra=SPEC_BODY,
 )
 async def validate(request: Request) -> Validation:
@@ -57,7 +57,7 @@ async def validate(request: Request) -> Validation:
 
 
 def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
-    """With the checkpoint that it would start from."""
+    """Returns the spec with the id of the checkpoint from which the job would start."""
     try:
         start = start_checkpoint.find(conn, spec.project, spec)
     except InvalidSpec as invalid:
@@ -66,17 +66,17 @@ def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
 
 
 def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
-    found = explain(needs, load_rooms(conn))
-    if not isinstance(found, Placement):
-        return jobs_resources.Placement(waits=True, reason=found.reason, node=None, message=found.message)
-    names = {node.id: node.name for node in nodes.everyone(conn)}
-    where = [names[share.node] for share in found.shares]
-    message = f"would start now on {', '.join(where)}"
-    return jobs_resources.Placement(waits=False, reason="placed", node=where[0], message=message)
+    outcome = explain(needs, load_rooms(conn))
+    if not isinstance(outcome, Placement):
+        return jobs_resources.Placement(waits=True, reason=outcome.reason, node=None, message=outcome.message)
+    names_by_id = {node.id: node.name for node in nodes.everyone(conn)}
+    names = [names_by_id[share.node] for share in outcome.shares]
+    message = f"would start now on {', '.join(names)}"
+    return jobs_resources.Placement(waits=False, reason="placed", node=names[0], message=message)
 
 
 def _steps(spec: JobSpec) -> int | None:
-    """Only max_steps says it outright; else it depends on how long the data is, which its node finds out."""
+    """Returns `max_steps` if it is set. Otherwise the steps depend on the size of the data, which only nodes read."""
     steps = spec.training.max_steps
     return steps if steps > 0 else None
 
@@ -85,7 +85,7 @@ def _steps(spec: JobSpec) -> int | None:
     "/components", operation_id="list_components", summary="What a spec may name, with the schema of its arguments"
 )
 async def components(request: Request) -> Response:
-    """By group. Empty until a node has told."""
+    """Returns components by group. All groups are empty until a node has announced its own."""
     catalogue = services_of(request).catalogues.current
     return json_response(catalogue.as_json() if catalogue else {group: {} for group in GROUPS})
 
@@ -97,7 +97,7 @@ async def schema_of_job(request: Request) -> Response:
 
 @cache
 def _job_schema() -> bytes:
-    """Made once, and not on the event loop: it takes 50 ms."""
+    """Returns the schema, which is made once. Callers use a thread, because making the schema takes 50 ms."""
     return bytes(json_response(job_schema()).body)
 
 
@@ -110,8 +110,7 @@ def _job_schema() -> bytes:
 @needs(Scope.READ)
 async def ticket(request: Request) -> Ticket:
     services = services_of(request)
-    found = await services.gatekeeper.ticket(services.caller)
-    return Ticket(ticket=found, expires_in_s=TICKET_SECONDS)
+    return Ticket(ticket=await services.gatekeeper.ticket(services.caller), expires_in_s=TICKET_SECONDS)
 
 
 @router.get("/livez", operation_id="livez", summary="The process answers", response_model_exclude_unset=True)
@@ -122,18 +121,18 @@ async def livez(request: Request) -> Health:
 @router.get(
     "/readyz",
     operation_id="readyz",
-    summary="Whether it can serve: SQL must be there; the rest is told as degraded",
+    summary="Readiness: 503 without SQL; any other part that is down is listed as degraded",
     responses={503: {"model": Health}},
 )
 async def readyz(request: Request, response: Response) -> Health:
     services = services_of(request)
     try:
-        why_not, known = await services.db.read(readiness.of_sql)
+        why_not, cluster = await services.db.read(readiness.of_sql)
     except FootplateError as error:
         return _not_ready(response, error.message)
     if why_not is not None:
         return _not_ready(response, why_not)
-    details = await readiness.degraded(services, known)
+    details = await readiness.degraded(services, cluster)
     return Health(status="degraded" if details else "ok", degraded=tuple(details), details=details)
 
 
@@ -144,7 +143,10 @@ def _not_ready(response: Response, why: str) -> Health:
 
 
 @router.get(
-    "/metrics", operation_id="prometheus", summary="For Prometheus", responses={200: {"content": {"text/plain": {}}}}
+    "/metrics",
+    operation_id="prometheus",
+    summary="Metrics for Prometheus",
+    responses={200: {"content": {"text/plain": {}}}},
 )
 @needs(Scope.READ, everywhere=True)
 async def metrics(request: Request) -> Response:

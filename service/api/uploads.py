@@ -1,4 +1,4 @@
-"""Bodies that are kept as files. They stream to a file beside their place, never into memory."""
+"""Stores request bodies as files. A body streams into a temporary file beside its final place, never into memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from service.problems import UnsupportedMediaType
 
 T = TypeVar("T")
 PIECE = 1024 * 1024
-LEFT_SECONDS = 86_400
-"""An upload that is as old was left behind by a process that died."""
+ABANDONED_SECONDS = 86_400
+"""A temporary file of this age was left behind by a process that died."""
 UPLOADING = ".upload-"
 
 
@@ -36,14 +36,14 @@ class CannotKeep(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A body in a file that is on the disk, until somebody puts it into its place."""
+    """A whole body in a temporary file that is on the disk."""
 
     file: IO[bytes]
     sha256: str
     bytes: int
 
     def put(self, store: Store, path: str) -> None:
-        """Another name for the same file; where one of that name is, it has the same bytes."""
+        """Puts the file into the store. A file of this name that is there already has the same bytes."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
             return
@@ -54,7 +54,7 @@ class Upload:
             raise _cannot(error) from error
 
     def put_in_a_moment(self, store: Store, path: str) -> None:
-        """While a transaction waits. To a bucket it was sent before."""
+        """Links the file into a store on disk, inside a transaction. `keep` has sent it to a bucket before."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
 
@@ -70,8 +70,8 @@ class Upload:
 async def uploaded(
     pieces: AsyncIterator[bytes], folder: Path, limit: int, too_large: Callable[[], Exception]
 ) -> AsyncIterator[Upload]:
-    """All the pieces, as soon as they are on the disk. One byte beyond the limit, and nothing is left of them."""
-    with await asyncio.to_thread(_taken, folder) as file:
+    """Yields the body once it is on the disk. If the body exceeds the limit, raises and leaves no file behind."""
+    with await asyncio.to_thread(_temporary_file, folder) as file:
         digest, size, waiting = hashlib.sha256(), 0, bytearray()
 
         def write(piece: bytes) -> None:
@@ -84,16 +84,19 @@ async def uploaded(
                 raise too_large()
             waiting += piece
             if len(waiting) >= PIECE:
-                await _kept(write, bytes(waiting))
+                await _on_disk(write, bytes(waiting))
                 waiting.clear()
-        await _kept(write, bytes(waiting))
-        await _kept(_sync, file)
+        await _on_disk(write, bytes(waiting))
+        await _on_disk(_sync, file)
         yield Upload(file, digest.hexdigest(), size)
 
 
 async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
-    """The file stands before its row does, and after it: another project may have let go of the last one between the
-    two. `write` keeps the row, with what makes sure of the file."""
+    """Stores the file, then its row with `write`, then makes sure again that the file exists.
+
+    Another project may have deleted the last row with the same bytes, and the file with it, in between. `write` gets a
+    function that puts the file into its place inside the transaction.
+    """
     if isinstance(store, RemoteStore):
         await asyncio.to_thread(upload.put, store, path)
     kept = await write(partial(upload.put_in_a_moment, store, path))
@@ -102,11 +105,11 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
 
 
 async def remover(store: Store, path: str) -> Callable[[], None]:
-    """What takes a file away, while a transaction waits. Raises CannotKeep where it would wait in vain."""
+    """Returns a function that deletes a file inside a transaction. Raises CannotKeep if the store is unreachable."""
     if not isinstance(store, RemoteStore):
         return partial((store / path).unlink, missing_ok=True)
     if (why := await asyncio.to_thread(store.trouble)) is not None:
-        raise CannotKeep(f"nothing can be taken from the artifact store: {why}")
+        raise CannotKeep(f"the artifact store cannot delete files now: {why}")
     return partial(_removed, store, path)
 
 
@@ -118,30 +121,30 @@ def _removed(store: RemoteStore, path: str) -> None:
 
 
 def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) -> AsyncIterator[bytes]:
-    """A body as it comes. One that says that it is too large is refused before it does."""
+    """Returns the pieces of a body. A body whose Content-Length exceeds the limit is refused before it is read."""
     if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-        raise UnsupportedMediaType("Content-Encoding is not taken", hint="send the file as it is")
+        raise UnsupportedMediaType("Content-Encoding is not supported", hint="send the file as it is")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise too_large()
     return request.stream()
 
 
-def _taken(folder: Path) -> Any:
+def _temporary_file(folder: Path) -> Any:
     try:
         folder.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
-        for left in folder.glob(f"{UPLOADING}*"):
+        for path in folder.glob(f"{UPLOADING}*"):
             with suppress(OSError):
-                if time.time() - left.stat().st_mtime > LEFT_SECONDS:
-                    left.unlink()
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    path.unlink()
         return tempfile.NamedTemporaryFile(dir=folder, prefix=UPLOADING)
     except OSError as error:
         raise _cannot(error) from error
 
 
-async def _kept(write: Callable[[Any], None], what: Any) -> None:
+async def _on_disk(write: Callable[[Any], None], argument: Any) -> None:
     try:
-        await asyncio.to_thread(write, what)
+        await asyncio.to_thread(write, argument)
     except OSError as error:
         raise _cannot(error) from error
 
@@ -152,4 +155,4 @@ def _sync(file: IO[bytes]) -> None:
 
 
 def _cannot(error: OSError) -> CannotKeep:
-    return CannotKeep(f"the artifact store does not take the upload: {error.strerror or error}")
+    return CannotKeep(f"the artifact store cannot be changed: {error.strerror or error}")

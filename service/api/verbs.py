@@ -1,4 +1,4 @@
-"""Cancel, pause, resume; and do. To ask for what holds already, or is under way, changes nothing."""
+"""Routes that cancel, pause and resume a job, and that send commands to its loop. Repeating a request is harmless."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 Verb = Callable[[Connection, str, JobId, str | None], JobRow]
-"""Of whose project, on which job, asked by whom."""
+"""An operation that takes the project, the job, and the name of the caller's key."""
 
 
 class Cancel(Group):
     mode: StopMode = StopMode.CHECKPOINT
-    """checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+    """`checkpoint` saves and then stops. `graceful` stops at the next step without saving. `kill` stops at once."""
 
 
 class Pause(Group):
@@ -40,33 +40,33 @@ class Pause(Group):
 
 
 class Resume(Group):
-    """What may change on the way; what is not sent stays."""
+    """The fields of the spec that a resume may change. A field that is left out does not change."""
 
     priority: Annotated[Whole, Field(ge=-100, le=100)] | None = None
     pool: Slug | None = None
     resources: dict[str, Any] | None = None
-    """Fields of the spec's resources to replace."""
+    """The fields of the spec's `resources` to replace."""
     max_steps: Annotated[Whole, Field(ge=1)] | None = None
-    """A higher limit."""
+    """A higher limit of steps."""
     num_train_epochs: Annotated[float, Field(gt=0)] | None = None
-    """A higher limit."""
+    """A higher limit of epochs."""
     time_limit: float | str | None = None
-    """A higher limit: seconds, or "4h"."""
+    """A higher time limit, in seconds or as "4h"."""
 
 
 @router.post(
     "/jobs/{job}/cancel",
     status_code=202,
     operation_id="cancel_job",
-    summary="Cancel; overrides a pause",
+    summary="Cancel a job, even if it is being paused",
     **takes(Cancel),
 )
 async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
-    given = await read_model(request, Cancel)
+    body = await read_model(request, Cancel)
     seconds = services_of(request).settings.stop_seconds
 
-    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
-        return cancel(conn, project, one, given.mode, now_ms(), stop_seconds=seconds, by=by)
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return cancel(conn, project, job, body.mode, now_ms(), stop_seconds=seconds, by=by)
 
     return await _do(request, response, job, verb)
 
@@ -75,15 +75,15 @@ async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
     "/jobs/{job}/pause",
     status_code=202,
     operation_id="pause_job",
-    summary="Save and stop, to be resumed",
+    summary="Save a checkpoint and stop, so that the job can be resumed",
     **takes(Pause),
 )
 async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     await read_model(request, Pause)
     seconds = services_of(request).settings.stop_seconds
 
-    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
-        return pause(conn, project, one, now_ms(), stop_seconds=seconds, by=by)
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return pause(conn, project, job, now_ms(), stop_seconds=seconds, by=by)
 
     return await _do(request, response, job, verb)
 
@@ -92,62 +92,64 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     "/jobs/{job}/resume",
     status_code=202,
     operation_id="resume_job",
-    summary="Queue it again, or as soon as it has stopped; it continues from its newest verified checkpoint",
+    summary="Queue a job again, to continue from its newest verified checkpoint",
     **takes(Resume),
 )
 async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
-    given = await read_model(request, Resume)
-    changes = ResumeChanges(**given.model_dump())
-    told = services_of(request).catalogues.told
+    """A job that is still stopping is queued as soon as it has stopped."""
+    body = await read_model(request, Resume)
+    changes = ResumeChanges(**body.model_dump())
+    catalogues = services_of(request).catalogues.announced
 
-    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
-        return resume(conn, project, one, changes, now_ms(), by=by, told=told)
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return resume(conn, project, job, changes, now_ms(), by=by, catalogues=catalogues)
 
     return await _do(request, response, job, verb)
 
 
 class Do(Group):
-    """What the loop does after the step at hand."""
+    """The commands that the training loop carries out after its current step."""
 
     save: bool = False
-    """A checkpoint."""
+    """Write a checkpoint."""
     evaluate: bool = False
-    """An evaluation."""
+    """Run an evaluation."""
     set: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments of training that hold from then on, in later attempts too: learning_rate (a number, or, where there
-    are several optimizers, an object of numbers by their ids), max_steps, logging_steps, eval_steps, save_steps."""
+    """Arguments of training to change for the rest of the job, later attempts included: learning_rate, max_steps,
+    logging_steps, eval_steps, save_steps. With several optimizers, learning_rate is an object of numbers by their
+    ids."""
 
 
 @router.post(
     "/jobs/{job}/do",
     status_code=202,
     operation_id="do_job",
-    summary="Save, evaluate, or change an argument, at the next step",
+    summary="Save, evaluate or change an argument at the next step of a running job",
     openapi_extra={**takes(Do, required=True)["openapi_extra"], "parameters": [IDEMPOTENCY_KEY]},
 )
 async def do_job(request: Request, response: Response, job: JobPath) -> Job:
-    """An event says what came of it, and after which step."""
+    """Stores the command. A later event reports its result, and the step after which it was carried out."""
     raw = await read_body(request)
-    given = await beside(len(raw), lambda: model_of(raw, Do))
+    body = await beside(len(raw), lambda: model_of(raw, Do))
     once = idempotency(request, f"do {job_id(job)}\n".encode() + raw)
-    wish = Wish(given.save, given.evaluate, given.set)
+    wish = Wish(body.save, body.evaluate, body.set)
 
-    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
-        return do(conn, project, one, wish, now_ms(), once=once, by=by)
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return do(conn, project, job, wish, now_ms(), once=once, by=by)
 
     return await _do(request, response, job, verb)
 
 
 async def _do(request: Request, response: Response, job: str, verb: Verb) -> Job:
     services = services_of(request)
-    one = job_id(job)
+    changed = job_id(job)
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
-        verb(conn, services.project, one, services.caller.by)
+        verb(conn, services.project, changed, services.caller.by)
         reached(Moment.BEFORE_VERB_COMMITS)
-        return look(conn, services.project, one)
+        return look(conn, services.project, changed)
 
     row, nodes = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
-    services.changed(one)
+    services.changed(changed)
     return answered(response, row, nodes)

@@ -1,4 +1,4 @@
-"""Makes resources of rows: what users see of what SQL holds."""
+"""Converts rows of SQL to the resources that users see."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def flat(row: EventRow) -> str:
     head = _dumps({"no": row.no, "step": row.step, "epoch": row.epoch})
     data = row.data
     if any(name in data for name in _RESERVED):
-        # The envelope's own win: a metric with one of these names would otherwise be there twice.
+        # A metric with the name of an envelope field is dropped, because the key would otherwise be there twice.
         data = _dumps({k: v for k, v in json.loads(data).items() if k not in ("no", "step", "epoch")})
     return head if data == "{}" else f"{head[:-1]},{data[1:]}"
 
@@ -152,7 +152,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId])
 
 
 def node_state(row: NodeRow) -> NodeState:
-    """Returns `waiting` for a node that is there and not yet able to take work."""
+    """Returns the node's state. `waiting` is a connected node that cannot take work yet."""
     if row.lost:
         return "lost"
     if row.draining or row.drain_requested:

@@ -1,4 +1,4 @@
-"""Webhooks: made, listed, changed and deleted by who administers their project."""
+"""Routes for webhooks. A key with the scope `admin` makes, lists, changes and deletes those of its project."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
 audit = logging.getLogger("footplate.audit")
 
 MOST = 50
-"""Of one project."""
+"""The most webhooks of one project."""
 LONGEST_OVERLAP_SECONDS = 7 * 86400.0
 WebhookPath = Annotated[
     str, PathParameter(description="A webhook's id.", examples=["hook_019a9d0e2b3c7d4e9f5a6b7c8d9e0f1a"])
@@ -52,51 +52,52 @@ Tags = Annotated[Many[Text], Field(min_length=1, max_length=64)]
 
 class NewWebhook(Group):
     url: Url
-    """Where to POST. It must resolve to a public address, unless the operator allows it."""
+    """The URL to POST to. Its host must have a public address, unless the operator allows the host."""
     states: States | None = None
-    """Only of jobs that come into one of these. Left out: every state."""
+    """The states to report. Left out: every state."""
     tags: Tags | None = None
-    """Only of jobs with any of these tags. Left out: every job of the project."""
+    """The tags whose jobs to report. Left out: every job of the project."""
     description: Text | None = None
 
 
 class WebhookPatch(Group):
-    """What is not named stays."""
+    """The changes to a webhook. A field that is left out does not change."""
 
     url: Url = Field(default_factory=str)
-    """Where to POST from now on, what waits included."""
+    """The URL to POST to from now on, waiting deliveries included."""
     states: States | None = None
-    """null: every state."""
+    """The states to report. null: every state."""
     tags: Tags | None = None
-    """null: every job of the project."""
+    """The tags whose jobs to report. null: every job of the project."""
     description: Text | None = None
     enabled: bool = Field(default_factory=bool)
-    """False: it is told nothing, and what waits is not sent. True: it is told of what happens from now on."""
+    """False: nothing is sent, not even waiting deliveries. True: what happens from now on is sent."""
 
 
 class Rotation(Group):
     overlap: Annotated[float, DURATION, Field(ge=0, le=LONGEST_OVERLAP_SECONDS)] = 86400.0
-    """How long the secret before signs as well, in seconds or as "2h". 0 is for one that somebody else has seen."""
+    """The time for which deliveries are also signed with the old secret, in seconds or as "2h". 0: stop at once, for
+    a secret that has leaked."""
 
 
 @router.post(
     "/webhooks",
     status_code=201,
     operation_id="create_webhook",
-    summary="Tell a URL when jobs change their state; the answer shows its secret once",
+    summary="Send the changes of jobs' states to a URL; the answer shows the secret once",
     responses={409: {}},
     **takes(NewWebhook, required=True),
 )
 @needs(Scope.ADMIN)
 async def create_webhook(request: Request, response: Response) -> CreatedWebhook:
     services = services_of(request)
-    given = await read_model(request, NewWebhook)
-    await _check(services, given.url)
-    row = _new(given, services)
+    body = await read_model(request, NewWebhook)
+    await _check(services, body.url)
+    row = _new(body, services)
     if not await services.db.write(partial(webhooks.insert_webhook, row=row, most=MOST)):
         raise TooManyWebhooks(
-            f"project {services.project!r} has {MOST} webhooks, and may have no more",
-            hint="delete one that is not needed: GET /webhooks lists them",
+            f"project {services.project!r} has {MOST} webhooks, and more are not allowed",
+            hint="delete a webhook that is not needed: GET /webhooks lists them",
         )
     await services.webhooks.refresh()
     _audit(services, row, "made")
@@ -105,23 +106,23 @@ async def create_webhook(request: Request, response: Response) -> CreatedWebhook
 
 
 async def _check(services: Services, url: str) -> None:
-    """Looked at again whenever something is sent: what is good now may not be then. Raises InvalidSpec."""
+    """Raises InvalidSpec if the URL may not be reached. Each delivery checks again, because addresses change."""
     try:
         await aim(read_url(url), Allowed.of(services.settings.webhooks_allow))
     except Refused as refused:
-        hint = "a public https:// address; or let the operator name the host in FOOTPLATE_WEBHOOKS_ALLOW"
+        hint = "use a public https:// address, or ask the operator to add the host to FOOTPLATE_WEBHOOKS_ALLOW"
         raise InvalidSpec([Problem("/url", "not_reachable", f"this URL {refused}", hint)]) from refused
 
 
-def _new(given: NewWebhook, services: Services) -> WebhookRow:
+def _new(body: NewWebhook, services: Services) -> WebhookRow:
     return WebhookRow(
         id=new_webhook_id(),
         project=services.project,
-        url=given.url,
+        url=body.url,
         secret=make_secret(),
-        states=webhooks.filter_text(given.states),
-        tags=webhooks.filter_text(given.tags),
-        description=given.description,
+        states=webhooks.filter_text(body.states),
+        tags=webhooks.filter_text(body.tags),
+        description=body.description,
         created_at=now_ms(),
         created_by=services.caller.by,
         failing_since=None,
@@ -141,7 +142,7 @@ async def list_webhooks(request: Request) -> WebhookList:
 @router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook")
 @needs(Scope.ADMIN)
 async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
-    """Whether it works: since when it fails, or why it was disabled."""
+    """Returns a webhook, with the time since which it fails, or the reason why it was disabled."""
     services = services_of(request)
     get = partial(webhooks.get, project=services.project, webhook=webhook_id(webhook))
     return Webhook(**_fields(await services.db.read(get)))
@@ -150,53 +151,55 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
 @router.patch(
     "/webhooks/{webhook}",
     operation_id="amend_webhook",
-    summary="Point it elsewhere, have it hear of something else, disable or enable it",
+    summary="Change a webhook's URL or filters, disable it or enable it",
     **takes(WebhookPatch, required=True),
 )
 @needs(Scope.ADMIN)
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     services = services_of(request)
-    one, given = webhook_id(webhook), await read_model(request, WebhookPatch)
-    changes = cast("webhooks.Changes", given.model_dump(include=given.model_fields_set))
+    changed, patch = webhook_id(webhook), await read_model(request, WebhookPatch)
+    changes = cast("webhooks.Changes", patch.model_dump(include=patch.model_fields_set))
     if "url" in changes:
-        await _check(services, given.url)
-    amend = partial(webhooks.amend, project=services.project, webhook=one, changes=changes, now=now_ms())
+        await _check(services, patch.url)
+    amend = partial(webhooks.amend, project=services.project, webhook=changed, changes=changes, now=now_ms())
     row = await services.db.write(amend)
     await services.webhooks.refresh()
-    _audit(services, row, _what(changes))
+    _audit(services, row, _summary_of(changes))
     return Webhook(**_fields(row))
 
 
-def _what(changes: webhooks.Changes) -> str:
-    said = [name for name in changes if name != "enabled"]
-    found = [f"changed in its {', '.join(said)}"] if said else []
+def _summary_of(changes: webhooks.Changes) -> str:
+    names = [name for name in changes if name != "enabled"]
+    parts = [f"changed ({', '.join(names)})"] if names else []
     if "enabled" in changes:
-        found.append("enabled" if changes["enabled"] else "disabled")
-    return " and ".join(found) or "left as it is"
+        parts.append("enabled" if changes["enabled"] else "disabled")
+    return " and ".join(parts) or "not changed"
 
 
 @router.post(
     "/webhooks/{webhook}/rotate",
     operation_id="rotate_webhook",
-    summary="Give it another secret; the answer shows it once",
+    summary="Make a new secret for a webhook; the answer shows it once",
     **takes(Rotation),
 )
 @needs(Scope.ADMIN)
 async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebhook:
-    """Until `old_secret_until` each delivery has two signatures, one by either secret: whoever checks them is given
-    the new one meanwhile, and misses nothing."""
+    """Makes a new secret. Until `old_secret_until`, each delivery has two signatures, one by each secret.
+
+    So receivers can change to the new secret without missing a delivery.
+    """
     services = services_of(request)
-    one, given = webhook_id(webhook), await read_model(request, Rotation)
-    until = now_ms() + round(given.overlap * 1000) if given.overlap else None
+    rotated, rotation = webhook_id(webhook), await read_model(request, Rotation)
+    until = now_ms() + round(rotation.overlap * 1000) if rotation.overlap else None
     secret = make_secret()
-    rotate = partial(webhooks.rotate, project=services.project, webhook=one, secret=secret, old_until=until)
+    rotate = partial(webhooks.rotate, project=services.project, webhook=rotated, secret=secret, old_until=until)
     row = await services.db.write(rotate)
-    _audit(services, row, "given another secret")
+    _audit(services, row, "given a new secret")
     return CreatedWebhook(**_fields(row), secret=secret)
 
 
 @router.delete(
-    "/webhooks/{webhook}", status_code=204, operation_id="delete_webhook", summary="Forget it, and what it was told"
+    "/webhooks/{webhook}", status_code=204, operation_id="delete_webhook", summary="Delete a webhook and its deliveries"
 )
 @needs(Scope.ADMIN)
 async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
@@ -211,12 +214,12 @@ async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
 
 def webhook_id(text: str) -> WebhookId:
     if not is_id(text, "hook"):
-        raise NotFound("there is no such webhook here", hint="GET /webhooks lists them by their ids")
+        raise NotFound(f"there is no webhook {text[:80]!r} in this project", hint="GET /webhooks lists them by id")
     return WebhookId(text)
 
 
 def _audit(services: Services, row: WebhookRow, what: str) -> None:
-    """Without what follows the host: many receivers take a path for a password."""
+    """Logs a change with the URL's host only, because the path of many receivers is a secret."""
     host = read_url(row.url).authority
     audit.info("webhook %s (%s, project %s) %s by %s", row.id, host, row.project, what, services.caller.by)
 

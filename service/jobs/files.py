@@ -46,11 +46,11 @@ def hold(conn: Connection, project: str, arguments: Iterable[Said]) -> None:
         raise InvalidSpec(problems)
 
 
-def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], arguments: Iterable[Said]) -> list[Problem]:
+def not_fetched(settings: ServiceSettings, catalogues: Sequence[Catalogue], arguments: Iterable[Said]) -> list[Problem]:
     """Returns problems for names on a hub if the operator or all nodes do not allow to fetch them."""
     if settings.hub == "off":
         because = "this service lets no job fetch from a hub"
-    elif told and not any(catalogue.get(HUBS, HUB_ON) for catalogue in told):
+    elif catalogues and not any(catalogue.get(HUBS, HUB_ON) for catalogue in catalogues):
         because = "no node fetches from a hub"
     else:
         return []

@@ -17,25 +17,25 @@ from footplate.contract.spec import JobSpec
 from service.jobs.installed import has_package, libraries_of, meets
 
 
-def nowhere(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
+def nowhere(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
     """Returns problems for what no node has, if all nodes have announced what they have."""
-    return [*_packages(spec, told), *_libraries(spec, told), *_secrets(spec, told)]
+    return [*_packages(spec, catalogues), *_libraries(spec, catalogues), *_secrets(spec, catalogues)]
 
 
-def _libraries(spec: JobSpec, told: Sequence[Catalogue]) -> Iterator[Problem]:
+def _libraries(spec: JobSpec, catalogues: Sequence[Catalogue]) -> Iterator[Problem]:
     """Yields problems for libraries of trackers, strategies, optimizers and adapters."""
-    if not told or any(catalogue.names(PACKAGES) is None for catalogue in told):
+    if not catalogues or any(catalogue.names(PACKAGES) is None for catalogue in catalogues):
         return
     for pointer, what, library in libraries_of(spec):
         needs = [Requirement(text) for text in library.packages]
-        if not any(has_package(catalogue, need) for catalogue in told for need in needs):
+        if not any(has_package(catalogue, need) for catalogue in catalogues for need in needs):
             detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
             how = f"pip install {library.install} on a node, and start that again"
             yield Problem(pointer, "package_missing", detail, how)
 
 
-def _secrets(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
-    announced = [catalogue.names(SECRETS) for catalogue in told]
+def _secrets(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
+    announced = [catalogue.names(SECRETS) for catalogue in catalogues]
     if not announced or None in announced:
         return []
     # A job that needs two secrets needs them on the same node.
@@ -43,15 +43,15 @@ def _secrets(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
     return min(wrong, key=len)
 
 
-def _packages(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
+def _packages(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
     if spec.code is None or not spec.code.requires:
         return []
     needs = [_parsed(index, text) for index, text in enumerate(spec.code.requires)]
     if misread := [need for need in needs if isinstance(need, Problem)]:
         return misread
-    if not told or any(catalogue.names(PACKAGES) is None for catalogue in told):
+    if not catalogues or any(catalogue.names(PACKAGES) is None for catalogue in catalogues):
         return []
-    wrong = [list(_unmet([need for need in needs if not isinstance(need, Problem)], node)) for node in told]
+    wrong = [list(_unmet([need for need in needs if not isinstance(need, Problem)], node)) for node in catalogues]
     return min(wrong, key=len)
 
 

@@ -53,9 +53,9 @@ def resume(
     now: int,
     *,
     by: str | None = None,
-    told: Sequence[Catalogue] = (),
+    catalogues: Sequence[Catalogue] = (),
 ) -> JobRow:
-    """Resumes a job and returns it. `told` has the catalogues of all nodes.
+    """Resumes a job and returns it. `catalogues` has the catalogues of all nodes.
 
     Raises NotFound, Conflict, and InvalidSpec if the changed spec is not valid, or needs something that no node has.
     """
@@ -71,7 +71,7 @@ def resume(
             Action.RESUME,
             hint=IT_IS_DONE if is_done else None,
         )
-    columns = _changed(job, changes, told)
+    columns = _changed(job, changes, catalogues)
     _require_ahead(conn, job, changes.max_steps)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
@@ -104,7 +104,7 @@ def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, column
 
 def _require_held(job: JobRow, changes: ResumeChanges) -> None:
     """Accepts a repeated resume, but raises Conflict or InvalidSpec for changes that come too late."""
-    columns = _changed(job, changes, told=())
+    columns = _changed(job, changes, catalogues=())
     if not columns:
         return
     asked, was = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
@@ -127,7 +127,7 @@ def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None
         raise InvalidSpec([Problem("/max_steps", "out_of_range", f"step {reached} is reached already", hint)])
 
 
-def _changed(job: JobRow, changes: ResumeChanges, told: Sequence[Catalogue]) -> dict[str, Any]:
+def _changed(job: JobRow, changes: ResumeChanges, catalogues: Sequence[Catalogue]) -> dict[str, Any]:
     """Returns the columns that the changes lead to, or none without changes."""
     if changes == NO_CHANGES:
         return {}
@@ -139,7 +139,7 @@ def _changed(job: JobRow, changes: ResumeChanges, told: Sequence[Catalogue]) -> 
     _set(document["training"], "max_steps", changes.max_steps)
     _set(document["training"], "num_train_epochs", changes.num_train_epochs)
     spec = JobSpec.parse(document)
-    if changes.resources and (problems := nowhere(spec, told)):
+    if changes.resources and (problems := nowhere(spec, catalogues)):
         raise InvalidSpec(problems)
     limit = spec.resources.time_limit
     return {

@@ -54,13 +54,13 @@ def submit(
     idempotency: IdempotencyUse | None = None,
     by: str | None = None,
     note: dict[str, Any] | None = None,
-    is_heard: bool = True,
+    has_webhook: bool = True,
     traceparent: str | None = None,
     warnings: Sequence[SpecWarning] = (),
 ) -> Submitted:
     """Writes a new job. Raises IdempotencyMismatch for a key with another body, and InvalidSpec if its needs are gone.
 
-    A `note` is the second event of its history. `is_heard=False` is for callers that know of no webhook in its project.
+    A `note` is the second event of its history. `has_webhook=False` means that its project certainly has no webhook.
     """
     job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
     if warnings:
@@ -81,17 +81,17 @@ def submit(
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)
     if note is not None:
         events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.asked_by(by, note), now)
-    if is_heard:
+    if has_webhook:
         move = Moved(job_id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
         webhooks.announce(conn, move, now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 
 
-def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, is_heard: bool) -> bool:
+def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, has_webhook: bool) -> bool:
     """True if `submit` reads something back from SQL, and so cannot share a transaction blindly."""
     holds = spec.code or spec.resume_from or any(named_in(references(spec)))
-    return bool(idempotency or is_heard or spec.tags or holds)
+    return bool(idempotency or has_webhook or spec.tags or holds)
 
 
 def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:

@@ -9,7 +9,8 @@ from starlette.types import ASGIApp
 from footplate.contract.ids import JobId
 from service.store.database import Database
 
-Tell = Callable[[Collection[JobId]], None]
+Notify = Callable[[Collection[JobId]], None]
+"""A function that is called with the jobs that have changed."""
 
 TRACEPARENT = "footplate.traceparent"
 """The key of a request's scope that holds its trace, while traces are sent."""
@@ -25,8 +26,8 @@ class Untraced:
     def around(self, app: ASGIApp) -> ASGIApp:
         return app
 
-    def following(self, db: Database, tell: Tell) -> Tell:
-        """Returns a function that is called with jobs that have changed."""
-        return tell
+    def following(self, db: Database, notify: Notify) -> Notify:
+        """Returns a function that calls `notify` with the changed jobs, and also traces them if tracing is on."""
+        return notify
 
     async def close(self) -> None: ...

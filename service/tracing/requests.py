@@ -1,4 +1,4 @@
-"""A span for each request, in the trace that its `traceparent` names, or in one of its own."""
+"""Sends a span for each request, in the trace of its `traceparent` header or in a new trace."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.problems import REQUEST_ID
 from service.tracing.enabled import TRACEPARENT
-from service.tracing.traceparent import written
 
 QUIET = frozenset({"/livez", "/readyz", "/metrics"})
-"""What asks every few seconds whether we are there."""
+"""Addresses that monitoring reads every few seconds. They get no spans."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 _OF_TRACE = (b"traceparent", b"tracestate")
 
 
 class Traced:
-    """Around the whole app. Sockets have no span: they are open for hours, and say nothing at their end."""
+    """Traces the requests of an app. Websockets have no span, because they are open for hours."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app, self._tracer = app, tracer
@@ -27,7 +26,8 @@ class Traced:
             await self._app(scope, receive, send)
             return
         span, status = self._begin(scope), 0
-        scope[TRACEPARENT] = written(span.get_span_context())
+        context = span.get_span_context()
+        scope[TRACEPARENT] = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -42,18 +42,18 @@ class Traced:
 
     def _begin(self, scope: Scope) -> Span:
         carrier = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _OF_TRACE}
-        # Never the query: a ticket may be in it.
+        # The query is left out, because it may contain a ticket.
         attributes = {"http.request.method": scope["method"], "url.path": scope["path"]}
         context = _PROPAGATOR.extract(carrier)
         return self._tracer.start_span(scope["method"], context, kind=SpanKind.SERVER, attributes=attributes)
 
 
 def _end(span: Span, scope: Scope, status: int) -> None:
-    found = scope.get("route")
-    route = found if isinstance(found, str) else getattr(found, "path", "")
-    if route:
-        span.update_name(f"{scope['method']} {route}")
-        span.set_attribute("http.route", route)
+    route = scope.get("route")
+    path = route if isinstance(route, str) else getattr(route, "path", "")
+    if path:
+        span.update_name(f"{scope['method']} {path}")
+        span.set_attribute("http.route", path)
     if request_id := scope.get(REQUEST_ID):
         span.set_attribute("footplate.request_id", request_id)
     if status:

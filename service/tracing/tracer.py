@@ -1,5 +1,7 @@
-"""What sends spans: OpenTelemetry's own provider and exporter, set up by its own variables. Imported only where they
-ask for it."""
+"""Sends spans with OpenTelemetry's provider and exporter, which read OpenTelemetry's variables.
+
+This module is imported only if the variables request traces.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,22 @@ from starlette.types import ASGIApp
 
 from footplate.contract.ids import JobId
 from service.store.database import Database
-from service.tracing.enabled import Tell, Untraced
+from service.tracing.enabled import Notify, Untraced
 from service.tracing.jobs import JobSpans
 from service.tracing.requests import Traced
 
 LAST_SECONDS = 5.0
-"""How long what is left may take to be sent, at the end."""
+"""The time that sending the last spans may take at the end of the process."""
 
 
 class Ids(RandomIdGenerator):
-    """Random ones, but for a span that others have put theirs below before it began."""
+    """Generates random span ids, or a given id for an attempt's span, to which nodes have already sent children."""
 
     def __init__(self) -> None:
         self._next: int | None = None
 
     @contextmanager
-    def known(self, span: int | None) -> Iterator[None]:
+    def with_id(self, span: int | None) -> Iterator[None]:
         self._next = span
         try:
             yield
@@ -47,8 +49,7 @@ class Ids(RandomIdGenerator):
 
 
 class Tracing(Untraced):
-    """One for a process. It sends from a thread of its own, drops what a collector that is away would pile up, and
-    holds up nobody."""
+    """The tracing of one process. A thread sends the spans, and drops them if the collector is unreachable."""
 
     def __init__(self, role: str, wrong: str | None = None) -> None:
         super().__init__(wrong)
@@ -61,18 +62,18 @@ class Tracing(Untraced):
     def around(self, app: ASGIApp) -> ASGIApp:
         return Traced(app, self.tracer)
 
-    def following(self, db: Database, tell: Tell) -> Tell:
-        spans = self._jobs = JobSpans(self.tracer, self.ids.known, db.read)
+    def following(self, db: Database, notify: Notify) -> Notify:
+        spans = self._jobs = JobSpans(self.tracer, self.ids.with_id, db.read)
         spans.start()
 
         def both(jobs: Collection[JobId]) -> None:
-            tell(jobs)
-            spans.heard(jobs)
+            notify(jobs)
+            spans.mark_changed(jobs)
 
         return both
 
     async def close(self) -> None:
-        """Sends what is left, or leaves it."""
+        """Sends the last spans, for at most LAST_SECONDS."""
         if self._jobs is not None:
             await self._jobs.close()
         done, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -81,7 +82,7 @@ class Tracing(Untraced):
             self._provider.shutdown()
             _quietly(lambda: loop.call_soon_threadsafe(done.set))
 
-        # Not a thread that the process would wait for: a collector may take the connection and never answer.
+        # A daemon thread, because the process must not wait for a collector that never answers.
         threading.Thread(target=shut_down, daemon=True, name="traces-end").start()
         try:
             await asyncio.wait_for(done.wait(), LAST_SECONDS)
@@ -90,14 +91,14 @@ class Tracing(Untraced):
 
 
 def _resource(role: str) -> Resource:
-    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say more, and something else."""
+    """Returns the resource of this process's spans. OpenTelemetry's variables may add to it and change the name."""
     is_named = "OTEL_SERVICE_NAME" in os.environ or f"{SERVICE_NAME}=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     name = {} if is_named else {SERVICE_NAME: "footplate"}
     return Resource.create({**name, SERVICE_VERSION: version("footplate"), "footplate.role": role})
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    """The loop may be closed by then."""
+    """Calls a function and ignores that the event loop may be closed by then."""
     try:
         call()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Sends what webhooks are to be told, and writes down what came of it. Control has one; SQL remembers everything.
+"""Sends the deliveries of webhooks and stores their results. Control runs one courier, and all state is in SQL.
 
-At least once: a control that dies between the answer and its note leaves the delivery due, and the next one sends it
-again under the same id. Nothing of SQL is held while something is sent.
+A delivery is sent at least once. If control dies after the answer and before the result is stored, the next control
+sends the delivery again with the same id. No transaction is open while a delivery is sent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from service.webhooks.targets import Resolve, aim, resolved
 log = logging.getLogger("footplate.webhooks")
 
 AGAIN_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600)
-"""After each failure, so that a receiver may be away for a day; then it is over."""
+"""The waits after each failure. A receiver may be down for a day. After the last try, the delivery has failed."""
 GIVE_UP_SECONDS = 5 * 24 * 3600
-"""A webhook that has only failed for so long is disabled."""
+"""The time after which a webhook that only fails is disabled."""
 MOST_AT_ONCE = 32
 MOST_FAILING = 16
-"""Of them, to webhooks that fail: each may take its ten seconds, and others want to be told at once."""
+"""The most concurrent deliveries to webhooks that fail, because each may take ten seconds and delay the others."""
 LOOK_SECONDS = 1.0
 KEPT_CHARACTERS = 500
 GONE = 410
@@ -37,7 +37,7 @@ Ask = Callable[[Write[Any]], Awaitable[Any]]
 
 
 class Courier:
-    """`read` and `write` are the database's; `clock` and `resolve` are for tests."""
+    """Sends the deliveries that are due. `read` and `write` are the database's. Tests replace `clock` and `resolve`."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Courier:
     ) -> None:
         self._read, self._write, self._allowed, self._clock, self._resolve = read, write, allowed, clock, resolve
         self._under_way: dict[DeliveryId, asyncio.Task[Tried]] = {}
-        """Until it is written down what came of it."""
+        """The deliveries that are being sent, or whose result is not stored yet."""
         self.delivered = self.failed = 0
-        """Tries, since the start."""
+        """The number of tries since the start, by result."""
 
     async def turn(self) -> None:
-        """Takes on what is due, waits for the first that comes back, or for a second."""
+        """Starts the deliveries that are due, then waits for the first result, at most a second."""
         await self.take_on()
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -67,34 +67,34 @@ class Courier:
         await self.note()
         now, most = self._clock(), MOST_AT_ONCE + len(self._under_way)
         due: list[Due] = await self._read(lambda conn: deliveries.due(conn, now, most, MOST_FAILING))
-        for one in due:
-            if one.id not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
-                self._under_way[one.id] = asyncio.create_task(self._try(one))
+        for delivery in due:
+            if delivery.id not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
+                self._under_way[delivery.id] = asyncio.create_task(self._try(delivery))
 
     async def note(self) -> None:
-        """What cannot be written down now is kept, and not sent again meanwhile."""
-        came = [task.result() for task in self._under_way.values() if task.done()]
-        if not came:
+        """Stores the results. A result that cannot be stored is kept, and its delivery is not sent again meanwhile."""
+        results = [task.result() for task in self._under_way.values() if task.done()]
+        if not results:
             return
         now = self._clock()
-        failing = {tried.due.webhook_id for tried in came if not tried.is_delivered}
+        failing = {tried.due.webhook_id for tried in results if not tried.is_delivered}
 
         def write(conn: Any) -> Any:
-            deliveries.note(conn, came, now)
+            deliveries.note(conn, results, now)
             return deliveries.give_up(conn, failing, now - GIVE_UP_SECONDS * 1000, now) if failing else []
 
         disabled = await self._write(write)
-        for tried in came:
+        for tried in results:
             del self._under_way[tried.due.id]
             self.delivered += tried.is_delivered
             self.failed += not tried.is_delivered
             if tried.disable is not None:
                 disabled.append(tried.due.webhook_id)
         for webhook in disabled:
-            log.warning("webhook %s is disabled; GET /webhooks/%s says why", webhook, webhook)
+            log.warning("webhook %s is disabled: GET /webhooks/%s shows the reason", webhook, webhook)
 
     async def stop(self) -> None:
-        """What is under way is cut off, and sent again by whoever comes next."""
+        """Cancels the deliveries that are being sent. The next control sends them again."""
         tasks = list(self._under_way.values())
         self._under_way.clear()
         for task in tasks:
@@ -125,20 +125,20 @@ class Courier:
             due,
             is_delivered,
             status,
-            said(answer.body),
+            one_line(answer.body),
             None if is_delivered else answer.error or _why(status),
             again_at=self._clock() + left[0] * 1000 if left else None,
-            disable="it answered 410 Gone" if is_gone else None,
+            disable="the receiver answered 410 Gone" if is_gone else None,
         )
 
 
 def _why(status: int | None) -> str:
     if status is not None and 300 <= status < 400:
-        return f"it answered {status}: no redirect is followed; make a webhook with the URL that it leads to"
-    return f"it answered {status}: anything but 2xx is a failure"
+        return f"the receiver answered {status}. Redirects are not followed: make a webhook with the target's URL"
+    return f"the receiver answered {status}, and only 2xx is a success"
 
 
-def said(body: bytes) -> str | None:
-    """One line for people: no control characters, and not more than they want to read."""
+def one_line(body: bytes) -> str | None:
+    """Returns the start of an answer as one line without control characters, or None if the answer is empty."""
     text = body[: 4 * KEPT_CHARACTERS].decode("utf-8", "replace")
-    return "".join(one if one.isprintable() else " " for one in text)[:KEPT_CHARACTERS] or None
+    return "".join(char if char.isprintable() else " " for char in text)[:KEPT_CHARACTERS] or None

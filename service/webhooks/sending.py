@@ -1,9 +1,10 @@
-"""One delivery over the wire, signed as Standard Webhooks says: https://www.standardwebhooks.com.
+"""Sends one delivery, signed as Standard Webhooks requires: https://www.standardwebhooks.com.
 
-webhook-id          the delivery's, the same at every try: a receiver keeps it to do nothing twice
-webhook-timestamp   of this try, in seconds: a receiver refuses what is old
-webhook-signature   v1,<base64 of HMAC-SHA256 over "id.timestamp.body" with what follows whsec_>; two of them, with a
-                    space between, while a secret that was changed still counts
+    webhook-id          the delivery's id, the same at every try, by which a receiver detects repeats
+    webhook-timestamp   the time of this try, in seconds, by which a receiver detects old requests
+    webhook-signature   v1,<base64 of HMAC-SHA256 over "id.timestamp.body", with the part of the secret after whsec_>
+
+While an old secret is still valid there are two signatures, separated by a space.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS, TOTAL_SECONDS, BODY_SECONDS = 5.0, 10.0, 2.0
 ANSWER_BYTES = 4096
-"""What is read of an answer; the rest is left with who sends it."""
+"""The most that is read of an answer."""
 SECRET_MARK = "whsec_"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int | None
-    """None: there was no answer."""
+    """The HTTP status, or None if there was no answer."""
     body: bytes = b""
     error: str | None = None
 
 
 def make_secret() -> str:
-    """256 random bits."""
+    """Returns a new secret of 256 random bits."""
     return SECRET_MARK + b64encode(secrets.token_bytes(32)).decode()
 
 
@@ -54,19 +55,19 @@ def headers(secrets_: Sequence[str], message: str, seconds: int, body: bytes) ->
         "accept-encoding": "identity",
         "webhook-id": message,
         "webhook-timestamp": str(seconds),
-        "webhook-signature": " ".join(signature(one, message, seconds, body) for one in secrets_),
+        "webhook-signature": " ".join(signature(secret, message, seconds, body) for secret in secrets_),
     }
 
 
-async def post(target: Target, address: str, given: dict[str, str], body: bytes) -> Answer:
-    """To the very address; its certificate must be good for the name. No redirect is followed, no proxy is asked."""
-    # In a thread, and not above: a service without webhooks never needs the client, which is long to import.
+async def post(target: Target, address: str, fields: dict[str, str], body: bytes) -> Answer:
+    """Sends a POST to exactly this address, without redirects and proxies. The certificate must match the name."""
+    # The client is imported here, and in a thread, because the import is slow and most services have no webhooks.
     trust = await asyncio.to_thread(_trust)
     import httpx2
 
     where = f"[{address}]" if ":" in address else address
     timeout = httpx2.Timeout(TOTAL_SECONDS, connect=CONNECT_SECONDS)
-    # One for each: a connection that is kept is found by its address, and two names may share one.
+    # A client for each delivery, because a kept connection is reused by address, which two names may share.
     client = httpx2.AsyncClient(verify=trust, trust_env=False, follow_redirects=False, timeout=timeout)
     try:
         async with asyncio.timeout(TOTAL_SECONDS), client:
@@ -74,7 +75,7 @@ async def post(target: Target, address: str, given: dict[str, str], body: bytes)
                 "POST",
                 f"{target.scheme}://{where}:{target.port}{target.path}",
                 content=body,
-                headers={**given, "host": target.authority},
+                headers={**fields, "host": target.authority},
                 extensions={"sni_hostname": target.host},
             )
             response = await client.send(request, stream=True)
@@ -91,22 +92,22 @@ async def post(target: Target, address: str, given: dict[str, str], body: bytes)
 
 
 async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
-    """For people. The status has said how it went, so what follows may come late, broken or never."""
+    """Returns the start of the answer, to be shown to users. The rest may be late, broken or missing."""
     import httpx2
 
-    found = b""
+    start = b""
     with suppress(httpx2.HTTPError, TimeoutError):
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in pieces:
-                found += piece
-                if len(found) >= ANSWER_BYTES:
+                start += piece
+                if len(start) >= ANSWER_BYTES:
                     break
-    return found[:ANSWER_BYTES]
+    return start[:ANSWER_BYTES]
 
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Read once: every authority that the machine trusts."""
+    """Reads the certificate authorities that the machine trusts, once."""
     import httpx2
 
     return httpx2.create_ssl_context()

@@ -1,19 +1,19 @@
-"""Which projects have a webhook to tell, at hand: a POST of a job where there is none asks SQL nothing.
+"""The projects that have a webhook, in memory, so that POST /jobs reads SQL only for these projects.
 
-Only POST relies on it. Read anew twice a second, so a webhook that another API process has made hears of the jobs that
-are submitted here from then on within a second; of every move after that it hears at once.
+The projects are read twice a second. So a webhook that another API process has made may miss jobs that are submitted
+here within the next second. Later moves of jobs do not use this cache, and are always delivered.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from service.cache import Fresh
+from service.cache import PolledCache
 from service.store import webhooks
 from service.store.database import Database
 
 
-class Listening(Fresh):
+class WebhookProjects(PolledCache):
     SECONDS = 0.5
 
     def __init__(self, db: Database) -> None:
@@ -22,11 +22,11 @@ class Listening(Fresh):
         self._projects: frozenset[str] | None = None
         self._lock = asyncio.Lock()
 
-    def hear(self, project: str) -> bool:
-        """Whether somebody may: before the first look nobody knows."""
+    def may_listen(self, project: str) -> bool:
+        """Returns True if the project has a webhook, or if the projects have not been read yet."""
         return self._projects is None or project in self._projects
 
     async def refresh(self) -> None:
-        """One at a time: an older look must not take back what a newer one has seen."""
+        """Reads the projects. The lock keeps a slow, older read from replacing the result of a newer one."""
         async with self._lock:
             self._projects = await self._db.read(webhooks.heard)

@@ -30,7 +30,7 @@ from service.settings import ServiceSettings
 from service.store import events, jobs, schema
 from service.store.database import Database
 from service.store.times import now_ms
-from service.webhooks.subscribed import Listening
+from service.webhooks.subscribed import WebhookProjects
 from tests.support.postgres import PostgresServer
 
 KEY = "a-key-of-22-characters-or-more"
@@ -148,7 +148,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)
         services = Services(
             settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen, db),
-            meters=Meters(), pipe=pipe, webhooks=Listening(db), poke=lambda: None, control=pipe.control,
+            meters=Meters(), pipe=pipe, webhooks=WebhookProjects(db), poke=lambda: None, control=pipe.control,
             untraced=untraced,
         )  # fmt: skip
         await catalogues.start()

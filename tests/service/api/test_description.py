@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jsonschema_rs
 import pytest
 
-from service.api.description import describe
+from service.api.openapi import describe
 from service.app import routes
 from service.auth import is_open
 from service.problems import MEDIA_TYPE

@@ -114,7 +114,7 @@ async def test_each_is_closed_to_who_has_no_good_key(api: Api) -> None:
     deleted, expired = await a_key(api), await a_key(api)
     await api.client.delete(f"/keys/{deleted['id']}")
     await api.db.write(lambda conn: conn.execute(update(keys).values(expires_at=1).where(keys.c.id == expired["id"])))
-    api.services.gatekeeper.keyring._known.clear()
+    api.services.gatekeeper.keyring._loaded.clear()
     await api.services.gatekeeper.keyring.refresh()
     bad = {
         "none": "",

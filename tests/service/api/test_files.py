@@ -211,7 +211,7 @@ async def test_what_nobody_fetches_from_a_hub_is_refused_with_the_setting(
     serve: Serve, sqlite_url: str, setting: str, told: list[Catalogue]
 ) -> None:
     api = await serve(sqlite_url, hub=setting)
-    api.services.catalogues.told = told
+    api.services.catalogues.announced = told
 
     answers = [await api.client.post(path, json={**SPEC, "model": ON_HUB}) for path in ("/jobs", "/jobs/validate")]
 
@@ -227,7 +227,7 @@ async def test_where_a_node_fetches_it_a_job_may_name_what_lies_on_a_hub(
     serve: Serve, sqlite_url: str, told: list[Catalogue]
 ) -> None:
     api = await serve(sqlite_url, hub="on")
-    api.services.catalogues.told = told
+    api.services.catalogues.announced = told
 
     assert await api.submit(model=ON_HUB)
 

@@ -115,7 +115,7 @@ async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None
 @pytest.mark.parametrize(
     ("body", "pointer", "hint"),
     [
-        ({}, "", "known: name, tags, metadata, priority"),
+        ({}, "", "send one or more of name, tags, metadata, priority"),
         ({"nmae": "x"}, "/nmae", "did you mean 'name'?"),
         ({"priority": "high"}, "/priority", None),
         ({"priority": 101}, "/priority", None),

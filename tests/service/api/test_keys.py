@@ -16,9 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from footplate.contract.ids import JobId
 from service import keyring
 from service.auth import LOCAL
-from service.callers import BURST_SECONDS, Standing
 from service.problems import TooManyRequests
-from service.rate_limit import Strangers, of_one_house
+from service.rate_limit import BURST_SECONDS, AddressLimits, Quota, network_of
 from service.redaction import Redacting
 from service.store import keys
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve, rest
@@ -245,7 +244,7 @@ async def test_an_old_ticket_opens_nothing(guarded: Api, monkeypatch: pytest.Mon
 
     _, code, reason = await guarded.frames(f"{path}?ticket={ticket}")
 
-    assert (code, reason) == (4401, "this ticket was used, or is too old")
+    assert (code, reason) == (4401, "this ticket has been used or has expired")
 
 
 @pytest.mark.parametrize("name", ["key", "api_key", "access_token", "Token", "q"])
@@ -259,7 +258,7 @@ async def test_a_key_in_a_url_is_refused_with_why(guarded: Api, name: str) -> No
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["code"] == "key_in_url"
     assert (frames, code) == ([], 4400)
-    assert "a key never goes into a URL" in reason
+    assert "a key must not be in a URL" in reason
     assert key["key"] not in answer.text + reason
 
 
@@ -278,9 +277,9 @@ async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite
         assert int(refused.headers["retry-after"]) > 0
         with suppress(ConnectionClosed):
             await first.close()
-    standing = api.services.gatekeeper.keyring.caller(key["key"].encode()).standing
+    quota = api.services.gatekeeper.keyring.caller(key["key"].encode()).quota
     async with asyncio.timeout(PATIENCE):
-        while len(standing._open) > 1:
+        while len(quota._open) > 1:
             await asyncio.sleep(0.01)
     async with api.socket(path, additional_headers=bearer(key)) as second:
         assert await second.recv()
@@ -293,7 +292,7 @@ async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite
 async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.callers.BURST_SECONDS", 2000)
+    monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 2000)
     api = await serve(sqlite_url, api_key=KEY, rate_per_key=0.001)
     eager, calm = await a_key(api), await a_key(api)
 
@@ -308,7 +307,7 @@ async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(
 async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_not(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.callers.BURST_SECONDS", 2000)
+    monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 2000)
     api = await serve(sqlite_url, api_key=KEY, rate_per_address=0.001)
     bad = bearer("fpk_00000000_" + "0" * 64)
 
@@ -317,10 +316,10 @@ async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_
 
     assert [answer.status_code for answer in answers] == [401, 401, 429, 429]
     assert 500 < int(answers[-1].headers["retry-after"]) <= 1000
-    assert "without a good key" in answers[-1].json()["detail"]
+    assert "without a valid key" in answers[-1].json()["detail"]
     assert (await api.client.get("/jobs")).status_code == 200
     _, code, why = await api.frames(f"/jobs/{await api.submit()}/stream?ticket={'0' * 64}")
-    assert (code, "without a good key" in why) == (4429, True)
+    assert (code, "without a valid key" in why) == (4429, True)
     async with api.socket("/stream?tag=a", additional_headers=bearer(KEY)):
         pass
 
@@ -328,7 +327,7 @@ async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_
 async def test_a_stranger_is_counted_before_anything_that_he_sent_is_parsed(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.callers.BURST_SECONDS", 1000)
+    monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 1000)
     api = await serve(sqlite_url, api_key=KEY, rate_per_address=0.005)
     bad = bearer("fpk_00000000_" + "0" * 64)
     broken = {"Origin": "http://["}
@@ -348,28 +347,28 @@ def test_addresses_of_one_network_are_one_and_those_that_are_quiet_are_forgotten
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.rate_limit.MOST_REMEMBERED", 2)
-    monkeypatch.setattr("service.callers.BURST_SECONDS", 1000)
-    strangers = Strangers(rate=0.001)
-    strangers.count("2001:db8::1")
+    monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 1000)
+    limits = AddressLimits(rate=0.001)
+    limits.count("2001:db8::1")
     with pytest.raises(TooManyRequests):
-        strangers.count("2001:db8::2")
+        limits.count("2001:db8::2")
 
     for address in ("10.0.0.1", "10.0.0.2", "2001:db8::3"):
-        strangers.count(address)
+        limits.count(address)
     with pytest.raises(TooManyRequests):
-        strangers.count("10.0.0.2")
-    assert of_one_house("::ffff:10.0.0.1") == "10.0.0.1"
+        limits.count("10.0.0.2")
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
 
 
 def test_a_bucket_fills_at_its_rate_and_no_higher_than_its_burst() -> None:
-    standing = Standing(rate=10)
-    start = standing._counted_at
+    quota = Quota(rate=10)
+    start = quota._counted_at
 
     def taken(at: float) -> int:
         count = 0
         with suppress(TooManyRequests):
             while True:
-                standing.count(start + at)
+                quota.count(start + at)
                 count += 1
         return count
 

@@ -81,10 +81,10 @@ async def test_half_of_a_second_request_does_not_hold_it_either(api: Api, more: 
 
 async def test_who_sends_in_pieces_and_keeps_the_pace_is_served(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    look = http_timeouts.PatientProtocol._late
+    look = http_timeouts.TimedProtocol._late
     monkeypatch.setattr(http_timeouts, "BODY_BYTES", 1)
     monkeypatch.setattr(http_timeouts, "BODY_SECONDS", 0.3)
-    monkeypatch.setattr(http_timeouts.PatientProtocol, "_late", lambda self: (looks.append(1), look(self)))
+    monkeypatch.setattr(http_timeouts.TimedProtocol, "_late", lambda self: (looks.append(1), look(self)))
     async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(BODY), BODY))
         while len(looks) < 3:

@@ -192,7 +192,7 @@ async def test_a_reader_that_does_not_read_is_sent_away_with_its_cursor(
     got = numbers(frames)
     assert code == 4408
     assert got == list(range(1, len(got) + 1))
-    assert reason == f"too slow; come back with after={got[-1]}"
+    assert reason == f"too slow: reconnect with after={got[-1]}"
     monkeypatch.undo()
     again, code, _ = await _until_caught_up(api, f"/jobs/{job}/stream?after={got[-1]}")
     assert numbers(again) == list(range(got[-1] + 1, 6002))

@@ -197,7 +197,7 @@ async def test_a_node_that_takes_no_work_is_said_beside_others_that_do(api: Api)
 
     result = await readiness.degraded(api.services, await api.db.read(nodes.everyone))
 
-    assert result["nodes"] == "no work goes to two: it cannot read the service's artifact store"
+    assert result["nodes"] == "these nodes get no work: two: it cannot read the service's artifact store"
 
 
 async def test_ready_means_sql_and_the_rest_is_told(both: Api) -> None:
@@ -218,11 +218,11 @@ async def test_whatever_is_degraded_is_said_in_a_sentence(api: Api, monkeypatch:
     result = await readiness.degraded(services, await api.db.read(nodes.everyone))
 
     assert list(result) == ["redis", "ingest", "nodes", "silent_nodes", "disk"]
-    assert re.match(r"Redis has not answered since 20\d\d-.*: what runs goes on", result["redis"])
+    assert re.match(r"Redis has not answered since 20\d\d-.*\. Running jobs go on", result["redis"])
     assert "waited for 9 s" in result["ingest"]
     assert "no node takes work" in result["nodes"]
-    assert "one (last heard 20" in result["silent_nodes"]
-    assert "GB are left" in result["disk"]
+    assert "one (last report at 20" in result["silent_nodes"]
+    assert "GB left" in result["disk"]
 
 
 async def _counted(numbers: dict[str, int]) -> dict[str, int]:
@@ -235,13 +235,13 @@ async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) 
 
     result = await readiness.degraded(replace(api.services, settings=settings), [])
 
-    assert "a-file cannot be written here" in result["artifacts"]
+    assert "cannot write to the artifact store" in result["artifacts"]
 
 
 async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_say_so(api: Api) -> None:
     result = await readiness.degraded(api.services, [])
 
-    assert "cannot be told" in result["control"]
+    assert "is unknown" in result["control"]
     assert "holds the lock" in readiness._no_control(redis_is_there=True)
 
 

@@ -40,7 +40,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
 ) -> None:
     tracing = Tracing("all")
     api = await serve(database_url, around=tracing.around)
-    spans = JobSpans(tracing.tracer, tracing.ids.known, api.db.read)
+    spans = JobSpans(tracing.tracer, tracing.ids.with_id, api.db.read)
     answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-01"})
     job = JobId(answer.json()["id"])
     await attempted(api, job)
@@ -48,7 +48,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
     await api.client.get("/livez")
 
     for _ in range(2):
-        spans.heard([job])
+        spans.mark_changed([job])
         await spans.turn()
     await tracing.close()
 
@@ -106,13 +106,13 @@ async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
     tracing = Tracing("api")
     api = await serve(sqlite_url, around=tracing.around)
     before = await (await serve(sqlite_url)).submit()
-    spans = JobSpans(tracing.tracer, tracing.ids.known, api.db.read)
+    spans = JobSpans(tracing.tracer, tracing.ids.with_id, api.db.read)
     answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-00"})
     jobs = [before, JobId(answer.json()["id"])]
     for job in jobs:
         await attempted(api, job)
 
-    spans.heard(jobs)
+    spans.mark_changed(jobs)
     await spans.turn()
     await tracing.close()
 

@@ -268,12 +268,14 @@ async def test_another_api_process_hears_of_a_new_webhook_soon(
     serve: Serve, sqlite_url: str, receiver: Receiver
 ) -> None:
     first, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
-    assert not other.services.webhooks.hear("default")
+    assert not other.services.webhooks.may_listen("default")
 
     await a_hook(first, receiver.url)
 
-    await until_async(lambda: other.services.webhooks.hear("default"), within=5, what="the other process looks again")
-    assert not other.services.webhooks.hear("vision")
+    await until_async(
+        lambda: other.services.webhooks.may_listen("default"), within=5, what="the other process looks again"
+    )
+    assert not other.services.webhooks.may_listen("vision")
 
 
 async def test_another_project_s_webhook_hears_nothing_and_is_not_there(
@@ -314,7 +316,7 @@ async def test_what_fails_is_tried_for_a_day_under_the_same_id_and_then_failed(a
         await post.later(1.5)
         assert len(receiver.got) == tries + 1
 
-    assert (first["error"], first["answer"]) == ("it answered 500: anything but 2xx is a failure", "no !")
+    assert (first["error"], first["answer"]) == ("the receiver answered 500, and only 2xx is a success", "no !")
     assert first["next_try_at"] is not None
     assert len({request.headers["webhook-id"] for request in receiver.got}) == 1
     assert len({request.headers["webhook-timestamp"] for request in receiver.got}) == len(AGAIN_SECONDS) + 1
@@ -507,7 +509,7 @@ async def test_a_secret_is_changed_and_for_a_while_either_is_good(
     leaked = await rotate(overlap=0)
     assert (await good(second, leaked["secret"]), leaked["old_secret_until"]) == ([False, True], None)
     assert "secret" not in await seen(api, hook)
-    assert "given another secret by" in caplog.text
+    assert "given a new secret by" in caplog.text
     assert second not in caplog.text
 
 
@@ -522,7 +524,7 @@ async def test_one_that_is_gone_is_disabled_at_once(api: Api, receiver: Receiver
 
     assert (ping.status_code, ping.json()["status"], receiver.types) == (202, "pending", ["ping"])
     assert [(message["type"], message["status"]) for message in await told(api, hook)] == [("ping", "failed")]
-    assert (await seen(api, hook))["disabled_why"] == "it answered 410 Gone"
+    assert (await seen(api, hook))["disabled_why"] == "the receiver answered 410 Gone"
 
 
 async def test_a_control_that_dies_before_it_notes_an_answer_leaves_it_to_the_next(
@@ -598,7 +600,7 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere(api: Api, receiver: Rec
         await Post(api).goes_out()
 
         assert (len(receiver.got), inside.got) == (1, [])
-        assert "no redirect is followed" in (await told(api, hook))[0]["error"]
+        assert "Redirects are not followed" in (await told(api, hook))[0]["error"]
 
 
 async def test_of_a_huge_answer_only_the_beginning_is_read(api: Api, receiver: Receiver) -> None:
@@ -646,7 +648,7 @@ async def test_a_yes_whose_body_never_ends_is_a_yes(
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(b"", "no answer: "), (b"\0\0\0\0 nonsense\r\n\r\n", "no answer: "), (b"HTTP/1.1 302 x\r\n\r\n", "redirect")],
+    [(b"", "no answer: "), (b"\0\0\0\0 nonsense\r\n\r\n", "no answer: "), (b"HTTP/1.1 302 x\r\n\r\n", "Redirect")],
 )
 async def test_what_is_no_answer_is_said(api: Api, receiver: Receiver, answer: bytes, why: str) -> None:
     receiver.answer = answer
