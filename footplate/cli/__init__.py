@@ -33,7 +33,7 @@ from footplate.cli.context import UNREACHABLE, USAGE, exit_code, sentence
 from footplate.cli.text import tell
 from footplate.cli.up import up
 from footplate.cli.watch import INTERRUPTED
-from footplate.contract.errors import FootplateError
+from footplate.contract.errors import FootplateError, did_you_mean
 
 PARTS = (
     submit,
@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["up"]:
         return up(words[1:])
     parser = make_parser()
+    if words and (complaint := unknown_verb(parser, words[0])):
+        tell(complaint)
+        return USAGE
     options = parser.parse_args(words)
     if options.version:
         print(f"footplate {version('footplate')}")
@@ -88,6 +91,15 @@ def _run(given: argparse.Namespace) -> int:
     except ValidationError as error:
         tell(f"the service answers a {error.title} that this one does not understand; install its version of footplate")
         return UNREACHABLE
+
+
+def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
+    """Returns what is wrong with the first word and the nearest verb, or None if the word is a verb or an option."""
+    (verbs,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    if word in verbs or word.startswith("-"):
+        return None
+    hint = did_you_mean(word, verbs) or f"the verbs are {', '.join(verbs)}"
+    return f"no verb is called {word!r}; {hint}"
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -55,7 +55,7 @@ def _sentence(text: str) -> str:
 
 def _add_options(parser: argparse.ArgumentParser, *, json: Any, url: Any) -> None:
     parser.add_argument("--json", action="store_true", default=json, help="answer in JSON")
-    help = "where the service is; else FOOTPLATE_URL, else http://127.0.0.1:8080"
+    help = "where the service is; else FOOTPLATE_URL, else the `up` in this folder, else http://127.0.0.1:8080"
     parser.add_argument("--url", default=url, help=help)
 
 

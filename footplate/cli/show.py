@@ -35,7 +35,7 @@ def run_ls(given: Given) -> int:
             say_json(job.info.model_dump(mode="json"))
     else:
         head = ("JOB", "NAME", "STATE", "WHY", "STEP", "LOSS", "AGE")
-        table(head, (_row(job.info) for job in jobs), empty="no job is like that")
+        table(head, (_row(job.info) for job in jobs), empty="no job is like that", least=("LOSS", "WHY", "AGE", "STEP"))
     return 0
 
 

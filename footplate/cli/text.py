@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -44,13 +45,29 @@ def tell(text: str) -> None:
     print(f"footplate: {clean(text)}", file=sys.stderr, flush=True)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Prints columns as wide as they need, with numbers at the right."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    least: Sequence[str] = (),
+    width: int | None = None,
+) -> None:
+    """Prints columns as wide as they need, with numbers at the right.
+
+    On a terminal, or with a `width`, columns are left out until the table fits: those in `least` in that order, then
+    those at the right.
+    """
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
         tell(empty)
         return
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    shown = _fitting(head, widths, least, width)
+    head, widths = [head[index] for index in shown], [widths[index] for index in shown]
+    cells = [[row[index] for index in shown] for row in cells]
     right = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
     for row in [list(head), *cells]:
         aligned = [
@@ -58,6 +75,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) 
             for cell, width, to_right in zip(row, widths, right, strict=True)
         ]
         print("  ".join(aligned).rstrip())
+
+
+def _fitting(head: Sequence[str], widths: Sequence[int], least: Sequence[str], width: int | None) -> list[int]:
+    """Returns the positions of the columns that fit into a line of `width` characters. The first column always does."""
+    shown = list(range(len(head)))
+    leave_out = [head.index(name) for name in least] + shown[:0:-1]
+    for index in leave_out:
+        if width is None or sum(widths[column] + 2 for column in shown) - 2 <= width:
+            break
+        if index in shown:
+            shown.remove(index)
+    return shown
 
 
 _NUMBER = re.compile(r"|[-+]?[\d.,]+(e[-+]?\d+)?%?|nan|-?inf|\d+/\d+|[\d.]+ [kMGT]?B")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,15 +20,26 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 class ClientSettings(Settings):
     url: str = "http://127.0.0.1:8080"
-    """The address at which the client and the command find the service."""
+    """The address of the service. If not set, that of the `footplate up` in this folder, else the default."""
     api_key: SecretStr | None = None
     """The key that they send with each request."""
+
+
+def url_of_up() -> str | None:
+    """Returns the address of the `footplate up` whose state is in this folder, or None if none runs."""
+    home = Path(os.environ.get("FOOTPLATE_HOME") or ".footplate")
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        holder = json.loads((home / "up.lock").read_text())
+        os.kill(holder["pid"], 0)  # Raises OSError if that process has ended.
+        return str(holder["url"]) if holder["url"] else None
+    return None
 
 
 def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict[str, Any]:
     """Returns the arguments for an HTTP client."""
     settings = ClientSettings.from_environment()
-    base = (url or settings.url).rstrip("/")
+    of_up = None if url or "url" in settings.model_fields_set else url_of_up()
+    base = (url or of_up or settings.url).rstrip("/")
     if "://" not in base:
         base = f"http://{base}"
     parts = urlsplit(base)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -129,3 +131,55 @@ def test_no_line_of_the_doctor_is_ok_and_says_that_something_is_broken(
     assert said["rights"] == "note   rights     n1: training has root's rights"
     assert said["clock"].startswith("note ")
     assert not [line for line in said.values() if line.startswith("ok") and "degraded" in line]
+
+
+def test_an_unknown_verb_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sumbit", "job.json"]) == 2
+
+    assert capsys.readouterr().err == "footplate: no verb is called 'sumbit'; did you mean 'submit'?\n"
+
+
+def test_a_verb_that_is_near_to_none_is_answered_with_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xyzzy"]) == 2
+
+    assert "the verbs are up, submit, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"), [(80, "JOB  NAME   STATE    LOSS"), (20, "JOB  NAME   STATE"), (9, "JOB"), (2, "JOB")]
+)
+def test_a_table_leaves_out_the_least_important_columns_until_it_fits(
+    width: int, columns: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table(("JOB", "NAME", "STATE", "LOSS"), [("a1", "first", "running", "0.1")], empty="", least=("LOSS",), width=width)
+
+    assert capsys.readouterr().out.splitlines()[0] == columns
+
+
+def test_the_client_finds_the_system_that_runs_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("FOOTPLATE_URL", "FOOTPLATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    lock = tmp_path / ".footplate/up.lock"
+    lock.parent.mkdir()
+
+    lock.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:4711"}))
+    assert Client().url == "http://127.0.0.1:4711"
+    assert Client("http://elsewhere:1").url == "http://elsewhere:1"
+    monkeypatch.setenv("FOOTPLATE_URL", "http://named:2")
+    assert Client().url == "http://named:2"
+
+
+@pytest.mark.parametrize(
+    "written", ['{"pid": 0, "url": null}', '{"pid": 4194305, "url": "http://127.0.0.1:1"}', "{", None]
+)
+def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
+    written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOOTPLATE_URL", raising=False)
+    monkeypatch.setenv("FOOTPLATE_HOME", str(tmp_path))
+    if written is not None:
+        (tmp_path / "up.lock").write_text(written)
+
+    assert Client().url == "http://127.0.0.1:8080"
