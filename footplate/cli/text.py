@@ -55,8 +55,8 @@ def table(
 ) -> None:
     """Prints columns as wide as they need, with numbers at the right.
 
-    On a terminal, or with a `width`, columns are left out until the table fits: those in `least` in that order, then
-    those at the right.
+    On a terminal, or with a `width`, columns are left out until the table fits. Those in `least` go first, in that
+    order, and then those at the right.
     """
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
