@@ -81,6 +81,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         if precision in ("bf16", "fp16") and not (self.bf16 or self.fp16):
             setattr(self, precision, True)
         self.use_cpu = self.use_cpu or launched_on_cpu()
+        self.dataloader_pin_memory = self.dataloader_pin_memory and not self.use_cpu
         launcher_arguments.apply(self)
         super().__post_init__()
         # Enums, as Hugging Face has them, because users' callbacks read `args.eval_strategy.value`.
@@ -94,8 +95,9 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     def to_dict(self) -> dict[str, Any]:
         accelerator = AcceleratorConfig.of(self.accelerator_config).to_dict()
+        values: dict[str, Any] = _named_dtypes(super().to_dict())
         return {
-            **super().to_dict(),
+            **values,
             "accelerator_config": accelerator,
             "parallelism_config": sizes(self.parallelism_config),
         }
@@ -373,6 +375,14 @@ class TrainingArguments(contract_arguments.TrainingArguments):
     @property
     def eval_batch_size(self) -> int:
         return self.per_device_eval_batch_size * max(1, self.n_gpu)
+
+
+def _named_dtypes(value: Any) -> Any:
+    """Replaces torch's number formats by their names, because JSON has none."""
+    if isinstance(value, dict):
+        return {name: _named_dtypes(item) for name, item in value.items()}
+    is_dtype = type(value).__module__ == "torch" and type(value).__name__ == "dtype"
+    return str(value).removeprefix("torch.") if is_dtype else value
 
 
 def _other_arguments(kind: type) -> str:

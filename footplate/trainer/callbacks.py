@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.state import ExportableState as ExportableState
 from footplate.trainer.state import TrainerControl, TrainerState
 
 EVENTS = (
@@ -68,19 +69,6 @@ class TrainerCallback:
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
-
-
-class ExportableState:
-    """A callback with state: `state()` is saved in every checkpoint, and its `attributes` are restored on resume."""
-
-    def state(self) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} needs a method state(), which returns args and attributes")
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Any:
-        instance = cls(**state["args"])
-        vars(instance).update(state["attributes"])
-        return instance
 
 
 Listener = Callable[..., Control]
@@ -161,21 +149,21 @@ class CallbackHandler:
         return self.call_event("on_init_end", args, state, control)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        control.should_training_stop = False
+        control._new_training()
         return self.call_event("on_train_begin", args, state, control)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         return self.call_event("on_train_end", args, state, control)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        control.should_epoch_stop = False
+        control._new_epoch()
         return self.call_event("on_epoch_begin", args, state, control)
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         return self.call_event("on_epoch_end", args, state, control)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        control.should_log = control.should_evaluate = control.should_save = False
+        control._new_step()
         return self.call_event("on_step_begin", args, state, control)
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
@@ -331,15 +319,19 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if value is None:
             # With several evaluation sets, only one of them has the metric.
             return None
-        best = state.best_metric  # of the evaluations before this one; a NaN is never the best
-        gain = None if best is None else (value - best if args.greater_is_better else best - value)
-        if gain is None or gain > self.early_stopping_threshold:
-            self.early_stopping_patience_counter = 0
-        else:
-            self.early_stopping_patience_counter += 1
+        self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
         return control
+
+    def check_metric_value(self, args: Any, state: TrainerState, control: TrainerControl, metric_value: float) -> None:
+        """Counts an evaluation that does not improve on the best one before it. A subclass may count otherwise."""
+        best = state.best_metric  # a NaN is never the best
+        gain = None if best is None else (metric_value - best if args.greater_is_better else best - metric_value)
+        if gain is None or gain > max(0.0, self.early_stopping_threshold):
+            self.early_stopping_patience_counter = 0
+        else:
+            self.early_stopping_patience_counter += 1
 
     def state(self) -> dict[str, Any]:
         return {

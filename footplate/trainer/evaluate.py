@@ -68,9 +68,7 @@ class _Results:
         )
         self.losses, self.exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
         # A subclass's own loss may be a mean of something else than the labels that are counted here.
-        self.knows_items = not any(
-            name in trainer._footplate.overrides for name in ("compute_loss", "prediction_step", "training_step")
-        )
+        self.knows_items = not any(name in trainer._footplate.overrides for name in ("compute_loss", "prediction_step"))
         batches_on_device = args.eval_accumulation_steps or 1
         self.kept = {name: Kept(batches_on_device, joins=args.eval_do_concat_batches) for name in _KEPT}
         self.computed: Mapping[str, Any] = {}

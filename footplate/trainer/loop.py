@@ -73,6 +73,7 @@ def train_from(trainer: Facade, folder: Path | None) -> TrainOutput:
     _prepare(trainer, plan.max_steps, loader, folder)
     rng = saving.StoredRng(folder, peers) if folder else None
 
+    _log_beginning(trainer, plan, folder)
     run.started, run.first_step, run.first_token = time.time(), state.global_step, state.num_input_tokens_seen
     run.last_logged_step = state.global_step
     own.model_divides_by_items = None
@@ -90,6 +91,20 @@ def train_from(trainer: Facade, folder: Path | None) -> TrainOutput:
         raise
     trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
     return output
+
+
+def _log_beginning(trainer: Facade, plan: Plan, folder: Path | None) -> None:
+    args, batch_size = trainer.args, trainer.get_total_train_batch_size(trainer.args)
+    log.info("***** Running training *****")
+    log.info("  Num examples = %s, epochs = %s, optimization steps = %s", plan.examples, plan.epochs, plan.max_steps)
+    log.info(
+        "  Batch size = %d per device, %d in all with parallelism and %d accumulated micro-batches",
+        args.per_device_train_batch_size,
+        batch_size,
+        args.gradient_accumulation_steps,
+    )
+    if folder is not None:
+        log.info("  Resuming from %s at step %d", folder, trainer.state.global_step)
 
 
 def _new_state(trainer: Facade, plan: Plan, folder: Path | None) -> TrainerState:

@@ -17,6 +17,7 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, callback_tensors
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
+from footplate.trainer.data import has_length
 from footplate.trainer.facade import Facade
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
@@ -428,13 +429,27 @@ def _run_size(trainer: Facade) -> dict[str, int]:
     return {"world_size": trainer._footplate.strategy.peers.world, "samples_per_step": samples}
 
 
+_SPLIT = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+def _has_same_samples(trainer: Facade, then: dict[str, Any]) -> bool:
+    """Returns True if each step has the samples that it would have had in the run that wrote the checkpoint."""
+    args = trainer.args
+    return (
+        then.get("samples_per_step") == trainer.get_total_train_batch_size(args)
+        and has_length(trainer.train_dataset)
+        and args.train_sampling_strategy in ("random", "sequential")
+        and not args.dataloader_drop_last
+    )
+
+
 def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> None:
     now, run_size = trainer.args.to_dict(), _run_size(trainer)
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
     if then.get("world_size", 1) != run_size["world_size"]:
         # With as many samples per step, split in another way, the position in the data is the same.
-        changes.pop("per_device_train_batch_size", None)
-        changes.pop("gradient_accumulation_steps", None)
+        for name in _SPLIT:
+            changes.pop(name, None)
         before = then.get("samples_per_step", run_size["samples_per_step"])
         if before != run_size["samples_per_step"] and not trainer.args.ignore_data_skip:
             raise ValueError(
@@ -444,7 +459,8 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
                 "or set ignore_data_skip=True to start the epoch's data from the beginning"
             )
     changes.pop("output_dir", None)
-    wrong = [name for name in fixed(trainer.args) if name in changes]
+    may_differ = _SPLIT if _has_same_samples(trainer, then) else ()
+    wrong = [name for name in fixed(trainer.args) if name in changes and name not in may_differ]
     if wrong:
         said = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
         raise ValueError(

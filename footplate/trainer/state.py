@@ -67,8 +67,21 @@ class TrainerState:
         return cls(**{name: value for name, value in stored.items() if name in field_names})
 
 
+class ExportableState:
+    """A callback with state: `state()` is saved in every checkpoint, and its `attributes` are restored on resume."""
+
+    def state(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{type(self).__name__} needs a method state(), which returns args and attributes")
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Any:
+        instance = cls(**state["args"])
+        vars(instance).update(state["attributes"])
+        return instance
+
+
 @dataclass
-class TrainerControl:
+class TrainerControl(ExportableState):
     """The requests of a callback to the loop, which acts on them at the next possible point."""
 
     should_training_stop: bool = False
@@ -76,6 +89,15 @@ class TrainerControl:
     should_save: bool = False
     should_evaluate: bool = False
     should_log: bool = False
+
+    def _new_training(self) -> None:
+        self.should_training_stop = False
+
+    def _new_epoch(self) -> None:
+        self.should_epoch_stop = False
+
+    def _new_step(self) -> None:
+        self.should_log = self.should_evaluate = self.should_save = False
 
     def state(self) -> dict[str, Any]:
         return {"args": dataclasses.asdict(self), "attributes": {}}

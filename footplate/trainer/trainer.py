@@ -120,10 +120,9 @@ class Trainer:
         if (model is None) == (model_init is None):
             raise ValueError("a Trainer needs a model or a model_init, and only one of them")
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
-        smoothing = self.args.label_smoothing_factor
-        self.label_smoother = losses.LabelSmoother(smoothing) if smoothing else None
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         set_model(self, model if model is not None else self.call_model_init())
+        self.label_smoother = losses.label_smoother(self.args.label_smoothing_factor, self.model)
         self.train_dataset, self.eval_dataset, self._eval_dataloaders = train_dataset, eval_dataset, {}
         self.processing_class = processing_class if processing_class is not None else tokenizer
         for metric in own.metrics:

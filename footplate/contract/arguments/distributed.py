@@ -13,6 +13,10 @@ from footplate.contract.arguments.parallelism import sizes
 
 def _plain(value: object) -> object:
     """Converts an object with `to_dict`, such as Accelerate's AcceleratorConfig."""
+    if isinstance(value, type):
+        raise NotImplementedError(
+            f"{value.__name__} is a class: pass an object of it, a dict or the path of a JSON file"
+        )
     to_dict: Any = getattr(value, "to_dict", None)
     return to_dict() if to_dict is not None else value
 

@@ -63,11 +63,11 @@ class TrainingArguments(
     Unsupported names are refused with a reason.
     """
 
+    # The fields that may be given as JSON text. A library's subclass adds its own.
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         "accelerator_config", "fsdp_config", "deepspeed", "activation_checkpointing_kwargs",
         "gradient_checkpointing_kwargs", "lr_scheduler_kwargs",
     ]  # fmt: skip
-    """The fields that may be given as JSON text. A library's subclass adds its own."""
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,7 @@ from footplate.trainer.losses.loss import (
     shifted,
     shifts_labels,
 )
-from footplate.trainer.losses.smoothing import LabelSmoother
+from footplate.trainer.losses.smoothing import LabelSmoother, label_smoother
 
 __all__ = [
     "DICT",
@@ -68,6 +68,7 @@ __all__ = [
     "forward_takes",
     "from_logits",
     "items",
+    "label_smoother",
     "logits_of",
     "loss_and_how",
     "own_loss",

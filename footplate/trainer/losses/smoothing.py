@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from footplate.trainer.losses.labels import IGNORE
@@ -47,3 +48,21 @@ class LabelSmoother:
         if num_items is None:
             return ignored.numel() - ignored.long().sum()
         return num_items.to(ignored.device) if isinstance(num_items, Tensor) else num_items
+
+
+def label_smoother(epsilon: float, model: nn.Module) -> LabelSmoother | None:
+    """Returns the smoother of a model's labels, or None without one.
+
+    With several labels for each sample there is no one label to smooth. As in transformers, a warning says so.
+    """
+    if not epsilon:
+        return None
+    if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
+        warnings.warn(
+            f"label_smoothing_factor {epsilon} is switched off, because {type(model).__name__} has several labels for "
+            "each sample: set it to 0",
+            UserWarning,
+            stacklevel=2,
+        )
+        return None
+    return LabelSmoother(epsilon)
