@@ -462,9 +462,9 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
     may_differ = _SPLIT if _has_same_samples(trainer, then) else ()
     wrong = [name for name in fixed(trainer.args) if name in changes and name not in may_differ]
     if wrong:
-        said = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
+        differences = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
         raise ValueError(
-            f"{folder.name} cannot be continued with other values: {said}. Use the old ones, or start a new run from "
+            f"{folder.name} cannot be continued with other values: {differences}. Use the old ones, or start a new run from "
             "its weights; ignore_data_skip=True accepts another order of the data"
         )
     for name, (old, new) in changes.items():

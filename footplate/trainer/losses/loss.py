@@ -75,7 +75,7 @@ def from_logits(logits: Tensor, labels: Tensor) -> Loss:
     if logits.shape[:-1] != labels.shape:
         raise ValueError(
             f"no loss fits logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}: return a "
-            "loss from forward, or hand in compute_loss_func"
+            "loss from forward, or pass compute_loss_func"
         )
     return classification(logits, labels)
 

@@ -20,7 +20,7 @@ class Text:
 
     def __init__(self, name: str, processor: Any) -> None:
         if not callable(getattr(processor, "batch_decode", None)):
-            raise ValueError(f"{name} compares texts: hand in a processing_class that decodes tokens, a tokenizer")
+            raise ValueError(f"{name} compares texts: pass a processing_class that decodes tokens, such as a tokenizer")
         self.name, self._processor = name, processor
         self._metric = _text_metric(name)
         # Each process already sees the outputs of all processes.

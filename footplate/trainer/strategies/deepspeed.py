@@ -36,8 +36,8 @@ class DeepSpeed(Sharded):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         if model in self._wrapped:
             raise RuntimeError(
-                "DeepSpeed has taken this model apart in an earlier train(), and cannot do so twice: make a new "
-                "Trainer with a new model, or hand in a model_init"
+                "DeepSpeed has sharded this model in an earlier train(), and cannot do so twice: make a new "
+                "Trainer with a new model, or pass a model_init"
             )
         plain = self.plain_optimizer(optimizer)
         if isinstance(plain, NamedOptimizers):

@@ -323,7 +323,7 @@ def test_bleu_is_torchmetrics_own() -> None:
 
 
 def test_a_metric_of_texts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="bleu compares texts: hand in a processing_class that decodes"):
+    with pytest.raises(ValueError, match="bleu compares texts: pass a processing_class that decodes"):
         make_metric("bleu")
     with pytest.raises(ValueError, match="these are logits: use Seq2SeqTrainer with predict_with_generate"):
         make_metric("rouge", Words()).update(torch.zeros(2, 3, 9), WANTED)
