@@ -464,8 +464,8 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
     if wrong:
         differences = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
         raise ValueError(
-            f"{folder.name} cannot be continued with other values: {differences}. Use the old ones, or start a new run from "
-            "its weights; ignore_data_skip=True accepts another order of the data"
+            f"{folder.name} cannot be continued with other values: {differences}. Use the old ones, or start a new "
+            "run from its weights; ignore_data_skip=True accepts another order of the data"
         )
     for name, (old, new) in changes.items():
         log.warning("resuming with another %s: %s instead of %s", name, new, old)
