@@ -157,9 +157,8 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "stalled": ("There was no progress for the job's `stall_limit`.", "Look for a deadlock, or raise `resources.stall_limit`."),
         "time_limit": ("The job ran for its `time_limit`.", "`footplate resume JOB` with a higher `time_limit`."),
     },
-    "Errors of the command and of Python": {
+    "Errors of the command and the client": {
         "bad_settings": ("A setting is wrong.", "The message names it, and what would work."),
-        "imported_too_early": ("A library was imported before `footplate.install()`.", "Call `footplate.install()` first."),
         "download_failed": ("A file did not arrive whole.", "The same command continues the download."),
         "unreachable": ("The service does not answer at this address.", "Start it, or set `FOOTPLATE_URL`."),
         "usage": ("The command cannot be understood.", "The message has an example."),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find
@@ -13,12 +16,43 @@ if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo, QueuedJob
 
 DEFAULT_LIMIT = 20
+WATCH_SECONDS = 2.0
+CLEAR = "\033[H\033[J"
+"""Moves a terminal's cursor to the top and clears the screen."""
+COLUMNS: dict[str, Callable[[JobInfo], str]] = {
+    "job": lambda job: short(job.id),
+    "id": lambda job: job.id,
+    "name": lambda job: job.name or "",
+    "state": lambda job: job.state,
+    "why": why,
+    "step": steps,
+    "age": lambda job: age(job.created_at),
+    "node": lambda job: ", ".join(job.nodes),
+    "tags": lambda job: ", ".join(job.tags),
+    "attempt": lambda job: str(job.attempt),
+    "priority": lambda job: str(job.priority),
+    "ran": lambda job: duration(job.running_s),
+}
+DEFAULT_COLUMNS = ["job", "name", "state", "why", "step", "loss", "age"]
+LEAST = ("loss", "why", "age", "step")
+"""The columns that a narrow terminal does without, the first one first."""
 
 
 def add_verbs(verbs: Verbs) -> None:
     ls = add_verb(verbs, "ls", run_ls, "list jobs, newest first")
     add_filters(ls)
     ls.add_argument("--limit", type=count, default=DEFAULT_LIMIT, help=f"the most to list ({DEFAULT_LIMIT}); 0 is all")
+    ls.add_argument(
+        "--sort",
+        choices=("created", "priority", "name"),
+        default="created",
+        help="newest or highest first; names from A",
+    )
+    ls.add_argument("--reverse", action="store_true", help="the other way round")
+    ls.add_argument(
+        "--columns", type=_columns, default=DEFAULT_COLUMNS, metavar="A,B", help=f"of {', '.join(COLUMNS)}, or a metric"
+    )
+    ls.add_argument("--watch", action="store_true", help="show the table again every two seconds, until Ctrl-C")
     ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
     show = add_verb(verbs, "show", run_show, "show one job")
     add_job(show)
@@ -27,21 +61,43 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_ls(given: Given) -> int:
-    jobs = client_of(given).jobs.list(limit=given.limit or None, **filters_of(given))
-    if given.quiet:
-        say(*(job.id for job in jobs))
-    elif given.json:
-        for job in jobs:
-            say_json(job.info.model_dump(mode="json"))
-    else:
-        head = ("JOB", "NAME", "STATE", "WHY", "STEP", "LOSS", "AGE")
-        table(head, (_row(job.info) for job in jobs), empty="no job is like that", least=("LOSS", "WHY", "AGE", "STEP"))
-    return 0
+    client = client_of(given)
+    while True:
+        jobs = client.jobs.list(limit=given.limit or None, sort=_sort(given), **filters_of(given))
+        if given.quiet:
+            say(*(job.id for job in jobs))
+        elif given.json:
+            for job in jobs:
+                say_json(job.info.model_dump(mode="json"))
+        else:
+            rows = [[cell(job.info, name) for name in given.columns] for job in jobs]
+            if given.watch and sys.stdout.isatty():
+                print(CLEAR, end="")
+            least = [name.upper() for name in LEAST if name in given.columns]
+            table([name.upper() for name in given.columns], rows, empty="no job is like that", least=least)
+        if not given.watch:
+            return 0
+        sys.stdout.flush()
+        time.sleep(WATCH_SECONDS)
 
 
-def _row(job: JobInfo) -> tuple[str, ...]:
-    loss = number(job.metrics.get("loss"))
-    return short(job.id), job.name or "", job.state, why(job), steps(job), loss, age(job.created_at)
+def _sort(given: Given) -> str:
+    """Returns the service's word for the order. Created and priority begin with the newest and the highest."""
+    descends = (given.sort != "name") != given.reverse
+    return f"-{given.sort}" if descends else str(given.sort)
+
+
+def cell(job: JobInfo, name: str) -> str:
+    """Returns the text of one column. A name that is not a column is that of a metric."""
+    return COLUMNS[name](job) if name in COLUMNS else number(job.metrics.get(name))
+
+
+def _columns(text: str) -> list[str]:
+    """Parses `--columns`, and refuses empty and repeated names."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different names, such as job,state,loss")
+    return names
 
 
 def run_show(given: Given) -> int:

@@ -16,9 +16,11 @@ import pytest
 from footplate import Client
 from footplate.cli import doctor, main
 from footplate.cli.context import UsageError
+from footplate.cli.show import cell
 from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, table
 from footplate.contract.errors import InvalidSpec
+from footplate.sdk.models import JobInfo
 
 NODE = {
     "id": "node_" + "0" * 32, "name": "n1", "state": "up", "takes_work": True, "message": None, "refused": None,
@@ -183,3 +185,36 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
         (tmp_path / "up.lock").write_text(written)
 
     assert Client().url == "http://127.0.0.1:8080"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
+    """The requests of a command, each of which is answered with no jobs."""
+    requests: list[httpx2.URL] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        requests.append(request.url)
+        return httpx2.Response(200, json={"data": [], "next_cursor": None})
+
+    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr("footplate.cli.show.client_of", lambda options: client)
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("words", "sort"),
+    [([], "-created"), (["--sort", "name"], "name"), (["--sort", "priority", "--reverse"], "priority")],
+)
+def test_ls_asks_the_service_for_the_order(words: list[str], sort: str, asked: list[httpx2.URL]) -> None:
+    assert main(["ls", *words]) == 0
+
+    assert asked[0].params["sort"] == sort
+
+
+def test_ls_has_columns_of_facts_and_of_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    job = JobInfo.model_construct(id="job_" + "0" * 24 + "beefbeef", tags=["a", "b"], metrics={"eval_loss": 0.25})
+
+    assert [cell(job, name) for name in ("job", "tags", "eval_loss", "accuracy")] == ["beefbeef", "a, b", "0.25", ""]
+    with pytest.raises(SystemExit):
+        main(["ls", "--columns", "job,,state"])
+    assert "is not a list of different names" in capsys.readouterr().err
