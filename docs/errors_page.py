@@ -160,6 +160,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
     "Errors of the command and the client": {
         "bad_settings": ("A setting is wrong.", "The message names it, and what would work."),
         "download_failed": ("A file did not arrive whole.", "The same command continues the download."),
+        "imported_too_early": ("A library was imported before `footplate.install()`.", "Call it before the other imports."),
         "unreachable": ("The service does not answer at this address.", "Start it, or set `FOOTPLATE_URL`."),
         "usage": ("The command cannot be understood.", "The message has an example."),
         "wait_timeout": ("The job did not end in the given time.", "Wait longer; the job continues."),

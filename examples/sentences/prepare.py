@@ -24,7 +24,7 @@ CONFIG = {
 GOOD = ["wonderful", "moving", "funny", "brilliant", "warm", "a delight", "worth every minute"]
 BAD = ["dull", "clumsy", "a mess", "tedious", "cold", "a waste of time", "painfully slow"]
 SUBJECTS = ["the film", "this story", "the cast", "the ending", "every scene", "the script", "the music"]
-FRAMES = ["{} is {}", "{} was {} from start to end", "i thought {} would bore me but it is {}", "in short , {} is {} ."]
+FRAMES = ["{} is {}", "{} was {} from start to end", "i expected little of {} but it is {}", "in short , {} is {} ."]
 
 
 def sentences(number: int, seed: int) -> list[dict[str, str | int]]:

@@ -127,7 +127,7 @@ class Attempt:
         self.settled()
         self.found: list[str] = []
         emit: Any = SimpleNamespace(
-            note=lambda text, **more: None, found=lambda status, offer, text: self.found.append(text)
+            note=lambda text, **more: None, report_checkpoint=lambda status, offer, text: self.found.append(text)
         )
         order: Any = SimpleNamespace(
             checkpoints=self.offers, attempt=self.number, files=self.files, roots=Roots(self.root, self.root)

@@ -220,7 +220,7 @@ def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(b
 
     check_trainer(whole, None, [])
 
-    with pytest.raises(NotBuildable, match=r"peft\.merge works the adapter into the whole model") as raised:
+    with pytest.raises(NotBuildable, match=r"peft\.merge needs the whole model") as raised:
         check_trainer(cut, None, [])
     assert raised.value.hint == "use ddp or one process, or leave merge out and merge what the job leaves"
 
