@@ -146,7 +146,6 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "dataset_error": ("Data is missing, changed or unreadable.", "Restore the rows and resume, or fork the job."),
         "error": ("Your code, model or data raised an exception.", "`footplate show JOB` has the traceback."),
         "hub_is_off": ("The node may not download from a hub.", "The operator sets `FOOTPLATE_HUB=on` on the nodes."),
-        "imported_too_early": ("A library was imported before `footplate.install()`.", "Call `footplate.install()` first."),
         "journal_full": ("Too many events wait on the node's disk.", "Free space or bring Redis back, then resume."),
         "no_valid_checkpoint": ("No checkpoint of the job can be verified.", "Submit the job again."),
         "node_lost": ("The node sent no heartbeat for a whole lease.", "Nothing: the job is tried again, up to `retry.max_attempts`."),
