@@ -1,4 +1,4 @@
-"""`python -m worker`: one node. The same as `celery -A worker.app worker`."""
+"""`python -m worker` runs one node, like `celery -A worker.app worker`."""
 
 from __future__ import annotations
 

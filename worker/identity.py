@@ -1,4 +1,4 @@
-"""What makes a node one node: its identity, held by a lock, and what lies in its folder."""
+"""The identity of a node. It is in the node's folder, which one process holds by a lock."""
 
 from __future__ import annotations
 
@@ -23,41 +23,45 @@ LOCK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One start of one node. The lock lives as long as the process that made this."""
+    """One start of one node. The process that made this object holds the lock until it ends."""
 
     id: NodeId
     boot: str
     places: Places
     slots: int
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """By the names that specs use. Known to the node alone: training gets those that its job names."""
+    """The secrets by their names in specs. Training gets only the ones that its job names."""
     rights: Rights = field(default_factory=Rights)
-    """Training's."""
+    """The rights that training has on this node."""
 
     @property
     def threads(self) -> int:
-        """Torch's, in one rank. One CPU is left to the node, Redis and the service: OpenMP's threads spin as they wait,
-        and one too many for the CPUs was measured to cost a small step three to ten times its time."""
+        """The number of torch's threads in one rank.
+
+        One CPU is left to the node, Redis and the service, because OpenMP's threads spin while they wait. One thread
+        too many made a small step three to ten times slower.
+        """
         return max(1, ((os.cpu_count() or 1) - 1) // self.slots)
 
 
 def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None) -> Node:
-    """The identity in the node's folder, made at its first start and held until this process ends."""
+    """Returns the node of this folder, and locks the folder for this process. The first start makes an identity."""
     places = Places(root)
     for folder in (root, places.journals):
         folder.mkdir(parents=True, exist_ok=True)
-    # What lies there is whispered to no other user of this machine, training's own among them.
+    # Other users of this machine, such as training's, must not read events.
     places.journals.chmod(0o700)
     fd = os.open(places.identity, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _lock(fd):
         os.close(fd)
         raise SettingsError(
-            f"another worker runs in {root}: a node's folder belongs to one. Give this one its own FOOTPLATE_NODE_HOME."
+            f"another worker runs in {root}, and a node's folder belongs to one worker. "
+            "Give this one its own FOOTPLATE_NODE_HOME."
         )
     identity, boot = _start(fd)
     node = Node(identity, boot, places, slots, secrets or {})
     shutil.rmtree(places.run, ignore_errors=True)
-    # What somebody was writing when he died. Nobody lives here now: the lock is ours.
+    # Files that an earlier start was writing when it was killed. We have the lock, so nobody writes them now.
     for path in places.journals.glob("*.new"):
         path.unlink()
     places.run.mkdir(mode=0o700)
@@ -65,7 +69,7 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
 
 
 def _lock(fd: int) -> bool:
-    """The children of a worker that was killed hold its lock for the moment in which they die."""
+    """Locks the file. Waits a moment, because the dying children of a killed worker still hold the lock."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -79,27 +83,28 @@ def _lock(fd: int) -> bool:
 
 
 def _start(fd: int) -> tuple[NodeId, str]:
-    """Who this node is, and the boot id of this start: both read from the file that fd is locked by, and kept there.
+    """Returns the node's id and a new boot id, and writes both to the locked file.
 
-    Boot ids sort in the order of the starts, whatever the clock did between them: a beat of an earlier start may arrive
-    behind one of a later one, and must not be taken for a newer."""
+    Boot ids sort in the order of the starts, even if the clock was set back. So a late heartbeat of an earlier start is
+    recognised as old.
+    """
     node, last = _read(fd)
     boot = uuid7()
     if boot <= last:
         boot = uuid7(int(last[:12], 16) + 1)
-    said = json.dumps({"node": node, "boot": boot}).encode() + b"\n"
-    # Over what is there, and cut after it: there is no moment without an identity.
-    os.pwrite(fd, said, 0)
-    os.ftruncate(fd, len(said))
+    content = json.dumps({"node": node, "boot": boot}).encode() + b"\n"
+    # Written over the old content and cut afterwards, so that the file always has an identity.
+    os.pwrite(fd, content, 0)
+    os.ftruncate(fd, len(content))
     os.fsync(fd)
     return node, boot
 
 
 def _read(fd: int) -> tuple[NodeId, str]:
-    """A new one, where the file is new or does not say who this is."""
+    """Returns the node's id and its last boot id. A file that is new or broken gives a new id."""
     with suppress(ValueError, TypeError, AttributeError):
-        known = json.loads(os.pread(fd, 4096, 0))
-        if is_id(node := known.get("node", ""), "node"):
-            last = known.get("boot", "")
+        identity = json.loads(os.pread(fd, 4096, 0))
+        if is_id(node := identity.get("node", ""), "node"):
+            last = identity.get("boot", "")
             return NodeId(node), last if re.fullmatch("[0-9a-f]{32}", last) else ""
     return new_node_id(), ""

@@ -1,4 +1,4 @@
-"""How this node's processes reach Redis: short timeouts, and no retries but our own.
+"""The connection of a node's processes to Redis, with short timeouts and without redis-py's own retries.
 
 redis-py repeats a command ten times by default, which turns one XADD into a stalled Redis into two entries.
 """
@@ -17,15 +17,15 @@ from footplate.contract.messages import Message
 
 SOCKET_SECONDS = 5.0
 BLOCK_SECONDS = 3.0
-"""How long a blocking read may block: always less than the socket timeout, or it never returns normally."""
+"""The longest time of a blocking read. It must be shorter than the socket's timeout, or the read always fails."""
 
 AWAY = (RedisError, OSError)
-"""What a Redis that is down, frozen, loading or full raises."""
+"""The errors that a Redis raises that is down, frozen, loading or full."""
 
 
 def connect(url: str) -> redis.Redis:
-    """A client that connects when it is first used."""
-    # redis-py refuses what a Unix socket has no use for.
+    """Returns a client that connects when it is first used."""
+    # redis-py refuses these options for a Unix socket.
     tcp: dict[str, Any] = {} if url.startswith("unix:") else {"socket_connect_timeout": 2.0, "socket_keepalive": True}
     return redis.Redis.from_url(
         url,
@@ -39,13 +39,13 @@ def connect(url: str) -> redis.Redis:
 
 
 def post(pipeline: Any, message: Message) -> None:
-    """Puts a message into control's inbox. Capped, because each of them is repeated until it is answered."""
+    """Appends a message to control's inbox. The inbox has a limit, and dropped messages are sent again."""
     pipeline.rpush(keys.INBOX, message.model_dump_json())
     pipeline.ltrim(keys.INBOX, -keys.INBOX_LIMIT, -1)
 
 
 class Listener:
-    """One list, popped without blocking the thread: asked for once, answered when its socket is readable."""
+    """Pops one list without blocking. BLPOP is sent ahead, and its answer is read once the socket is readable."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._key = key
@@ -56,13 +56,13 @@ class Listener:
         self._ask()
 
     def take(self) -> bytes | None:
-        """What was pushed, or None where only the time was over. To be called when the socket is readable."""
+        """Returns the popped entry, or None if BLPOP timed out. Call this only when the socket is readable."""
         answer = self._connection.read_response()
         self._ask()
         return bytes(answer[1]) if answer else None
 
     def close(self) -> None:
-        # The question may still be open: this connection can serve nobody else.
+        # A BLPOP may still be waiting, so no other caller can use this connection.
         self._connection.disconnect()
         self._pool.release(self._connection)
 

@@ -1,4 +1,4 @@
-"""What a node reads from its environment."""
+"""The settings of a node, read from environment variables at its start."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from footplate.contract.settings import RedisUrl, Settings
 
 class WorkerSettings(Settings):
     home: Path = Path(".footplate")
-    """State of a one-machine set-up."""
+    """The folder that holds all files of a one-machine set-up."""
     node_home: Path | None = None
-    """This node's own folder: identity, journals, sockets. Empty: `node-1` in the home folder."""
+    """This node's own folder, with its identity, journals and sockets. Empty: `node-1` in the home folder."""
     node_name: str = Field(default_factory=socket.gethostname)
     node_address: str = ""
-    """This machine's address where other nodes reach it, for jobs on several nodes. Empty: the one towards Redis."""
+    """The address at which other nodes reach this one, for jobs on several nodes. Empty: the address towards Redis."""
     pool: str = "default"
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
     artifacts: Root = ""
-    """Root of the artifact store: the service's, the same files or the same bucket. Empty: `artifacts` in the home
-    folder."""
+    """The root of the artifact store, with the same files or the same bucket as the service's. Empty: `artifacts` in
+    the home folder."""
     data: Path | None = None
-    """What data:// means. Empty: `data` in the home folder."""
+    """The folder that `data://` stands for. Empty: `data` in the home folder."""
     models: Path | None = None
-    """What models:// means. Empty: `models` in the home folder."""
+    """The folder that `models://` stands for. Empty: `models` in the home folder."""
     hub: Literal["on", "off"] = "off"
-    """Whether this node fetches what jobs name on a hub, from HF_ENDPOINT and with HF_TOKEN, if it has them."""
+    """`on` lets this node fetch what jobs name on a hub, from `HF_ENDPOINT` and with `HF_TOKEN`, if these are set."""
     hub_cache: Path | None = None
-    """Where it keeps that, as huggingface_hub keeps it. Empty: `hub` in the home folder."""
+    """The cache of fetched repositories, in the layout of huggingface_hub. Empty: `hub` in the home folder."""
     stores_allow: Networks = ""
-    """Hosts, with commas between them, from which this node fetches files of rows by https, and networks for those that
-    are not public, which may be plain http. As the service's."""
+    """Hosts from which this node fetches files of rows by https, separated by commas. Hosts that are not public need
+    their network here, and may use http. Set it like the service's."""
     stores_max_mb: PositiveFloat = 4096.0
-    """The largest file that it fetches so, in MiB."""
+    """The largest file that is fetched from these hosts, in MiB."""
     env_allowed: EnvAllowed = ""
-    """Variables that a job's `env` may set here: as the service's, so that what it accepts is set."""
+    """Variables that a job's `env` may set here. Set it like the service's, which checks specs against its own."""
     training_user: str = ""
-    """Who training runs as, if root starts the node: a range of uids such as 60600-61111, of which each attempt has one
-    to itself; or one user for all, by a name or a uid. Empty: the range 60600-61111, if a user of it can work here;
-    else, or with `root`, training has the node's own rights."""
+    """The users that training runs as, if root starts the node. A range of uids, such as `60600-61111`, gives each
+    attempt a uid of its own. A name or a single uid is one user for all attempts. `root` gives training the node's own
+    rights. Empty: the range 60600-61111 if its users can work on this machine, else the node's own rights."""
     slots: int = Field(default=0, ge=0, le=256)
-    """How many ranks run here at once. 0: one a GPU; without a GPU, half the CPUs, at least one."""
+    """The number of ranks that may run here at once. 0: one per GPU, or half the CPUs if there is no GPU."""
     gpus: str = ""
-    """A simulated inventory, for tests and rehearsals: `uuid:name:memory_mb:capability, ...`. Empty: ask NVML."""
+    """Simulated GPUs for tests and rehearsals, as `uuid:name:memory_mb:capability, ...`. Empty: those of NVML."""
     beat_seconds: PositiveFloat = 2.0
     drain_seconds: PositiveFloat = 60.0
-    """How long a draining node waits for its attempts to checkpoint."""
+    """The time in which the attempts of a draining node must checkpoint."""
     journal_max_mb: PositiveFloat = 512.0
-    """How much of one attempt's history may wait on this disk."""
+    """The most MiB of one attempt's events that may wait on this node's disk."""
 
     @property
     def node_path(self) -> Path:
@@ -64,12 +64,12 @@ class WorkerSettings(Settings):
 
     @property
     def artifacts_path(self) -> Path:
-        """The folder that the service and all nodes see, or would."""
+        """The artifact store's folder. Meaningless if the store is a bucket."""
         return Path(self.artifacts or self.home / "artifacts").absolute()
 
     @cached_property
     def bucket(self) -> RemoteStore | None:
-        """Where the artifacts lie, if it is no folder: an attempt then works in one of this node's own."""
+        """The artifact store if it is a bucket, else None. With a bucket, attempts work in folders of this node."""
         return RemoteStore(self.artifacts) if self.artifacts.startswith(SCHEME) else None
 
     @property

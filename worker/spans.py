@@ -1,14 +1,15 @@
-"""One attempt on one node, as spans below the one that control sends of it.
+"""The spans of one attempt on one node, below the span that control sends for the attempt.
 
-    supervise                 from the bell to the last acknowledgement
-      ask                     until control has granted it
-      meet                    until the other nodes have claimed theirs, where there are any
-      launch                  forked, and what the spec names is built
-      training                until it is gone; each checkpoint is an event of it
-        first step            until the first one was done
-      hand over               until SQL has all that was said
+    supervise                 from the Celery message to the last acknowledgement
+      ask                     until control grants the claim
+      meet                    until every other node has claimed, if there are several
+      launch                  until the processes are forked and the parts of the spec are built
+      training                until nothing of training is left; each checkpoint is an event in this span
+        first step            until the first step is done
+      hand over               until SQL has all events
 
-OpenTelemetry's own provider and exporter, set up by its own variables. Imported only where they ask for it.
+OpenTelemetry's own provider and exporter are used, configured by its own variables. This module is imported only if
+these variables request traces.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from footplate.contract.events import DoneData, Ending, Kind
 from footplate.contract.messages import Grant
 
 LAST_SECONDS = 3.0
-"""How long what is left may take to be sent, at the end of a node: Celery waits no longer for its pool."""
+"""The longest time for the last spans at a node's end, because Celery waits no longer for its pool."""
 STEPPED = frozenset({Kind.PROGRESS, Kind.LOG})
 
 
 class Sender:
-    """One for a pool process. It sends from a thread of its own, and drops what a collector that is away piles up."""
+    """The exporter of a pool process. It sends from its own thread, and drops spans if no collector answers."""
 
     def __init__(self) -> None:
         own = Resource.create(
@@ -47,7 +48,7 @@ class Sender:
         self.tracer: Tracer = self._provider.get_tracer("footplate", version("footplate"))
 
     def close(self) -> None:
-        # Not a thread that the process would wait for: a collector may take the connection and never answer.
+        # The process must not wait for this thread, because a collector may accept a connection and never answer.
         ending = threading.Thread(target=self._provider.shutdown, daemon=True, name="traces-end")
         ending.start()
         ending.join(LAST_SECONDS)
@@ -84,12 +85,12 @@ class AttemptSpans:
                 self._has_stepped = True
                 self._first_step(event["step"])
             elif kind == Kind.CHECKPOINT:
-                said = {name: event["data"].get(name) for name in ("status", "bytes")} | {"step": event.get("step")}
-                known = {f"footplate.{name}": value for name, value in said.items() if isinstance(value, int | str)}
-                self._phase.add_event("checkpoint", known)
+                facts = {name: event["data"].get(name) for name in ("status", "bytes")} | {"step": event.get("step")}
+                attributes = {f"footplate.{name}": fact for name, fact in facts.items() if isinstance(fact, int | str)}
+                self._phase.add_event("checkpoint", attributes)
 
     def _first_step(self, step: int) -> None:
-        """Of this attempt: one that continues begins in the midst."""
+        """Adds the span of the attempt's first step. If the attempt continues, this is not step 1."""
         inside = set_span_in_context(self._phase)
         about = {"footplate.step": step}
         self._tracer.start_span("first step", inside, attributes=about, start_time=self._runs_since).end()

@@ -54,10 +54,10 @@ class Traces:
             # Imported once, for all processes that are forked from this one.
             import worker.spans  # noqa: F401
 
-            log.info("traces are sent, as OTEL_* says")
+            log.info("traces are sent, because the OTEL_ variables request them")
 
     def of(self, grant: Grant, node: str, since: int) -> Spans:
-        """Returns the spans of an attempt. `since` is the nanosecond in which its bell rang."""
+        """Returns the spans of an attempt. `since` is the time of its Celery message in nanoseconds."""
         if not self._is_on or grant.traceparent is None:
             return Untraced()
         from worker.spans import AttemptSpans, Sender

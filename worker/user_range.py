@@ -1,9 +1,10 @@
-"""A user of its own for each attempt that runs on a machine, where root starts its nodes.
+"""Gives each attempt on a machine a user of its own, if root starts the machine's nodes.
 
-All of a machine's nodes take users from one folder of locks: a file for each uid, locked as long as an attempt, or
-anything that the attempt has started, runs as that user. So two attempts that run at the same time never share a user.
-Nodes that share a store must agree on the user of a job that runs on several of them, because all of these write to one
-folder: that user follows from the job and the attempt. Other attempts take any user that is free.
+All nodes of a machine use one folder of locks, with one file for each uid. The file is locked as long as any process of
+an attempt runs as that user. So two attempts that run at the same time never share a user.
+
+A job on several nodes needs the same user on all of them, because they write to one folder. Its user is derived from
+the job and the attempt. Other attempts take any free user.
 """
 
 from __future__ import annotations
@@ -43,31 +44,33 @@ class UserRange(BaseModel):
         return _user(self.first)
 
     def choices(self, job: JobId, attempt: int, nodes: int) -> Iterator[int]:
-        """The uids that an attempt may have, in the order in which to try them."""
+        """Yields the uids that an attempt may have, in the order in which to try them."""
         half = (self.last - self.first + 1) // 2
         if nodes > 1:
             yield self.first + half + zlib.crc32(f"{job}/{attempt}".encode()) % (self.last - self.first + 1 - half)
             return
-        # Not the first that is free: a uid is used again as late as possible.
+        # Starts at a random uid, so that a uid is used again as late as possible.
         begin = random.SystemRandom().randrange(half)
         yield from (self.first + (begin + number) % half for number in range(half))
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A user that one attempt alone has, until every copy of `lock` is closed."""
+    """A user that is reserved for one attempt until every copy of `lock` is closed."""
 
     user: User
     lock: int
 
     def lend(self, folders: Iterable[Path]) -> None:
-        """Remembers in the lock's file which folders are the user's for now. If this process is killed, whoever takes
-        the user next finds them there."""
+        """Writes into the lock's file which folders belong to the user for now.
+
+        If this process is killed, the next attempt with this user gives them back.
+        """
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, "\n".join(map(str, folders)).encode(), 0)
 
     def take_back(self) -> None:
-        """What the user owns is root's again, or removed."""
+        """Gives the lent folders back to root, and removes what else the user owns."""
         text = os.pread(self.lock, os.fstat(self.lock).st_size, 0).decode(errors="replace")
         for line in text.splitlines():
             with suppress(OSError):
@@ -78,23 +81,23 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Of a node's training."""
+    """The users that training runs as on a node."""
 
     users: UserRange | None = None
-    """Each attempt has one of these to itself."""
+    """The range from which each attempt gets a user of its own."""
     user: User | None = None
-    """All training runs as this user, if there is no range. None: as the node's own user."""
+    """The user of all attempts if there is no range. None means the node's own user."""
     exposed: str | None = None
-    """Why these are root's rights, in a sentence. None: they are not."""
+    """The reason why training has root's rights, as a sentence. None if it does not."""
 
     @property
     def is_given_up(self) -> bool:
-        """Whether training is another user than its node."""
+        """True if training runs as another user than its node."""
         return self.users is not None or self.user is not None
 
 
 def lock_folder(instead: Path) -> Path:
-    """The folder of locks; if a container's /run is read-only, another one, for this node alone."""
+    """Returns the folder of locks, or `instead` if /run is read-only. That folder serves this node alone."""
     with suppress(OSError):
         LOCKS.mkdir(mode=0o700, exist_ok=True)
         if os.access(LOCKS, os.W_OK | os.X_OK):
@@ -103,7 +106,7 @@ def lock_folder(instead: Path) -> Path:
 
 
 def hold(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) -> Held | None:
-    """A user for this attempt. None: another attempt has it, or all of them are taken."""
+    """Returns a user for this attempt, or None if all that it may have are reserved."""
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
     for uid in users.choices(job, attempt, nodes):
         lock = os.open(locks / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -111,7 +114,7 @@ def hold(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) ->
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = Held(_user(uid), lock)
             if os.fstat(lock).st_size:
-                # Lent to an attempt that was killed together with its supervisor.
+                # The last attempt with this user was killed together with its supervisor.
                 held.take_back()
             return held
         os.close(lock)
@@ -119,9 +122,9 @@ def hold(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) ->
 
 
 def parsed(text: str) -> UserRange | None:
-    """The range that `60600-61111` says. None: the text says something else."""
-    found = re.fullmatch(r"(\d{1,10})\s*-\s*(\d{1,10})", text)
-    return UserRange(first=int(found[1]), last=int(found[2])) if found else None
+    """Parses a range such as `60600-61111`. Returns None if the text is not a range."""
+    match = re.fullmatch(r"(\d{1,10})\s*-\s*(\d{1,10})", text)
+    return UserRange(first=int(match[1]), last=int(match[2])) if match else None
 
 
 def _user(uid: int) -> User:

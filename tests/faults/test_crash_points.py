@@ -254,7 +254,7 @@ def supervisor_of(system: System, job: str) -> int:
 
 def runs(system: System, job: str) -> Counter[str]:
     """Returns the number of supervisors of each attempt."""
-    return Counter(re.findall(rf"{job} attempt (\d+) is ours", system.nodes[1].output))
+    return Counter(re.findall(rf"{job} attempt (\d+) is granted to this node", system.nodes[1].output))
 
 
 def left_of(system: System, job: str) -> list[object]:

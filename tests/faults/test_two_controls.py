@@ -140,7 +140,7 @@ class Relay:
 
 
 def grants(system: System, job: str) -> int:
-    return len(re.findall(rf"{job} attempt \d+ is ours", system.nodes[1].output))
+    return len(re.findall(rf"{job} attempt \d+ is granted to this node", system.nodes[1].output))
 
 
 def note_who_writes(url: str) -> None:

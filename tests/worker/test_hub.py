@@ -207,7 +207,7 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
         ("gated", "not_buildable", "model_gated", "accept its terms there, with the account of the nodes' HF_TOKEN"),
         ("revision", "not_buildable", "model_revision_not_found", "has no revision 'v9'"),
         ("lost", "not_buildable", "model_file_not_found", "lists a file of hub://me/tiny@main and does not have it"),
-        ("pickled", "not_buildable", "model_file_not_found", "pickled files and code never are"),
+        ("pickled", "not_buildable", "model_file_not_found", "pickled files and code are never fetched"),
         ("data", "dataset_error", "dataset_not_found", "has no dataset me/rows"),
         ("off", "not_buildable", "hub_is_off", "fetches nothing from a hub"),
     ],

@@ -76,7 +76,7 @@ def test_where_he_cannot_the_node_says_why_and_training_has_its_own_rights(home:
 
     assert report["uid"] is report["users"] is None
     assert "it may not pass /" in report["exposed"]
-    assert "start the node again; or say FOOTPLATE_TRAINING_USER=root" in report["exposed"]
+    assert "restart the node, or set FOOTPLATE_TRAINING_USER=root" in report["exposed"]
 
 
 @pytest.mark.parametrize("name", ["artifacts", "data", "models"])
@@ -116,7 +116,7 @@ def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
         ("0-100", "goes from a smaller uid to a larger one"),
         ("60000-61000", "without 0 and 60599"),
         ("64000-64004", "3 slots need a range of 6 uids or more"),
-        ("60599", "this uid is nobody's"),
+        ("60599", "this is the uid of nobody"),
     ],
 )
 def test_a_range_that_cannot_be_had_ends_the_start(home: Path, users: str, why: str) -> None:
@@ -126,7 +126,7 @@ def test_a_range_that_cannot_be_had_ends_the_start(home: Path, users: str, why: 
 def test_nobody_s_name_is_refused(home: Path) -> None:
     refused = settled(home, training_user="trainer-that-is-not")["refused"]
 
-    assert "this machine knows no such user" in refused
+    assert "this machine has no such user" in refused
 
 
 def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
@@ -140,7 +140,8 @@ def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "why"), [("chown", "cannot be given to it: Operation not permitted"), ("setuid", "cannot be become")]
+    ("missing", "why"),
+    [("chown", "cannot be given to that user: Operation not permitted"), ("setuid", "no process can become")],
 )
 def test_a_root_who_may_not_give_folders_or_rights_away_says_so(home: Path, missing: str, why: str) -> None:
     """Covers a store on NFS that does not trust root, and a container without capabilities."""

@@ -119,7 +119,7 @@ def test_a_redirect_is_looked_at_as_the_url_was(tmp_path: Path, store: FileServe
     code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
 
     assert (code, secret.asked) == ("store_refused", [])
-    assert "leads to what cannot be reached: it " in message
+    assert "redirects to an address that " in message
 
 
 def test_without_that_look_it_would_lead_anywhere(
@@ -140,16 +140,16 @@ def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Pat
 
     assert stores(tmp_path).settle(f"{store.url}/old") == sha256(ROWS).hexdigest()
     code, message = refused(stores(tmp_path / "other"), f"{store.url}/round")
-    assert (code, "leads on more than 5 times" in message) == ("store_refused", True)
+    assert (code, "redirects more than 5 times" in message) == ("store_refused", True)
 
 
 @pytest.mark.parametrize(
     ("what", "code", "is_away", "says"),
     [
-        ({"statuses": 404}, "dataset_not_found", False, "is not to be had: 404"),
+        ({"statuses": 404}, "dataset_not_found", False, "its server answers 404"),
         ({"statuses": 403}, "dataset_not_allowed", False, "is not given to this node: 403"),
-        ({"statuses": 503}, "store_unreachable", True, "it is answered with 503"),
-        ({"cut_at": 4}, "store_unreachable", True, "it broke off 5 bytes before its end"),
+        ({"statuses": 503}, "store_unreachable", True, "its server answers 503"),
+        ({"cut_at": 4}, "store_unreachable", True, "the answer broke off 5 bytes before its end"),
         ({"files": b"x" * 1001}, "dataset_too_large", False, "is larger than 0.000953674 MiB"),
     ],
 )

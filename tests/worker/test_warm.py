@@ -131,7 +131,8 @@ def test_a_node_that_cannot_import_training_reports_it_and_takes_no_work_till_th
     process.until(lambda: control.nodes[node.node].trouble == why, what="its beats say why")
 
     job = control.submit(node, **SHORT)
-    process.until(lambda: f"{job} attempt 1 is not begun: {why}" in process.output, what="its bell is dropped")
+    text = f"{job} attempt 1 is not claimed, because this node is not ready: {why}"
+    process.until(lambda: text in process.output, what="its bell is dropped")
     assert not control.granted
     assert process.output.count("Traceback") == 1
 

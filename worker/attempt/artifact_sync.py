@@ -272,7 +272,7 @@ class ArtifactSync:
             else:
                 self._forget(path)
         except OSError as error:
-            failed = CheckpointData(status="failed", path=path, message=f"it could not be sent: {error}")
+            failed = CheckpointData(status="failed", path=path, message=f"the checkpoint could not be sent: {error}")
             self._tell(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
         finally:
             shutil.rmtree(aside, ignore_errors=True)

@@ -152,7 +152,8 @@ def why(error: Exception, name: HubName, place: str) -> Failed:
         return Failed(
             code=f"{kind}_file_not_found",
             message=f"{place}: no file there matches the name and may be fetched",
-            hint="weights as safetensors, data as Parquet, JSON lines, CSV or text: pickled files and code never are",
+            hint="name weights as safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are "
+            "never fetched",
         )
     if isinstance(error, errors.GatedRepoError):
         return Failed(
@@ -164,19 +165,19 @@ def why(error: Exception, name: HubName, place: str) -> Failed:
         return Failed(
             code=f"{kind}_not_found",
             message=f"{where} has no {kind} {name.repo}, or shows it to others only",
-            hint=f"look for a misspelt name; what is private needs {token}",
+            hint=f"look for a misspelt name; a private one needs {token}",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return Failed(
             code=f"{kind}_revision_not_found",
-            message=f"{what} has no revision {name.revision!r}, or has it no more",
+            message=f"{what} has no revision {name.revision!r}, or does not have it any longer",
             hint="a branch, a tag or a commit of 40 letters; without one it is main",
         )
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return Failed(
             code=f"{kind}_file_not_found",
             message=f"{where} lists a file of {place} and does not have it: {_first_line(error)}",
-            hint="it was taken away there; another revision may have it",
+            hint="it was removed there; another revision may have it",
         )
     if status in (401, 403):
         return Failed(
@@ -188,12 +189,12 @@ def why(error: Exception, name: HubName, place: str) -> Failed:
         return Failed(
             code="hub_cache_unusable",
             message=f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": "),
-            hint="FOOTPLATE_HUB_CACHE names the folder; `hf cache` shows and frees what lies in it",
+            hint="FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files",
         )
     return Failed(
         code="hub_unreachable",
         message=f"{place} cannot be fetched: {where} does not answer as it should: {_first_line(error)}",
-        hint="the nodes' HF_ENDPOINT and proxies say where they ask; what was fetched before needs nobody",
+        hint="check the nodes' HF_ENDPOINT and proxies; files that a node has fetched before need no hub",
         is_away=True,
     )
 

@@ -166,7 +166,7 @@ class Journal:
         if offset > self._max_bytes and not even_if_full:
             self._forget_index(after=self.last)
             raise JournalFull(
-                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, as many as may",
+                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, its limit",
                 hint="bring the service or its Redis back, log less often, or raise FOOTPLATE_JOURNAL_MAX_MB",
             )
         try:

@@ -112,7 +112,7 @@ class HubFetch:
             wait = min(2 * wait, LONGEST_SECONDS)
 
     def _say_that_it_waits(self, failed: Failed) -> float:
-        self._tell(f"{failed.message}; it is asked again", code=failed.code)
+        self._tell(f"{failed.message}; it is retried", code=failed.code)
         return time.monotonic()
 
     def _try(self, pinned: dict[str, str]) -> Failed | None:
@@ -159,7 +159,7 @@ class HubFetch:
             # A process that was killed left a part of a file.
             part_of(order.stores, self._child.pid).unlink(missing_ok=True)
 
-    # Which commit
+    # ── Commits ──
 
     def _pinned(self) -> dict[str, str]:
         """Returns the commits that are known, from the names or from the node that resolved them."""
@@ -184,14 +184,14 @@ class HubFetch:
             self._write(commits)
         for place, commit in commits.items():
             if place not in pinned:
-                text = f"{shown(place)} is {pin_of(place, commit)}, and stays that for this job"
+                text = f"{shown(place)} is {pin_of(place, commit)}, and all attempts of this job use that"
                 self._tell(text, code="hub_pinned", commit=commit)
         pinned.update(commits)
 
     def _take(self, here: Here, seconds: float) -> None:
         commit = Path(here.folder).stem
         size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
-        text = f"{shown(here.place)}, {pin_of(here.place, commit)}, is on this node: {size}"
+        text = f"{shown(here.place)}, {pin_of(here.place, commit)}, was fetched to this node: {size}"
         self._tell(text, code="hub_fetched", commit=commit)
         self.folders[here.place] = here.folder
 
@@ -242,8 +242,6 @@ class HubFetch:
             except StoreAway:
                 if self._given_up.wait(LONGEST_SECONDS):
                     raise
-
-    # What is told
 
     def _tell(self, message: str, **more: Any) -> None:
         self.events.put({"kind": Kind.NOTE, "at": now_text(), "step": None, "data": {"message": message, **more}})

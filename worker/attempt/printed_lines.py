@@ -71,7 +71,7 @@ class Lines:
     def _mark(self) -> list[dict[str, Any]]:
         if not self._left_out:
             return []
-        text = f"[{self._left_out} lines are left out here: training prints faster than is kept]"
+        text = f"[{self._left_out} lines are left out here, because training prints too fast]"
         event = self._event(text)
         event["data"]["left_out"], self._left_out = self._left_out, 0
         return [event]

@@ -1,7 +1,7 @@
 """The training processes of one attempt on this node: starting, receiving, stopping, and their ends.
 
     orders, sockets, one stop byte, pipes   ->  warm parent  ->  the ranks
-    events, rank with its rank              ->  `on_events`
+    events, each with its rank              ->  `on_events`
 
 If one rank fails, the others would wait for it for ever. So they are killed, and its end is the reason.
 """
@@ -42,7 +42,7 @@ class Training:
         self.was_let_go = False
         """True if the attempt was ended before the warm parent had started it."""
         self.heard_at = time.monotonic()
-        """The time of the newest event of any rank. Ranks wait for rank other, so one that hangs silences all."""
+        """The time of the newest event of any rank. Ranks wait for each other, so one that hangs silences all."""
         self._selector, self._on_events = selector, on_events
         self._warm: socket.socket | None = None
         self._failed: list[Rank] = []

@@ -108,7 +108,7 @@ class Stores:
         if size > self.most_bytes:
             most = f"{self.most_bytes / 2**20:g} MiB"
             raise NotHad(
-                "dataset_too_large", f"{shown(url)} is larger than {most}", f"{MOST_SETTING} says how much; or data://"
+                "dataset_too_large", f"{shown(url)} is larger than {most}", f"raise {MOST_SETTING}, or use data://"
             )
 
 
@@ -118,7 +118,7 @@ def _is(file: Path, digest: str) -> bool:
     return False
 
 
-# Who is asked
+# ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def _answer(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
             at = urljoin(at, answer.getheader("Location") or "")
         finally:
             connection.close()
-    raise NotHad("store_refused", f"{shown(url)} leads on more than {MOST_HOPS} times", "name where it leads to")
+    raise NotHad("store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "use its last address")
 
 
 def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
@@ -150,8 +150,9 @@ def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
         for address in addresses:
             check(target, plain(address), allowed)
     except Refused as error:
-        which = shown(url) if at == url else f"{shown(url)} leads to what cannot be reached: it"
-        raise NotHad("store_refused", f"{which} {error}", f"the node's {SETTING} lists hosts, and networks") from None
+        which = shown(url) if at == url else f"{shown(url)} redirects to an address that"
+        hint = f"add the host, or its network, to the node's {SETTING}"
+        raise NotHad("store_refused", f"{which} {error}", hint) from None
     return target, addresses[0]
 
 
@@ -162,7 +163,7 @@ def check(target: Target, address: Address, allowed: Allowed) -> None:
     if not is_public(address):
         raise Refused(f"is at {target.host}, which is {address}: not a public address, and in no listed network")
     if target.scheme != "https":
-        raise Refused("must begin with https://: what is learned from must not be changed on the way")
+        raise Refused("must begin with https://, because data must not be changed on its way")
 
 
 def _addresses(url: str, target: Target) -> list[str]:
@@ -190,8 +191,8 @@ def _asked(url: str, connection: http.client.HTTPConnection, target: Target) -> 
         connection.request("GET", target.path, headers={"User-Agent": "footplate", "Accept-Encoding": "identity"})
         return connection.getresponse()
     except ssl.SSLCertVerificationError as error:
-        why = f"{shown(url)}: {target.host} shows a certificate that is not good: {error.verify_message}"
-        raise NotHad("store_refused", why, "SSL_CERT_FILE names who is trusted, on the nodes") from error
+        why = f"{shown(url)}: the certificate of {target.host} is not valid: {error.verify_message}"
+        raise NotHad("store_refused", why, "SSL_CERT_FILE on the nodes names the trusted authorities") from error
     except (OSError, http.client.HTTPException) as error:
         raise _away(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
 
@@ -201,32 +202,31 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while piece := answer.read(PIECE):
             yield piece
     except (OSError, http.client.HTTPException) as error:
-        raise _away(url, f"it broke off: {error or type(error).__name__}") from error
+        raise _away(url, f"the answer broke off: {error or type(error).__name__}") from error
     # `read` does not report this if it is given a size.
     if answer.length:
-        raise _away(url, f"it broke off {answer.length} bytes before its end")
-
-
-# Why not
+        raise _away(url, f"the answer broke off {answer.length} bytes before its end")
 
 
 def _away(url: str, why: str) -> NotHad:
     return NotHad(
         "store_unreachable",
         f"{shown(url)} cannot be fetched: {why}",
-        "what was fetched before needs nobody",
+        "files that the node has fetched before need no network",
         is_away=True,
     )
 
 
 def _refusal(url: str, status: int) -> NotHad:
     if status == 429 or status >= 500:
-        return _away(url, f"it is answered with {status}")
+        return _away(url, f"its server answers {status}")
     if status in (401, 403):
         return NotHad(
-            "dataset_not_allowed", f"{shown(url)} is not given to this node: {status}", "nodes send no password"
+            "dataset_not_allowed", f"the server of {shown(url)} refuses this node: {status}", "nodes send no password"
         )
-    return NotHad("dataset_not_found", f"{shown(url)} is not to be had: {status}", "look for a misspelt name")
+    return NotHad(
+        "dataset_not_found", f"{shown(url)} does not exist: its server answers {status}", "look for a misspelt name"
+    )
 
 
 @contextmanager

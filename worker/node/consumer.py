@@ -1,6 +1,6 @@
-"""Celery's consumer without what it says to other workers: they are strangers to each other here.
+"""Celery's consumer without messages to other workers, because nodes report to the service only.
 
-`--without-mingle --without-gossip --without-heartbeat` as a setting: a plain `celery -A worker.app worker` has it too.
+It is a setting, so that a plain `celery -A worker.app worker` runs without mingle, gossip and heartbeats too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ SILENT = {"without_mingle": True, "without_gossip": True, "without_heartbeat": T
 
 
 class SilentConsumer(Consumer):  # type: ignore[misc]
-    """Takes tasks, and that is all."""
+    """A consumer that takes tasks, and sends nothing to other workers."""
 
     restart_count = 0
-    """Celery starts at -1, and then a pool process that dies in the first moment ends the whole node, with exit code 0.
-    From here on the pool replaces it, as it would at any later moment."""
+    """Celery's own start value is -1, with which a pool process that dies at once ends the whole node with exit code 0.
+    With 0 the pool replaces that process, as it does at any later time."""
 
     def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, worker_options={**(worker_options or {}), **SILENT}, **kwargs)

@@ -1,4 +1,4 @@
-"""The GPUs of this node: by UUID, from NVML, or the simulated ones of a rehearsal."""
+"""The GPUs of this node, as NVML lists them, or simulated ones for tests and rehearsals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ log = logging.getLogger("footplate.worker")
 
 
 def inventory(simulated: str) -> list[Gpu]:
-    """What this node may lend out. `simulated` is the setting FOOTPLATE_GPUS; empty asks the driver."""
-    return [_simulated(one.strip()) for one in simulated.split(",") if one.strip()] if simulated else _from_nvml()
+    """Returns the GPUs that attempts may use. `simulated` is the setting FOOTPLATE_GPUS, and empty means NVML's."""
+    return [_simulated(text.strip()) for text in simulated.split(",") if text.strip()] if simulated else _from_nvml()
 
 
 def _simulated(text: str) -> Gpu:
@@ -33,15 +33,15 @@ def _from_nvml() -> list[Gpu]:
 
         pynvml.nvmlInit()
     except Exception as error:
-        log.info("no GPUs here: NVML says %s", error)
+        log.info("this node has no GPUs, because NVML failed: %s", error)
         return []
     try:
-        return [_ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(n)) for n in range(pynvml.nvmlDeviceGetCount())]
+        return [_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(n)) for n in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
 
 
-def _ask(nvml, handle) -> Gpu:  # type: ignore[no-untyped-def]
+def _gpu(nvml, handle) -> Gpu:  # type: ignore[no-untyped-def]
     return Gpu(
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),

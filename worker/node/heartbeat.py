@@ -1,7 +1,7 @@
-"""The node's own thread in the Celery parent: tells control that it is there, what it has and what it runs.
+"""The heartbeat thread in the Celery parent. It reports to control what the node has and what it runs.
 
-It also sends what dead attempts have left in their journals, and keeps a canary going through the node's own queue:
-a worker that is alive and takes no work is of no use to anybody, so an idle one that does not consume starts anew.
+It also sends the journals of dead attempts. A canary, which is a message through the node's own queue, shows that the
+node still takes messages. An idle node whose canary does not come back restarts itself.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from worker.settings import WorkerSettings
 log = logging.getLogger("footplate.worker")
 
 CANARY_BEATS = 3
-"""Between two canaries, when they come back."""
+"""The number of heartbeats between two canaries that come back."""
 LOST_BEATS, LOST_SECONDS = 8, 4.0
-"""A canary that has not come back after so many beats, and not before so long: this node does not consume."""
+"""A canary that is out for this number of heartbeats, and for this time, means that the node takes no messages."""
 RESTART_BEATS, RESTART_SECONDS = 30, 8.0
 RESEND_AT_ONCE = 4
 LEFTOVER_SECONDS = 3.0
 KEEP_JOURNALS_SECONDS = 7 * 86400
 TELL_DEAD_SECONDS = 60.0
-"""How long each beat names an attempt whose supervisor died: a beat may be lost. A lease ends it, too."""
+"""The time for which heartbeats name an attempt whose supervisor died, because a heartbeat may be lost."""
 SWEEP_SECONDS = 10.0
 
 
@@ -64,10 +64,10 @@ class Heartbeat(threading.Thread):
         self._refused: str | None = None
         self._not_ready: str | None = None
         self._store = StoreWatch(settings.bucket, node.id) if settings.bucket else None
-        self._said_of_store: str | None = None
+        self._reported_store: str | None = None
         self._swept_at = 0.0
-        self._said = Repeated(log, "the node")
-        # Looked at once: a file system that hangs later must not silence the node.
+        self._failures = Repeated(log, "the node")
+        # Read once, because a file system that hangs later must not stop heartbeats.
         self._roots = _roots(settings)
 
     def run(self) -> None:
@@ -81,31 +81,31 @@ class Heartbeat(threading.Thread):
                 turn = self._beat
             except AWAY as error:
                 turn = self._beat
-                self._said.failed("is not heard: Redis is away (%s)", error)
+                self._failures.failed("cannot report: Redis does not answer (%s)", error)
                 self._canary.forgive()
                 time.sleep(min(1.0, self._settings.beat_seconds))
             except Exception as error:
-                # This thread is the node's voice: nothing that one turn trips over may end it.
+                # No error may end this thread, because the node has no other connection to control.
                 turn = self._beat
-                self._said.failed("failed to say that it is there: %r", error, trace=True)
+                self._failures.failed("failed to send its heartbeat: %r", error, trace=True)
                 time.sleep(1.0)
             else:
-                self._said.went_well()
+                self._failures.went_well()
 
-    def say_now(self) -> None:
-        """The next beat goes out at once."""
+    def send_now(self) -> None:
+        """Makes the thread send the next heartbeat at once."""
         self._wanted.set()
 
     def running(self) -> list[RunningAttempt]:
-        """What supervisors of this node hold: an attempt runs as long as somebody has its journal locked."""
-        found = []
+        """Returns the attempts of this node. An attempt runs as long as its supervisor has its journal locked."""
+        attempts = []
         for path in self._node.places.journals.glob(f"*{SUFFIX}"):
             if path not in self._resender.taken and is_owned(path) and (header := header_of(path)):
-                found.append(_attempt_of(header))
-        return found
+                attempts.append(_attempt_of(header))
+        return attempts
 
     def _send_leftovers(self, client: redis.Redis) -> None:
-        """What the last start has left goes first: a `done` that was not sent yet is better than a lost attempt."""
+        """Sends journals of the last start before any heartbeat, so that finished attempts do not count as lost."""
         deadline = time.monotonic() + LEFTOVER_SECONDS
         self._resender.turn(client)
         while self._resender.taken and time.monotonic() < deadline:
@@ -121,7 +121,7 @@ class Heartbeat(threading.Thread):
             *_, canary = pipeline.execute()
         self._canary.look(int(canary or 0))
         if self._canary.is_overdue() and not running and not self._node.places.is_draining():
-            start_anew()
+            restart()
         self._resender.turn(client)
         self._sweep()
         self._listen(client)
@@ -130,26 +130,26 @@ class Heartbeat(threading.Thread):
         until = time.monotonic() + self._settings.beat_seconds
         key = keys.node_reply(self._node.id, self._node.boot)
         while not self._wanted.is_set() and (left := until - time.monotonic()) > 0:
-            # In short turns while there is something to send, or to notice.
+            # In short turns while journals are being sent, or the catalogue is awaited.
             longest = 0.1 if self._resender.taken or self._catalogue is None else 0.5
             popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
             if popped is not None:
-                self._hear(popped[1])
-            # A supervisor that was killed leaves its journal: the sooner that is found, the sooner its job goes on.
+                self._receive(popped[1])
+            # A killed supervisor leaves its journal. Its job is retried once the journal is sent.
             if self._resender.turn(client) or self._has_news():
-                self.say_now()
+                self.send_now()
 
     def _has_news(self) -> bool:
-        """Whether this node takes work may have changed, or its catalogue has just been written."""
-        is_store_same = self._store is None or self._store.trouble == self._said_of_store
+        """Returns True if the node's readiness has changed, or its catalogue has been written."""
+        is_store_same = self._store is None or self._store.trouble == self._reported_store
         has_catalogue = self._catalogue is None and self._node.places.catalogue.exists()
         return has_catalogue or not is_store_same or self._node.places.why_not_ready() != self._not_ready
 
     def _store_trouble(self) -> str | None:
         if self._store is None:
             return store_trouble(self._settings.artifacts_path)
-        self._said_of_store = self._store.trouble
-        return self._said_of_store
+        self._reported_store = self._store.trouble
+        return self._reported_store
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at > SWEEP_SECONDS:
@@ -157,11 +157,11 @@ class Heartbeat(threading.Thread):
             sweep(self._node.id)
             sweep(self._node.id, self._node.places.work)
 
-    def _hear(self, raw: bytes | str) -> None:
+    def _receive(self, raw: bytes | str) -> None:
         try:
             reply = NodeReply.model_validate_json(raw)
         except ValidationError as error:
-            log.warning("control's word to this node cannot be read: %s", error)
+            log.warning("cannot parse control's reply to this node: %s", error)
             return
         self._known_catalogue = reply.catalogue_known
         if reply.refused and reply.refused != self._refused:
@@ -172,7 +172,7 @@ class Heartbeat(threading.Thread):
             log.info("control drains this node")
             wish.touch()
         elif not reply.drain and wish.exists():
-            log.info("control wants this node back")
+            log.info("control ends the drain of this node")
             wish.unlink()
 
     def _message(self, running: list[RunningAttempt]) -> NodeBeat:
@@ -206,7 +206,7 @@ class Heartbeat(threading.Thread):
 
 
 class Canary:
-    """A message to ourselves, through our own queue and our own pool."""
+    """A message from the node to itself, through its own queue and pool."""
 
     def __init__(self, node: Node, beat_seconds: float) -> None:
         self._node = node
@@ -218,14 +218,14 @@ class Canary:
         self._back_at = time.monotonic()
 
     def look(self, seen: int) -> None:
-        """What Redis says came back; sends the next where one is due."""
+        """Takes the newest canary that came back, and sends the next one when it is due."""
         now = time.monotonic()
         if seen >= self._sent:
             self._back_at = now
             if now - self._sent_at >= self._every:
                 self._send(now)
         elif now - self._sent_at >= self._lost_after:
-            # Lost with its Redis, perhaps; or this node does not consume.
+            # Lost with its Redis, or this node takes no messages.
             self._send(now)
 
     def is_back(self) -> bool:
@@ -235,21 +235,21 @@ class Canary:
         return time.monotonic() - self._back_at > self._restart_after
 
     def forgive(self) -> None:
-        """With Redis away nothing comes back, and that is not our fault. The next one goes as soon as it is there."""
+        """Resets the clock while Redis does not answer, because the node is not at fault then."""
         self._back_at = time.monotonic()
         self._sent_at = 0.0
 
     def _send(self, now: float) -> None:
         self._sent += 1
         self._sent_at = now
-        # A connection of its own each time declares the queue anew: a Redis that was emptied learns its binding again.
+        # A new connection declares the queue again, because an emptied Redis has lost its binding.
         with suppress(KombuError, *AWAY), app.connection_for_write() as connection:
             options: dict[str, Any] = {"queue": queue_of(self._node.id), "connection": connection, "retry": False}
             app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
 
 
 class Resender:
-    """What dead attempts have left goes on its way, a few journals at a time."""
+    """Sends the journals of dead attempts, a few at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -258,18 +258,21 @@ class Resender:
 
     @property
     def unsent(self) -> int:
-        """Events of dead attempts that SQL does not have."""
+        """The number of events of dead attempts that SQL does not have."""
         return sum(sender.journal.last - sender.acknowledged for sender in self.taken.values())
 
     def dead(self) -> list[RunningAttempt]:
-        """Attempts without a `done`, whose supervisor is gone: nobody will say how they ended."""
-        self._dead = [one for one in self._dead if time.monotonic() - one[0] < TELL_DEAD_SECONDS]
+        """Returns the attempts that have no `done`, and whose supervisor died."""
+        self._dead = [(at, attempt) for at, attempt in self._dead if time.monotonic() - at < TELL_DEAD_SECONDS]
         return [attempt for _, attempt in self._dead]
 
     def turn(self, client: redis.Redis) -> bool:
-        """Whether there is a death to tell: after the attempt's last events, or its checkpoints would come too late."""
+        """Sends events. Returns True if an attempt is found dead, once all of its events have arrived.
+
+        A death that is reported earlier would come before the attempt's last checkpoints.
+        """
         self._take()
-        known = len(self._dead)
+        dead_before = len(self._dead)
         for path, sender in list(self.taken.items()):
             sender.exchange(client)
             if sender.acknowledged >= sender.journal.last:
@@ -278,11 +281,11 @@ class Resender:
                     self._dead.append((time.monotonic(), _attempt_of(sender.journal.header)))
                 sender.journal.delete()
                 del self.taken[path]
-        return len(self._dead) > known
+        return len(self._dead) > dead_before
 
     def _take(self) -> None:
         for path in self._folder.glob(f"*{UNREADABLE}"):
-            _drop_if_old(path, "nobody has looked at this broken journal for seven days")
+            _drop_if_old(path, "this broken journal is seven days old")
         for path in self._folder.glob(f"*{SUFFIX}"):
             if len(self.taken) >= RESEND_AT_ONCE:
                 return
@@ -290,7 +293,7 @@ class Resender:
                 continue
             # Its owner may delete it between two of these lines.
             with suppress(FileNotFoundError):
-                if _drop_if_old(path, "nobody has taken these events for seven days"):
+                if _drop_if_old(path, "control has not taken these events for seven days"):
                     continue
                 if (journal := Journal.reopen(path)) is not None:
                     self.taken[path] = Sender(journal)
@@ -299,7 +302,7 @@ class Resender:
 def _drop_if_old(path: Path, why: str) -> bool:
     is_old = time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS
     if is_old:
-        log.error("%s: %s; it is dropped", path.name, why)
+        log.error("%s is deleted: %s", path.name, why)
         path.unlink()
     return is_old
 
@@ -309,8 +312,10 @@ def _attempt_of(header: Header) -> RunningAttempt:
 
 
 def _catalogue(node: Node, settings: WorkerSettings) -> dict[str, Any] | None:
-    """The catalogue and its hash, once the warm parent's child has written them. It knows no secret, not even by name,
-    and no setting: those are added here."""
+    """Returns the catalogue and its hash, once the warm parent's child has written the file.
+
+    That child knows neither secrets nor settings, so the names of secrets and hubs are added here.
+    """
     with suppress(FileNotFoundError):
         written = json.loads(node.places.catalogue.read_text())["catalogue"]
         held = {name: Described(name=name, group=SECRETS, args={}) for name in sorted(node.secrets)}
@@ -331,14 +336,14 @@ def _roots(settings: WorkerSettings) -> FileRoots | None:
 
 @cache
 def versions() -> dict[str, str]:
-    known = {"python": python_version()}
+    installed = {"python": python_version()}
     for name in ("footplate", "torch", "accelerate"):
         with suppress(PackageNotFoundError):
-            known[name] = version(name)
-    return known
+            installed[name] = version(name)
+    return installed
 
 
-def start_anew() -> None:
-    """This very program again, in this very process: its children die with the thread that forked them."""
-    log.error("this node is idle and does not consume: starting anew")
+def restart() -> None:
+    """Starts this program again in this process. Its children die with the thread that forked them."""
+    log.error("this node is idle and takes no messages, so it restarts")
     os.execv(sys.executable, sys.orig_argv)

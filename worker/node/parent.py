@@ -1,6 +1,6 @@
-"""The Celery parent: what it does beside consuming. Identity first, then the warm parent, then heartbeats; drain last.
+"""The Celery parent. It takes the node's identity, starts the warm parent and the heartbeats, and drains at the end.
 
-It imports no torch, and neither do the pool processes that it forks: each of them supervises one attempt at a time.
+It imports no torch. Each pool process that it forks supervises one attempt at a time, and imports no torch either.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from worker.tracing import traces
 log = logging.getLogger("footplate.worker")
 
 CELERY_SECONDS = 10.0
-"""How long Celery may take to end once nothing runs any more."""
+"""The time for Celery to end once no attempt runs any more."""
 RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0, 60.0)
-"""Before the next warm parent: each has imports to do, which take the CPU from what else runs here."""
+"""The pauses before the next warm parent, because its imports take CPU time from running attempts."""
 LONG_LIFE_SECONDS = 60.0
 
 PASSED_ON = frozenset({
@@ -52,7 +52,7 @@ PASSED_ON = frozenset({
 PASSED_ON_PREFIXES = (
     "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TRITON_", "MALLOC_",
 )  # fmt: skip
-"""What training may inherit. A list of what is allowed, because a list of what is secret would never be complete."""
+"""The variables that training inherits. A list of secret variables instead would never be complete."""
 
 
 @cache
@@ -65,13 +65,13 @@ _main_pid = 0
 
 
 def node() -> Node:
-    """This start of this node, as the parent made it and its pool processes inherited it."""
+    """Returns this start of this node. The parent made it, and its pool processes inherited it."""
     assert _node is not None, "only inside a worker"
     return _node
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the warm parent, and so training, starts with: no key, no URL of ours, and numpy without a second thread."""
+    """Returns the environment of the warm parent and of training, without keys and URLs. numpy gets one thread."""
     passed = {
         name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
@@ -79,12 +79,12 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class WarmKeeper(threading.Thread):
-    """Starts the warm parent at once; as a thread, another one whenever it dies. Without one, the node says so."""
+    """Starts the warm parent, and as a thread a new one whenever it dies. Without one, the node reports trouble."""
 
     def __init__(self) -> None:
         super().__init__(name="warm-keeper", daemon=True)
         node().places.be_in_trouble(NODE_BEGINS)
-        # Whoever holds the writing end keeps the warm parent alive, so only this process does.
+        # The warm parent lives as long as the writing end is open, so only this process may hold it.
         self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
 
         self._process = self._begin()
@@ -94,31 +94,31 @@ class WarmKeeper(threading.Thread):
         while True:
             started = time.monotonic()
             code = self._process.wait()
-            # Training dies with it. Who had run away from training's group comes to us, the next to adopt orphans.
-            why, was_ready = self._say(code)
+            # Training dies with the warm parent. Processes that escaped from training's group become our children.
+            why, was_ready = self._report(code)
             Leftovers(_is_ours).end()
             failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
-            log.error("no training can be started here: %s; it is tried again in %.0f s", why, pause)
+            log.error("this node can start no training: %s. It retries in %.0f s", why, pause)
             time.sleep(pause)
             self._process = self._begin_again()
 
-    def _say(self, code: int) -> tuple[str, bool]:
-        """Why this node is not ready now, and whether it was."""
+    def _report(self, code: int) -> tuple[str, bool]:
+        """Returns why this node is not ready now, and whether it was ready before."""
         places = node().places
-        known = places.why_not_ready()
-        if known is not None and known != NODE_BEGINS:
-            return known, False
+        trouble = places.why_not_ready()
+        if trouble is not None and trouble != NODE_BEGINS:
+            return trouble, False
         why = f"its warm parent, which starts training, ended with {code}"
         places.be_in_trouble(why)
-        return why, known is None
+        return why, trouble is None
 
     def _begin_again(self) -> subprocess.Popen[bytes]:
         while True:
             try:
                 return self._begin()
             except OSError as error:
-                log.error("this machine starts no warm parent (%s); it is asked again", error)
+                log.error("the warm parent cannot be started (%s). It is retried", error)
                 time.sleep(RESTART_SECONDS[-1])
 
     def _begin(self) -> subprocess.Popen[bytes]:
@@ -128,14 +128,14 @@ class WarmKeeper(threading.Thread):
 
 
 def _is_ours(pid: int) -> bool:
-    """Ours live in our session; what a warm parent leaves behind lives in others."""
+    """Returns True for processes of our session. A dead warm parent leaves processes in other sessions."""
     with suppress(ProcessLookupError):
         return os.getsid(pid) == os.getsid(0)
     return True
 
 
 def _is_of_our_last_start(pid: int) -> bool:
-    """By its command line, which is ours: whatever else started us may have children here as well."""
+    """Returns True if the process has our command line. Our own parent may have other children."""
     with suppress(OSError):
         # A process that writes its arguments itself may leave more than one NUL at their end.
         return _command_line(pid) == _command_line("self")
@@ -151,7 +151,7 @@ _heartbeat: Heartbeat | None = None
 
 
 def connect() -> None:
-    """Hears Celery's signals. They are weakly held by default, and these must stay."""
+    """Connects to Celery's signals. Celery holds receivers weakly by default, but these must stay."""
     signals.celeryd_init.connect(_become_node, weak=False)
     signals.worker_process_init.connect(_become_pool_process, weak=False)
     signals.worker_process_shutdown.connect(_end_pool_process, weak=False)
@@ -159,9 +159,9 @@ def connect() -> None:
 
 
 def _become_node(conf: Any, **_: Any) -> None:
-    """Before Celery reads its settings: they follow from who we are and what we have."""
+    """Makes this process a node before Celery reads its settings, which depend on the identity and the slots."""
     global _node, _main_pid, _keeper, _heartbeat
-    # A pool process that hung before it could ask to die with us outlives a start anew, and holds the node's lock.
+    # A pool process that hung before `die_with_parent` survives a restart, and still holds the node's lock.
     Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
     try:
         require_own(settings())
@@ -175,7 +175,7 @@ def _become_node(conf: Any, **_: Any) -> None:
     queue = queue_of(_node.id)
     conf.task_queues = [queue]
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
-    # One more than may run: the canary must not wait behind a running attempt.
+    # One more than slots, so that the canary does not wait for a running attempt.
     conf.worker_concurrency = _node.slots + 1
     traces()
     adopt_orphans()
@@ -206,10 +206,10 @@ _is_draining = False
 
 
 def _drain(number: int, frame: object) -> None:
-    """Celery's own handlers come too late for a checkpoint: the attempts end first, Celery after them."""
+    """Ends the attempts first and Celery afterwards. Celery's own handlers would leave no time for a checkpoint."""
     global _is_draining
     if _is_draining:
-        # Asked twice: at once. Everything dies with this process; journals stay, checkpoints stand.
+        # A second signal ends the node at once. Training dies with it, and journals and checkpoints stay.
         os._exit(1)
     _is_draining = True
     node().places.drain.touch()
@@ -218,13 +218,13 @@ def _drain(number: int, frame: object) -> None:
 
 def _end_when_drained() -> None:
     assert _heartbeat is not None
-    log.info("draining: no new work, and what runs has %.0f s to checkpoint", settings().drain_seconds)
-    _heartbeat.say_now()
-    # Supervisors keep to the same limit by themselves; theirs ends a little earlier.
+    log.info("draining: no new attempts, and running ones have %.0f s to checkpoint", settings().drain_seconds)
+    _heartbeat.send_now()
+    # Supervisors have the same limit, which ends a little earlier.
     deadline = time.monotonic() + settings().drain_seconds + 5.0
     while _heartbeat.running() and time.monotonic() < deadline:
         time.sleep(0.05)
     celery_state.should_stop = 0
     time.sleep(CELERY_SECONDS)
-    log.warning("Celery does not end by itself; ending without it")
+    log.warning("Celery does not end, so the process exits without it")
     os._exit(0)

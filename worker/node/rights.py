@@ -1,8 +1,11 @@
-"""Whose rights training has on this node: if root starts the node, those of a user who owns nothing and can work here.
-At the node's start a child becomes that user and tries.
+"""Chooses the users that training runs as on this node.
 
-`FOOTPLATE_TRAINING_USER` names a range of uids, of which each attempt has one to itself, or one user for all. If the
-setting is empty and no user of the usual range can work here, training has the node's own rights. The node says why.
+If root starts the node, training runs as a user that owns nothing. At the node's start a child process becomes that
+user, and tries whether it can work on this machine.
+
+`FOOTPLATE_TRAINING_USER` names a range of uids, of which each attempt gets one, or one user for all attempts. If the
+setting is empty and no user of the usual range can work here, training has the node's own rights. Heartbeats and the
+log then contain the reason.
 """
 
 from __future__ import annotations
@@ -28,16 +31,16 @@ from worker.user_range import Rights, UserRange, parsed
 log = logging.getLogger("footplate.worker")
 
 USUAL = UserRange(first=60_600, last=61_111)
-"""Training's uids if the setting is empty. Neither Debian nor systemd gives these to anybody, and a container that maps
-65,536 uids maps these."""
+"""The uids of training if the setting is empty. Debian and systemd do not assign them, and a container that maps 65,536
+uids has them."""
 _UNLISTED = ("jobs", str(layout.UPLOADS), str(layout.bundle_file("").parent))
-"""Folders of the artifact store in which only the service and root look around."""
+"""Folders of the artifact store that only the service and root may list."""
 _TRIED = ".tmp-rights"
-"""Folders in which the child tries. Backups pass over names that begin so."""
+"""The prefix of the folders in which the child tries to write. Backups skip names with it."""
 
 
 def settled(settings: WorkerSettings, places: Places) -> Rights:
-    """Raises SettingsError where the operator named a user that training cannot be."""
+    """Returns training's users. Raises SettingsError if the operator named a user that training cannot run as."""
     wanted = settings.training_user
     users = _range(wanted, settings) if wanted else USUAL
     named = _named(wanted) if wanted and users is None else None
@@ -48,17 +51,18 @@ def settled(settings: WorkerSettings, places: Places) -> Rights:
             raise _unusable(wanted, "only a node that root starts can give training a user of its own")
         return Rights()
     if named is not None and named.uid == 0:
-        return _said(Rights(exposed="as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"))
+        exposed = "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"
+        return _logged(Rights(exposed=exposed))
     user = named or (users or USUAL).example
     why = _hindrance(user, settings, places)
     if why is None:
         if settings.bucket is None and settings.artifacts_path.is_dir():
             close_to_lists(settings.artifacts_path, _UNLISTED)
-        return _said(Rights(user=named, users=users))
+        return _logged(Rights(user=named, users=users))
     if wanted:
         raise _unusable(wanted, why)
     text = f"training has all of this node's rights, root's, because {user} could not work here: {why}"
-    return _said(Rights(exposed=f"{text}. Mend that and start the node again; or say FOOTPLATE_TRAINING_USER=root"))
+    return _logged(Rights(exposed=f"{text}. Fix that and restart the node, or set FOOTPLATE_TRAINING_USER=root"))
 
 
 def _range(text: str, settings: WorkerSettings) -> UserRange | None:
@@ -73,25 +77,27 @@ def _range(text: str, settings: WorkerSettings) -> UserRange | None:
 
 
 def _named(text: str) -> User:
-    """A name, or a number that need not be anybody's yet."""
+    """Returns the user with this name or uid. A uid needs no entry in the machine's user database."""
     try:
-        known = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
+        entry = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
     except (KeyError, OverflowError):
         if text == str(NOBODY):
-            raise _unusable(text, "this uid is nobody's; another one, or a range of uids, would work") from None
+            raise _unusable(text, "this is the uid of nobody; another uid, or a range of uids, would work") from None
         if text.isdecimal() and 0 < int(text) < 2**32 - 1:
             return User(name=text, uid=int(text), gid=int(text))
-        raise _unusable(text, "this machine knows no such user; a name or a uid would work") from None
-    groups = tuple(os.getgrouplist(known.pw_name, known.pw_gid))
-    home = known.pw_dir if os.path.isdir(known.pw_dir) and os.stat(known.pw_dir).st_uid == known.pw_uid else None
-    return User(name=known.pw_name, uid=known.pw_uid, gid=known.pw_gid, groups=groups, home=home)
+        raise _unusable(
+            text, "this machine has no such user; the name of one that it has, or a uid, would work"
+        ) from None
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    home = entry.pw_dir if os.path.isdir(entry.pw_dir) and os.stat(entry.pw_dir).st_uid == entry.pw_uid else None
+    return User(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=home)
 
 
 def _unusable(wanted: str, why: str) -> SettingsError:
     return SettingsError(f"FOOTPLATE_TRAINING_USER={wanted!r} cannot be used: {why}.")
 
 
-def _said(rights: Rights) -> Rights:
+def _logged(rights: Rights) -> Rights:
     if rights.exposed is not None:
         log.warning("%s", rights.exposed)
     else:
@@ -99,21 +105,21 @@ def _said(rights: Rights) -> Rights:
     return rights
 
 
-# Whether it works
+# ── The trial ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _hindrance(user: User, settings: WorkerSettings, places: Places) -> str | None:
-    """What would keep training from working as this user, found by one who tries; None: nothing."""
+    """Returns what would keep training from working as this user, or None. A child process tries it."""
     try:
         with _rooms(user, settings, places) as rooms:
-            return _in_a_child(user, rooms, list(_read(settings)))
+            return _try_in_a_child(user, rooms, list(_read(settings)))
     except OSError as error:
-        return f"{error.filename or 'a folder'} cannot be given to it: {error.strerror}"
+        return f"{error.filename or 'a folder'} cannot be given to that user: {error.strerror}"
 
 
 @contextmanager
 def _rooms(user: User, settings: WorkerSettings, places: Places) -> Iterator[list[Path]]:
-    """One in each place where training gets folders to write to. A store that is not there yet says nothing."""
+    """Yields a new folder in each place in which training writes. A store that does not exist yet is left out."""
     store = places.work if settings.bucket else settings.artifacts_path
     roots = [places.root / EXTENSIONS, temporary()]
     roots += [store] if settings.bucket or store.is_dir() else []
@@ -124,16 +130,16 @@ def _rooms(user: User, settings: WorkerSettings, places: Places) -> Iterator[lis
             make_room(root.parent, PurePosixPath(root.name, made[-1].name), user)
         yield made
     finally:
-        for each in made:
-            remove(each)
+        for room in made:
+            remove(room)
 
 
 def _read(settings: WorkerSettings) -> Iterator[Path]:
-    """What it has to read: Python, the packages, ours, and what jobs name."""
+    """Yields the paths that training reads: Python, the packages, Footplate, and the files that jobs name."""
     yield Path(sys.executable)
     yield Path(sysconfig.get_paths()["stdlib"])
     yield Path(__file__).parent
-    # The folder that the node was started in is there for ours alone, and those were just named.
+    # The working folder is on this path only for Footplate's own files, which the line above has yielded.
     yield from (Path(entry) for entry in sys.path if os.path.isabs(entry) and Path(entry) != Path.cwd())
     yield from (settings.data_path, settings.models_path)
     if settings.hub == "on":
@@ -141,41 +147,41 @@ def _read(settings: WorkerSettings) -> Iterator[Path]:
     if settings.stores_allow:
         yield settings.stores_path
     if settings.bucket is None:
-        # Training opens uploads and bundles by their names and never lists them: only the way to a name has to be open.
+        # Training opens uploads and bundles by their names. So their folders must be passable, but not listable.
         yield settings.artifacts_path / layout.UPLOADS / "any"
         yield settings.artifacts_path / layout.bundle_file("any")
 
 
-def _in_a_child(user: User, rooms: list[Path], read: list[Path]) -> str | None:
+def _try_in_a_child(user: User, rooms: list[Path], read: list[Path]) -> str | None:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writing, (_tries(user, rooms, read) or "").encode()[:4000])
+            os.write(writing, (_first_obstacle(user, rooms, read) or "").encode()[:4000])
         except BaseException as error:
-            os.write(writing, f"it cannot be become: {error}".encode()[:4000])
+            os.write(writing, f"no process can become that user: {error}".encode()[:4000])
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read().decode(errors="replace")
+        why = pipe.read().decode(errors="replace")
     os.waitpid(pid, 0)
-    return told or None
+    return why or None
 
 
-def _tries(user: User, rooms: list[Path], read: list[Path]) -> str | None:
+def _first_obstacle(user: User, rooms: list[Path], read: list[Path]) -> str | None:
     user.become()
     with suppress(PermissionError):
         os.setuid(0)
-        return "this node's root lets nobody give up his rights: its securebits say so"
-    found = [_closed(path) for path in read]
-    found += [_unwritable(room) for room in rooms]
-    found += [_closed(path, os.R_OK | os.W_OK) for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
-    return next((why for why in found if why is not None), None)
+        return "the securebits of this node's root let no process give up its rights"
+    obstacles = [_closed(path) for path in read]
+    obstacles += [_unwritable(room) for room in rooms]
+    obstacles += [_closed(path, os.R_OK | os.W_OK) for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
+    return next((why for why in obstacles if why is not None), None)
 
 
 def _closed(path: Path, needed: int = os.R_OK) -> str | None:
-    """The first on the way that it may not pass; what is not there is nobody's trouble."""
+    """Returns the first folder on the path that this user may not pass. A missing path is not an obstacle."""
     for folder in reversed(path.parents):
         if not os.access(folder, os.X_OK):
             return f"it may not pass {folder}, on the way to {path}" if os.path.lexists(folder) else None

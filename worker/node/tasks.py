@@ -1,4 +1,4 @@
-"""The one task: it lives as long as its attempt. And the canary, which proves that this node takes work."""
+"""The two Celery tasks of a node: an attempt, and the canary, which proves that this node takes messages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CANARY_SECONDS = 60
 
 @app.task(name=keys.TASK)  # type: ignore[untyped-decorator]
 def attempt(job: str, attempt: int, fence: int) -> None:
-    """Asks whether this attempt is ours; if it is, stays with it to its end. Everything else drops the message."""
+    """Claims the attempt, and supervises it to its end if control grants it. Otherwise the message is dropped."""
     node = parent.node()
     if node.places.is_draining():
-        log.info("%s attempt %s is left to others: this node is draining", job, attempt)
+        log.info("%s attempt %s is not claimed, because this node drains", job, attempt)
         return
     if (why := node.places.why_not_ready()) is not None:
-        # It rings again, until somebody claims it or it is placed elsewhere. Neither costs the job an attempt.
-        log.info("%s attempt %s is not begun: %s", job, attempt, why)
+        # Control sends the message again, or places the attempt elsewhere. The job loses no attempt.
+        log.info("%s attempt %s is not claimed, because this node is not ready: %s", job, attempt, why)
         return
     since = time.time_ns()
     with bound_socket(own_address(parent.settings())) as claimed:
@@ -49,25 +49,25 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         )
         answer = ask(redis_client(), claim, give_up=node.places.is_draining)
         if isinstance(answer, Grant):
-            log.info("%s attempt %s is ours", job, attempt)
+            log.info("%s attempt %s is granted to this node", job, attempt)
             reached(Moment.AFTER_GRANT_HEARD)
             spans = traces().of(answer, parent.settings().node_name, since)
             supervise(parent.settings(), node, answer, redis_client(), claimed, spans)
         elif answer is not None:
-            log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
+            log.info("%s attempt %s is denied to this node: %s", job, attempt, answer.reason)
 
 
 @app.task(name=keys.CANARY_TASK)  # type: ignore[untyped-decorator]
 def canary(number: int) -> None:
-    """Consumed: says so where the parent looks."""
+    """Writes its number to Redis, where the parent reads it."""
     node = parent.node()
     try:
         redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
     except AWAY as error:
-        log.info("a canary came back and could not say so: %s", error)
+        log.info("the canary's return cannot be recorded in Redis: %s", error)
 
 
 @cache
 def redis_client() -> redis.Redis:
-    """One per pool process: made there, after the fork, and kept from attempt to attempt."""
+    """Returns the pool process's client. It is made after the fork, and used for all attempts."""
     return connect(parent.settings().redis)
