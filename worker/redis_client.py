@@ -19,7 +19,7 @@ SOCKET_SECONDS = 5.0
 BLOCK_SECONDS = 3.0
 """The longest time of a blocking read. It must be shorter than the socket's timeout, or the read always fails."""
 
-AWAY = (RedisError, OSError)
+REDIS_ERRORS = (RedisError, OSError)
 """The errors that a Redis raises that is down, frozen, loading or full."""
 
 

@@ -70,17 +70,17 @@ class AttemptSpans:
         self._runs_since = 0
         self._has_stepped = False
 
-    def begins(self, phase: str) -> None:
+    def begin_phase(self, phase: str) -> None:
         now = time.time_ns()
         self._phase.end(now)
         self._phase = self._tracer.start_span(phase, self._inside, start_time=now)
 
-    def heard(self, events: Sequence[Mapping[str, Any]]) -> None:
+    def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         for event in events:
             kind = event["kind"]
             if kind == Kind.STATE and not self._runs_since:
                 self._runs_since = time.time_ns()
-                self.begins("training")
+                self.begin_phase("training")
             elif kind in STEPPED and not self._has_stepped and self._runs_since and event.get("step"):
                 self._has_stepped = True
                 self._first_step(event["step"])
@@ -95,13 +95,13 @@ class AttemptSpans:
         about = {"footplate.step": step}
         self._tracer.start_span("first step", inside, attributes=about, start_time=self._runs_since).end()
 
-    def ends(self, done: DoneData) -> None:
+    def record_outcome(self, done: DoneData) -> None:
         self._whole.set_attributes({"footplate.ending": done.ending, "footplate.reason": done.reason})
         if done.ending is Ending.FAILED:
             failed = Status(StatusCode.ERROR, done.error.code if done.error else done.reason)
             self._phase.set_status(failed)
             self._whole.set_status(failed)
-        self.begins("hand over")
+        self.begin_phase("hand over")
 
     def close(self) -> None:
         self._phase.end()

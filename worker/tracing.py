@@ -25,13 +25,13 @@ log = logging.getLogger("footplate.traces")
 class Untraced:
     """The spans of an attempt without a trace, which are discarded."""
 
-    def begins(self, phase: str) -> None:
+    def begin_phase(self, phase: str) -> None:
         """Ends the span of the last phase, and begins one for this phase."""
 
-    def heard(self, events: Sequence[Mapping[str, Any]]) -> None:
+    def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Adds training's events to the spans."""
 
-    def ends(self, done: DoneData) -> None:
+    def record_outcome(self, done: DoneData) -> None:
         """Records the outcome, and begins the phase in which the last events are delivered."""
 
     def close(self) -> None: ...

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from footplate.contract.host.user import User, take_over, tidy_up
+from footplate.contract.host.user import User, remove_public_files, take_files_back
 from footplate.contract.ids import JobId
 
 LOCKS = Path("/run/footplate-users")
@@ -55,7 +55,7 @@ class UserRange(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReservedUser:
     """A user that is reserved for one attempt until every copy of `lock` is closed."""
 
     user: User
@@ -74,8 +74,8 @@ class Held:
         text = os.pread(self.lock, os.fstat(self.lock).st_size, 0).decode(errors="replace")
         for line in text.splitlines():
             with suppress(OSError):
-                take_over(Path(line), self.user)
-        tidy_up(self.user)
+                take_files_back(Path(line), self.user)
+        remove_public_files(self.user)
         os.ftruncate(self.lock, 0)
 
 
@@ -105,18 +105,18 @@ def lock_folder(instead: Path) -> Path:
     return instead
 
 
-def hold(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) -> Held | None:
+def reserve_user(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) -> ReservedUser | None:
     """Returns a user for this attempt, or None if all that it may have are reserved."""
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
     for uid in users.choices(job, attempt, nodes):
         lock = os.open(locks / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = Held(_user(uid), lock)
+            reserved = ReservedUser(_user(uid), lock)
             if os.fstat(lock).st_size:
                 # The last attempt with this user was killed together with its supervisor.
-                held.take_back()
-            return held
+                reserved.take_back()
+            return reserved
         os.close(lock)
     return None
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from footplate.contract.events import Change, DoData, Kind
-from footplate.contract.host.launch import NEWS_AT
+from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.messages import Deed
 from footplate.runtime.emit import Wire
 from footplate.trainer.callbacks import TrainerCallback
@@ -108,7 +108,7 @@ class Steering(TrainerCallback):
         for deed in self._again.pop(step, ()) if self._again else ():
             self._do(deed, state, control, "again")
         # Only the first rank reads the commands, for all. The other ranks never read the lines, so they are always new.
-        has_news = peers.is_main and (bool(self._waiting) or self._page[NEWS_AT] != self._heard)
+        has_news = peers.is_main and (bool(self._waiting) or self._page[COMMANDS_AT] != self._heard)
         if peers.any([has_news])[0]:
             # All ranks do this at the same step, although one may have seen the news before another.
             for deed in peers.from_main(self._hear):
@@ -117,7 +117,7 @@ class Steering(TrainerCallback):
 
     def _hear(self) -> list[Deed]:
         """Returns the new commands. A line that is not complete yet is read the next time."""
-        self._heard = self._page[NEWS_AT]
+        self._heard = self._page[COMMANDS_AT]
         behind = int.from_bytes(self._heard, "little") - self._read
         lines = os.pread(self._fd, behind, mmap.PAGESIZE + self._read)
         whole = lines[: lines.rfind(b"\n") + 1]

@@ -31,10 +31,10 @@ from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, Ending, Kind, StateData, json_safe
 from footplate.contract.host import outcome, tracker_folders
 from footplate.contract.host.bundle_files import at_its_place, unpacked
-from footplate.contract.host.data_fingerprint import looks, require_same, write_down
-from footplate.contract.host.environment import PLACE as EXTENSIONS_PLACE
+from footplate.contract.host.data_fingerprint import fingerprints, require_same, write_record
+from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
-from footplate.contract.host.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
+from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read_order
 from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
@@ -77,7 +77,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting:
         if emit is not None:
             with suppress(Exception):
                 emit.last_progress()
-    wire.send(OUTCOME, {**done.model_dump(mode="json"), ANOTHER_S: another_s})
+    wire.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: another_s})
     sys.stdout.flush()
     wire.flush(within=FLUSH_SECONDS)
     return 0
@@ -120,10 +120,10 @@ def train(order: Order, emit: Emit) -> DoneData:
             own_code.use(unpacked(spec.code.bundle, order.unpacked))
         # A script's bundle is copied into its working folder by own_loop.
         elif not isinstance(spec.loop, Script):
-            kept = Path(order.environment[EXTENSIONS_PLACE]).parent
+            kept = Path(order.environment[EXTENSIONS_VARIABLE]).parent
             place = partial(at_its_place, folder=kept)
             own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
-    if EXTENSIONS_PLACE in order.environment:
+    if EXTENSIONS_VARIABLE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
@@ -173,8 +173,8 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
 def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> StartingPoint | None:
     """Returns the starting point, after checks and copies of earlier attempts' files. Runs on the first rank only."""
     _carry_tracking(order, emit)
-    now = {**looks(read), **order.commits}
-    write_down(order.files.folder, now)
+    now = {**fingerprints(read), **order.commits}
+    write_record(order.files.folder, now)
     start = find_starting_point(spec, order, emit)
     if start is not None and start.is_own:
         require_same(Path(start.folder).parent, now)

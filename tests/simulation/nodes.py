@@ -14,7 +14,7 @@ from tests.simulation.pipe import Line, parted
 from tests.simulation.supervisor import Supervisor
 from worker.attempt.journal import SUFFIX
 from worker.node.heartbeat import Resender
-from worker.redis_client import AWAY, post
+from worker.redis_client import REDIS_ERRORS, post
 
 if TYPE_CHECKING:
     from tests.simulation.railway import Railway
@@ -135,7 +135,7 @@ class Start:
                 for asker in list(self._askers):
                     if not asker.turn():
                         self._askers.remove(asker)
-            except AWAY:
+            except REDIS_ERRORS:
                 for sender in self.resender.taken.values():
                     sender.rewind()
         self.world.after(self.world.between(0.4, 0.8), self._turn)

@@ -13,7 +13,7 @@ from service.store.times import text_of
 from tests.simulation.training import Event, Training
 from worker.attempt.control_link import Sender
 from worker.attempt.journal import Header, Journal
-from worker.redis_client import AWAY
+from worker.redis_client import REDIS_ERRORS
 
 if TYPE_CHECKING:
     from tests.simulation.nodes import Start
@@ -56,7 +56,7 @@ class Supervisor:
         self._watch()
         try:
             self._talk()
-        except AWAY:
+        except REDIS_ERRORS:
             self.sender.rewind()
         if self.world.clock - self._synced_at > 1:
             self._synced_at = self.world.clock

@@ -104,7 +104,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_processes, "LAST_WORDS_SECONDS", -1.0)
+    monkeypatch.setattr(training_processes, "LAST_REPORTS_SECONDS", -1.0)
 
 
 def test_every_rank_is_heard_under_its_number_and_the_first_tells_what_all_know(stage: Stage) -> None:
@@ -153,7 +153,7 @@ def test_the_ranks_of_another_node_than_the_first_have_numbers_of_their_own(tmp_
 
 
 def test_a_stop_reaches_every_rank(stage: Stage) -> None:
-    stage.training.ask_to_stop(StopMode.CHECKPOINT)
+    stage.training.request_stop(StopMode.CHECKPOINT)
 
     for fds in stage.fds:
         with mmap.mmap(fds[2], mmap.PAGESIZE) as page:

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.host.user import User, give, make_room, take_over
+from footplate.contract.host.user import User, give, make_writable_folder, take_files_back
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PASSED_ONLY
 from tests.support.processes import REPOSITORY
 from tests.support.ways import open_ways
 from worker.node.rights import USUAL
-from worker.user_range import UserRange, hold
+from worker.user_range import UserRange, reserve_user
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 
@@ -180,14 +180,14 @@ def test_a_folder_that_is_given_away_is_never_the_one_behind_a_link(tmp_path: Pa
 def test_a_user_gets_a_folder_below_unlistable_folders_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        folder = make_room(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
+        folder = make_writable_folder(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
     finally:
         os.umask(before)
     assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (64_123, 0o750)
     assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in list(folder.parents)[:3]} == {(0, 0o711)}
     os.chown(folder, 1, 1)
 
-    make_room(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
+    make_writable_folder(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
 
     assert folder.stat().st_uid == 1
 
@@ -205,7 +205,7 @@ def test_what_training_leaves_is_root_s_and_what_its_links_lead_to_is_not_touche
     os.chown(foreign, 64_124, 64_124)
     foreign.chmod(0o600)
 
-    take_over(folder, USER)
+    take_files_back(folder, USER)
 
     assert {path.lstat().st_uid for path in (folder, *folder.rglob("*"))} == {0, 64_124}
     assert (folder / "outputs" / "model").stat().st_mode & 0o7777 == 0o755
@@ -217,15 +217,15 @@ JOB = JobId("job_" + "0" * 32)
 
 
 def test_two_attempts_never_hold_the_same_user(tmp_path: Path) -> None:
-    first, second = (hold(USERS, tmp_path, JOB, 1, nodes=1) for _ in range(2))
+    first, second = (reserve_user(USERS, tmp_path, JOB, 1, nodes=1) for _ in range(2))
     assert first is not None
     assert second is not None
     assert first.user != second.user
-    assert hold(USERS, tmp_path, JOB, 1, nodes=1) is None, "the upper half is for jobs on several nodes"
+    assert reserve_user(USERS, tmp_path, JOB, 1, nodes=1) is None, "the upper half is for jobs on several nodes"
 
     os.close(first.lock)
 
-    third = hold(USERS, tmp_path, JOB, 1, nodes=1)
+    third = reserve_user(USERS, tmp_path, JOB, 1, nodes=1)
     assert third is not None
     assert third.user == first.user
     for held in (second, third):
@@ -233,10 +233,10 @@ def test_two_attempts_never_hold_the_same_user(tmp_path: Path) -> None:
 
 
 def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
-    held = [hold(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
+    held = [reserve_user(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
 
     assert len({entry.user.uid for entry in held if entry is not None}) == 1
-    assert hold(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "it is taken on this machine"
+    assert reserve_user(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "it is taken on this machine"
     for item in held:
         assert item is not None
         os.close(item.lock)
@@ -244,7 +244,7 @@ def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
 
 def test_a_user_of_a_killed_attempt_owns_nothing_when_another_attempt_takes_it(tmp_path: Path) -> None:
     users = UserRange(first=64_204, last=64_205)
-    held = hold(users, tmp_path / "locks", JOB, 1, nodes=1)
+    held = reserve_user(users, tmp_path / "locks", JOB, 1, nodes=1)
     assert held is not None
     lent, left = tmp_path / "lent", Path("/dev/shm", f"left-{os.getpid()}")
     lent.mkdir()
@@ -254,7 +254,7 @@ def test_a_user_of_a_killed_attempt_owns_nothing_when_another_attempt_takes_it(t
     held.lend([lent])
     os.close(held.lock)
 
-    again = hold(users, tmp_path / "locks", JOB, 2, nodes=1)
+    again = reserve_user(users, tmp_path / "locks", JOB, 2, nodes=1)
 
     assert again is not None
     assert again.user == held.user

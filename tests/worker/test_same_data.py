@@ -8,7 +8,7 @@ import pytest
 
 from footplate.contract.errors import DatasetError
 from footplate.contract.host import data_fingerprint
-from footplate.contract.host.data_fingerprint import looks, require_same, write_down
+from footplate.contract.host.data_fingerprint import fingerprints, require_same, write_record
 
 NAME = "data://part-*.jsonl"
 
@@ -22,7 +22,7 @@ def parts(tmp_path: Path) -> list[Path]:
 
 
 def seen(files: list[Path]) -> dict[str, str]:
-    return looks({NAME: [str(file) for file in files]})
+    return fingerprints({NAME: [str(file) for file in files]})
 
 
 def test_the_same_files_elsewhere_look_the_same(parts: list[Path], tmp_path: Path) -> None:
@@ -30,14 +30,14 @@ def test_the_same_files_elsewhere_look_the_same(parts: list[Path], tmp_path: Pat
     (tmp_path / "there").mkdir()
     there = [file.rename(tmp_path / "there" / file.name) for file in parts]
 
-    write_down(tmp_path, before)
+    write_record(tmp_path, before)
     require_same(tmp_path, seen(there))
-    assert seen(there) == looks({NAME: [str(tmp_path / "there")]}), "a folder is what lies in it"
+    assert seen(there) == fingerprints({NAME: [str(tmp_path / "there")]}), "a folder is what lies in it"
 
 
 @pytest.mark.parametrize("change", ["longer", "other", "fewer", "swapped"])
 def test_others_are_told_by_their_name(parts: list[Path], tmp_path: Path, change: str) -> None:
-    write_down(tmp_path, seen(parts))
+    write_record(tmp_path, seen(parts))
     now = parts
     match change:
         case "longer":
@@ -64,7 +64,7 @@ def test_large_files_are_looked_at_in_blocks_of_all_of_them(
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "BLOCK", 64)
     monkeypatch.setattr(data_fingerprint, "BLOCKS", 16)
-    write_down(tmp_path, seen(parts))
+    write_record(tmp_path, seen(parts))
     result = 0
     for file in parts:
         whole = file.read_bytes()
@@ -78,7 +78,7 @@ def test_large_files_are_looked_at_in_blocks_of_all_of_them(
 
     assert 14 <= result <= 16
     with pytest.raises(DatasetError):
-        require_same(tmp_path, looks({NAME: [str(file) for file in (*parts, parts[0])]}))
+        require_same(tmp_path, fingerprints({NAME: [str(file) for file in (*parts, parts[0])]}))
 
 
 @pytest.mark.parametrize("record", [None, "{", '{"data://another": "a file"}'])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.host.launch import NEWS_AT
+from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.messages import CheckpointOffer, Deed
 from footplate.runtime import own_loop
@@ -153,7 +153,7 @@ def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
             line = Deed(no=1, save=True, set=wish).model_dump_json().encode() + b"\n"
             os.pwrite(scripts.attempt.stop_fd, line, mmap.PAGESIZE)
             with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:
-                page[NEWS_AT] = len(line).to_bytes(8, "little")
+                page[COMMANDS_AT] = len(line).to_bytes(8, "little")
 
     scripts.run(ONCE, library, ask)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.host.launch import NEWS_AT
+from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.messages import Deed
 from footplate.runtime.emit import Wire
 from footplate.runtime.live_commands import OurRun, Steering
@@ -157,12 +157,12 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
     steering = Steering(line.wire, line.fd, [])
     line.training.send_command(Deed(no=1, save=True))
-    whole = line.training._deed_bytes
+    whole = line.training._command_bytes
     line.training.send_command(Deed(no=2, save=True))
-    line.training._stop_byte[NEWS_AT] = (whole + 5).to_bytes(8, "little")
+    line.training._stop_byte[COMMANDS_AT] = (whole + 5).to_bytes(8, "little")
 
     first = steering._hear()
-    line.training._stop_byte[NEWS_AT] = line.training._deed_bytes.to_bytes(8, "little")
+    line.training._stop_byte[COMMANDS_AT] = line.training._command_bytes.to_bytes(8, "little")
 
     assert [deed.no for deed in first] == [1]
     assert [deed.no for deed in steering._hear()] == [2]

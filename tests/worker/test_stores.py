@@ -13,7 +13,7 @@ import pytest
 from footplate.contract.outbound import Allowed, read_url
 from tests.support.file_server import FileServer, file_server
 from worker.attempt import url_files as module
-from worker.attempt.url_files import NotHad, Stores
+from worker.attempt.url_files import FetchError, UrlFiles
 
 ROWS = b'{"x": 1}\n'
 HERE = Allowed.of("127.0.0.1/32")
@@ -34,13 +34,13 @@ def secret() -> Iterator[FileServer]:
         yield store
 
 
-def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> Stores:
-    return Stores(folder / "stores", allowed, most_bytes)
+def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> UrlFiles:
+    return UrlFiles(folder / "stores", allowed, most_bytes)
 
 
-def refused(made: Stores, url: str) -> tuple[str, str]:
-    with pytest.raises(NotHad) as error:
-        made.settle(url)
+def refused(made: UrlFiles, url: str) -> tuple[str, str]:
+    with pytest.raises(FetchError) as error:
+        made.fetch_newest(url)
     assert not made.folder.exists() or not list(made.folder.iterdir()), "nothing of it is left"
     return error.value.failed.code, error.value.failed.message
 
@@ -48,8 +48,8 @@ def refused(made: Stores, url: str) -> tuple[str, str]:
 def test_it_is_kept_by_what_it_holds_and_asked_for_once(tmp_path: Path, store: FileServer) -> None:
     kept = stores(tmp_path)
 
-    result = kept.settle(f"{store.url}/rows.jsonl?key=abc")
-    here = kept.have(f"{store.url}/rows.jsonl?key=abc", result)
+    result = kept.fetch_newest(f"{store.url}/rows.jsonl?key=abc")
+    here = kept.fetch_pinned(f"{store.url}/rows.jsonl?key=abc", result)
 
     assert result == sha256(ROWS).hexdigest()
     assert Path(here.folder) == tmp_path / "stores" / f"{result}.jsonl"
@@ -62,20 +62,20 @@ def test_a_length_that_is_no_number_is_as_good_as_none(tmp_path: Path, store: Fi
     store.files["/long.jsonl"] = b"x" * 1001
     store.lengths = dict.fromkeys(store.files, length)
 
-    assert stores(tmp_path).settle(f"{store.url}/rows.jsonl") == sha256(ROWS).hexdigest()
+    assert stores(tmp_path).fetch_newest(f"{store.url}/rows.jsonl") == sha256(ROWS).hexdigest()
     assert refused(stores(tmp_path / "2"), f"{store.url}/long.jsonl")[0] == "dataset_too_large"
 
 
 def test_what_became_another_file_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
     url = f"{store.url}/rows.jsonl"
-    result = stores(tmp_path / "first").settle(url)
+    result = stores(tmp_path / "first").fetch_newest(url)
     store.files["/rows.jsonl"] = b'{"x": 2}\n'
-    with pytest.raises(NotHad, match=f"is not what this job began with: its sha256 was {result}"):
-        stores(tmp_path / "second").have(url, result)
-    assert stores(tmp_path / "first").have(url, result).bytes == len(ROWS)
+    with pytest.raises(FetchError, match=f"is not what this job began with: its sha256 was {result}"):
+        stores(tmp_path / "second").fetch_pinned(url, result)
+    assert stores(tmp_path / "first").fetch_pinned(url, result).bytes == len(ROWS)
     (tmp_path / "first" / "stores" / f"{result}.jsonl").write_bytes(b"rotten")
     store.files["/rows.jsonl"] = ROWS
-    assert Path(stores(tmp_path / "first").have(url, result).folder).read_bytes() == ROWS
+    assert Path(stores(tmp_path / "first").fetch_pinned(url, result).folder).read_bytes() == ROWS
 
 
 @pytest.mark.parametrize("allow", ["", "data.example.org", "10.0.0.0/8", "127.0.0.2/32"])
@@ -101,7 +101,7 @@ def test_a_listed_name_may_not_mean_a_private_address(
 
     # The control: without the look at the address it would be fetched.
     monkeypatch.setattr(module, "check", lambda *_: None)
-    assert stores(tmp_path, named).settle(url) == sha256(ROWS).hexdigest()
+    assert stores(tmp_path, named).fetch_newest(url) == sha256(ROWS).hexdigest()
 
 
 def test_a_public_host_is_asked_by_https_only() -> None:
@@ -131,20 +131,20 @@ def test_without_that_look_it_would_lead_anywhere(
     everything = Allowed.of("127.0.0.0/8")
     monkeypatch.setattr(module, "aimed", lambda url, at, allowed: real(url, at, allowed if at == url else everything))
 
-    assert stores(tmp_path).settle(f"{store.url}/rows.jsonl") == sha256(secret.files["/secret.jsonl"]).hexdigest()
+    assert stores(tmp_path).fetch_newest(f"{store.url}/rows.jsonl") == sha256(secret.files["/secret.jsonl"]).hexdigest()
 
 
 def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Path, store: FileServer) -> None:
     store.redirects["/old"] = "/rows.jsonl"
     store.redirects["/round"] = "/round"
 
-    assert stores(tmp_path).settle(f"{store.url}/old") == sha256(ROWS).hexdigest()
+    assert stores(tmp_path).fetch_newest(f"{store.url}/old") == sha256(ROWS).hexdigest()
     code, message = refused(stores(tmp_path / "other"), f"{store.url}/round")
     assert (code, "redirects more than 5 times" in message) == ("store_refused", True)
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "is_away", "says"),
+    ("what", "code", "may_retry", "says"),
     [
         ({"statuses": 404}, "dataset_not_found", False, "its server answers 404"),
         ({"statuses": 403}, "dataset_not_allowed", False, "is not given to this node: 403"),
@@ -154,15 +154,15 @@ def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Pat
     ],
 )
 def test_what_cannot_be_had_is_said(
-    tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, is_away: bool, says: str
+    tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, may_retry: bool, says: str
 ) -> None:
     for name, value in what.items():
         getattr(store, name)["/rows.jsonl"] = value
     made = stores(tmp_path)
 
-    with pytest.raises(NotHad, match=says) as error:
-        made.settle(f"{store.url}/rows.jsonl?key=hidden")
+    with pytest.raises(FetchError, match=says) as error:
+        made.fetch_newest(f"{store.url}/rows.jsonl?key=hidden")
 
-    assert (error.value.failed.code, error.value.failed.is_away) == (code, is_away)
+    assert (error.value.failed.code, error.value.failed.may_retry) == (code, may_retry)
     assert "hidden" not in error.value.failed.message
     assert list(made.folder.iterdir()) == []

@@ -42,12 +42,12 @@ def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sen
         grant = granted(source=1, nodes=2)
 
         spans = traces.of(grant, "node-7", time.time_ns() - 1_000_000)
-        spans.begins("meet")
-        spans.begins("launch")
-        spans.heard([event(Kind.LINE, text="hello"), event(Kind.STATE, state="running"), event(Kind.PROGRESS, 21)])
-        spans.heard([event(Kind.PROGRESS, 22), event(Kind.CHECKPOINT, 30, status="committed", bytes=77, path="x")])
+        spans.begin_phase("meet")
+        spans.begin_phase("launch")
+        spans.add_events([event(Kind.LINE, text="hello"), event(Kind.STATE, state="running"), event(Kind.PROGRESS, 21)])
+        spans.add_events([event(Kind.PROGRESS, 22), event(Kind.CHECKPOINT, 30, status="committed", bytes=77, path="x")])
         failure = Failure(code="nan_loss", message="the loss is NaN")
-        spans.ends(DoneData(ending=Ending.FAILED, reason="error", error=failure))
+        spans.record_outcome(DoneData(ending=Ending.FAILED, reason="error", error=failure))
         spans.close()
         traces.close()
 

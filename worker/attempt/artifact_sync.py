@@ -131,7 +131,7 @@ class ArtifactSync:
     def _goes_on(self) -> bool:
         return not self._given_up.is_set()
 
-    def _patiently(self, what: str, do: Callable[[], bool | None]) -> bool:
+    def _retry_while_unreachable(self, what: str, do: Callable[[], bool | None]) -> bool:
         """Retries until the store answers. Returns False if the attempt gave up."""
         away_since, wait = None, FIRST_SECONDS
         while self._goes_on():
@@ -161,12 +161,12 @@ class ArtifactSync:
             paths.append(str(layout.bundle_file(code["bundle"])))
         for path in paths:
             # Training reports a missing file, and says what needs it.
-            self._patiently(path, partial(self._get, path))
+            self._retry_while_unreachable(path, partial(self._get, path))
         if self._grant.source == 0:
             # The first node chooses the checkpoint for all nodes.
             self._fetch_checkpoint()
         if self._grant.attempt > 1:
-            self._patiently("what earlier attempts left", self._fetch_left)
+            self._retry_while_unreachable("what earlier attempts left", self._fetch_left)
 
     def _fetch_checkpoint(self) -> None:
         """Fetches the newest checkpoint that verifies.
@@ -176,7 +176,7 @@ class ArtifactSync:
         offers = self._grant.checkpoints
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             began = time.monotonic()
-            if self._patiently(f"{offer.path} to continue from", partial(self._is_got, offer)):
+            if self._retry_while_unreachable(f"{offer.path} to continue from", partial(self._is_got, offer)):
                 took = time.monotonic() - began
                 text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
                 self._tell(Kind.NOTE, {"message": text, "checkpoint": offer.path})
@@ -266,7 +266,7 @@ class ArtifactSync:
             if names is None:
                 # Training has deleted this checkpoint meanwhile, because a newer one follows.
                 self._let_go += deleted
-            elif self._patiently(what, partial(self._send, aside, names, path)):
+            elif self._retry_while_unreachable(what, partial(self._send, aside, names, path)):
                 self.events.put({**event, "data": {**data, "deleted": [*self._let_go, *deleted]}})
                 self._let_go = []
             else:
@@ -318,7 +318,7 @@ class ArtifactSync:
             self._store.remove(path)
 
     def _ship_the_rest(self) -> None:
-        self._patiently("what the attempt leaves", self._send_left)
+        self._retry_while_unreachable("what the attempt leaves", self._send_left)
 
     def _send_left(self) -> bool:
         # Checkpoints that a script saved were not reported, so they are sent as files.
@@ -326,7 +326,7 @@ class ArtifactSync:
             if not self._goes_on():
                 return False
             self._send_one(file)
-        self._left.is_handed_in()
+        self._left.mark_complete()
         return True
 
     def _send_one(self, file: Path) -> None:

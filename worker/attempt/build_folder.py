@@ -18,9 +18,9 @@ from typing import Any
 
 from footplate.contract import layout
 from footplate.contract.host.bundle_files import FOLDER, at_its_place, unpack
-from footplate.contract.host.environment import EXTENSIONS, PLACE, built_for, whose_extensions
+from footplate.contract.host.environment import EXTENSIONS, EXTENSIONS_VARIABLE, built_for, extensions_owner
 from footplate.contract.host.scratch import remove
-from footplate.contract.host.user import User, change_owner, close_to_lists, make_room, make_way
+from footplate.contract.host.user import User, change_owner, close_to_lists, make_passable_folders, make_writable_folder
 
 
 class BuildFolder:
@@ -37,23 +37,23 @@ class BuildFolder:
 
     def environment(self, scratch: str) -> dict[str, str]:
         """Returns the variable that names the build folder, for an attempt that may build extensions."""
-        if (whose := whose_extensions(self._spec)) is None:
+        if (owner := extensions_owner(self._spec)) is None:
             return {}
-        below = PurePosixPath(EXTENSIONS, whose)
+        below = PurePosixPath(EXTENSIONS, owner)
         shelf = self._root / below
         if shelf.exists() and shelf.lstat().st_uid != os.geteuid():
-            # Left by a node whose attempts shared one user, who may have written anything.
+            # Left by a node owner attempts shared one user, who may have written anything.
             remove(shelf)
-        make_way(self._root, below)
+        make_passable_folders(self._root, below)
         close_to_lists(self._root, [EXTENSIONS])
-        close_to_lists(self._root / EXTENSIONS, [whose])
+        close_to_lists(self._root / EXTENSIONS, [owner])
         shelf.touch()
         folder = Path(scratch, EXTENSIONS)
         name = sha256(self._project.encode()).hexdigest()[:16]
         if self._is_free(shelf / f"{name}.lock"):
-            self.folder = folder = make_room(self._root, below / name, self._user)
+            self.folder = folder = make_writable_folder(self._root, below / name, self._user)
             change_owner(folder, os.geteuid(), self._user.uid, self._user.gid)
-        return {PLACE: str(folder / built_for())}
+        return {EXTENSIONS_VARIABLE: str(folder / built_for())}
 
     def unpacked(self, artifacts: Path, scratch: str) -> Path | None:
         """Returns the folder with the bundle's files, or None if the job has no bundle.

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from footplate.contract import keys
 from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant
 from footplate.contract.repeated_errors import Repeated
-from worker.redis_client import AWAY, post
+from worker.redis_client import REDIS_ERRORS, post
 
 log = logging.getLogger("footplate.worker")
 
@@ -32,7 +32,7 @@ def ask(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]) -> Grant
                 pipeline.execute()
             if answer := _answer(client, claim):
                 return answer
-        except AWAY as error:
+        except REDIS_ERRORS as error:
             failures.failed("waits for Redis: %s", error)
             time.sleep(ASK_AGAIN_SECONDS)
     return None

@@ -23,7 +23,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
 from footplate.contract.repeated_errors import Repeated
 from worker.attempt.journal import CHUNK, Header, Journal
-from worker.redis_client import AWAY, BLOCK_SECONDS, Listener, post
+from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, Listener, post
 
 log = logging.getLogger("footplate.worker")
 
@@ -198,7 +198,7 @@ class ControlLink(threading.Thread):
                 listener = Listener(self._client, keys.reply(self._grant.claim))
                 self._sender.rewind()
                 self._talk(listener)
-            except AWAY as error:
+            except REDIS_ERRORS as error:
                 if self._away_since is None:
                     # A broken connection is noticed at once, but a frozen Redis only after its timeout.
                     is_silent = isinstance(error, TimeoutError | redis.TimeoutError)

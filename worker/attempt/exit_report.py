@@ -36,7 +36,7 @@ class ExitFacts:
     stop: Stop | None
     is_draining: bool
     """True if this node drains."""
-    is_left_behind: bool
+    are_outputs_lost: bool
     """True if training finished, but its outputs could not be handed in."""
     oom_kills: int
     """Kills by the kernel's OOM killer on this machine while the attempt ran."""
@@ -44,7 +44,7 @@ class ExitFacts:
 
 def exit_report(facts: ExitFacts) -> DoneData:
     report, stop, failed = facts.training.report, facts.stop, facts.training.failed
-    if report is not None and report.ending is Ending.FINISHED and failed is None and not facts.is_left_behind:
+    if report is not None and report.ending is Ending.FINISHED and failed is None and not facts.are_outputs_lost:
         return report
     if facts.verdict is not None:
         return _failed(facts.verdict)
@@ -54,7 +54,7 @@ def exit_report(facts: ExitFacts) -> DoneData:
     if stop is not None and not has_said_why:
         return _stopped(facts, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
-        return _by_rank(failed.report, facts.world).model_copy(update={"another_s": failed.is_another_s})
+        return _by_rank(failed.report, facts.world).model_copy(update={"another_s": failed.is_follow_up})
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report

@@ -2,8 +2,10 @@
 
 This is a process of its own, so that it can be killed at once, and so that the token is not in training's process.
 
-    in      a Wanted, as JSON
-    out     lines: {"pinned": {place: commit}} once all are known, {"here": Here} for each, or {"failed": Failed}
+    in      a FetchOrder, as JSON
+    out     one line of JSON for each step:
+            {"pinned": {place: commit}} once all commits are known
+            {"here": Fetched} for each place, or {"failed": FetchFailure}
 
 It fetches only text and safetensors. Files that could run code when they are opened are never fetched.
 """
@@ -23,28 +25,28 @@ from footplate.contract.files import is_url
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.hub import HubName, Kind, hub_name
 from footplate.contract.outbound import Allowed
-from worker.attempt.url_files import Failed, Here, Model, NotHad, Stores
+from worker.attempt.url_files import Fetched, FetchError, FetchFailure, Model, UrlFiles
 
-WHOLE: dict[Kind, list[str]] = {
+FETCHED_PATTERNS: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
     "dataset": ["*.parquet", "*.jsonl", "*.ndjson", "*.json", "*.csv", "*.tsv", "*.txt", "*.arrow", "README.md"],
 }
 """The files that are fetched if a name means a whole repository."""
-NEVER = [
+NEVER_FETCHED = [
     f"*{suffix}" for suffix in (
         ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".msgpack", ".h5", ".keras", ".npy", ".npz",
         ".py", ".pyc", ".so", ".sh", ".gguf", ".onnx", ".zip", ".tar", ".gz", ".exe", ".dll",
     )
 ]  # fmt: skip
 """Files that are not fetched, even if a path names them."""
-BESIDE = "*/*.safetensors"
+OTHER_WEIGHTS = "*/*.safetensors"
 """Weights of other models, in subfolders of a model's repository. A name must include the folder to get these."""
 
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
 
 
-class One(Model):
+class FetchItem(Model):
     """A repository at a revision, and the names of the spec that mean it."""
 
     place: str
@@ -52,53 +54,55 @@ class One(Model):
     commit: Commit | None = None
 
 
-class Wanted(Model):
+class FetchOrder(Model):
     parent: int
     cache: Path
     is_read_by_all: bool = False
     """True if training runs as another user than this process."""
-    all: list[One]
+    all: list[FetchItem]
     stores: Path = Path()
     stores_allow: str = ""
     stores_max_bytes: int = 0
 
 
 def main() -> None:
-    wanted = Wanted.model_validate_json(sys.stdin.buffer.read())
+    wanted = FetchOrder.model_validate_json(sys.stdin.buffer.read())
     die_with_parent(wanted.parent)
     if wanted.is_read_by_all:
         os.umask(0o022)
     os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
-    stores = Stores(wanted.stores, Allowed.of(wanted.stores_allow), wanted.stores_max_bytes)
+    stores = UrlFiles(wanted.stores, Allowed.of(wanted.stores_allow), wanted.stores_max_bytes)
     repository = wanted.all[0]
     try:
         pinned = {}
         for repository in wanted.all:
             pinned[repository.place] = repository.commit or (
-                stores.settle(repository.place) if is_url(repository.place) else resolved(hub_name(repository.place))
+                stores.fetch_newest(repository.place)
+                if is_url(repository.place)
+                else commit_of(hub_name(repository.place))
             )
-        say(pinned=pinned)
+        send(pinned=pinned)
         for repository in wanted.all:
             commit = pinned[repository.place]
             here = (
-                stores.have(repository.place, commit)
+                stores.fetch_pinned(repository.place, commit)
                 if is_url(repository.place)
-                else downloaded(repository, commit, wanted.cache)
+                else download(repository, commit, wanted.cache)
             )
-            say(here=here.model_dump())
-    except NotHad as error:
-        say(failed=error.failed.model_dump())
+            send(here=here.model_dump())
+    except FetchError as error:
+        send(failed=error.failed.model_dump())
     except Exception as error:
         if is_url(repository.place):
             raise
-        say(failed=why(error, hub_name(repository.place), repository.place).model_dump())
+        send(failed=failure_of(error, hub_name(repository.place), repository.place).model_dump())
 
 
-def say(**line: Any) -> None:
+def send(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
-def resolved(name: HubName) -> str:
+def commit_of(name: HubName) -> str:
     from huggingface_hub import HfApi
 
     commit = HfApi().repo_info(name.repo, repo_type=name.kind, revision=name.revision).sha
@@ -107,14 +111,14 @@ def resolved(name: HubName) -> str:
     return str(commit)
 
 
-def downloaded(repository: One, commit: str, cache: Path) -> Here:
+def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
     """Returns a repository's files. If the cache has all of them, the hub is not contacted."""
     from huggingface_hub import snapshot_download
 
     name = hub_name(repository.place)
     paths = [hub_name(name).path for name in repository.names]
-    allowed = [pattern for path in paths for pattern in ([path, f"{path}/*"] if path else WHOLE[name.kind])]
-    never = [*NEVER, BESIDE] if name.kind == "model" and not any(paths) else NEVER
+    allowed = [pattern for path in paths for pattern in ([path, f"{path}/*"] if path else FETCHED_PATTERNS[name.kind])]
+    never = [*NEVER_FETCHED, OTHER_WEIGHTS] if name.kind == "model" and not any(paths) else NEVER_FETCHED
     folder = Path(
         snapshot_download(
             name.repo,
@@ -129,7 +133,7 @@ def downloaded(repository: One, commit: str, cache: Path) -> Here:
     sizes = [path.stat().st_size for path in _files(folder)]
     if not sizes:
         raise NothingThere
-    return Here(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
+    return Fetched(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
 
 
 class NothingThere(Exception):
@@ -140,7 +144,7 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else iter(())
 
 
-def why(error: Exception, name: HubName, place: str) -> Failed:
+def failure_of(error: Exception, name: HubName, place: str) -> FetchFailure:
     """Translates errors of huggingface_hub. Specific errors come first, because some are subclasses of others."""
     from huggingface_hub import errors, get_token
 
@@ -149,53 +153,53 @@ def why(error: Exception, name: HubName, place: str) -> Failed:
     status = getattr(getattr(error, "response", None), "status_code", None)
     token = "the nodes' HF_TOKEN" if get_token() else "an HF_TOKEN, which the nodes do not have"
     if isinstance(error, NothingThere):
-        return Failed(
+        return FetchFailure(
             code=f"{kind}_file_not_found",
             message=f"{place}: no file there matches the name and may be fetched",
             hint="name weights as safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are "
             "never fetched",
         )
     if isinstance(error, errors.GatedRepoError):
-        return Failed(
+        return FetchFailure(
             code=f"{kind}_gated",
             message=f"{what} is gated, and {where} does not give it to this node",
             hint=f"accept its terms there, with the account of {token}",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return Failed(
+        return FetchFailure(
             code=f"{kind}_not_found",
             message=f"{where} has no {kind} {name.repo}, or shows it to others only",
             hint=f"look for a misspelt name; a private one needs {token}",
         )
     if isinstance(error, errors.RevisionNotFoundError):
-        return Failed(
+        return FetchFailure(
             code=f"{kind}_revision_not_found",
             message=f"{what} has no revision {name.revision!r}, or does not have it any longer",
             hint="a branch, a tag or a commit of 40 letters; without one it is main",
         )
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        return Failed(
+        return FetchFailure(
             code=f"{kind}_file_not_found",
             message=f"{where} lists a file of {place} and does not have it: {_first_line(error)}",
             hint="it was removed there; another revision may have it",
         )
     if status in (401, 403):
-        return Failed(
+        return FetchFailure(
             code=f"{kind}_not_allowed",
             message=f"{where} does not give {what} to this node: {status}",
             hint=f"it needs {token}",
         )
     if isinstance(error, OSError) and error.errno is not None and not status:
-        return Failed(
+        return FetchFailure(
             code="hub_cache_unusable",
             message=f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": "),
             hint="FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files",
         )
-    return Failed(
+    return FetchFailure(
         code="hub_unreachable",
         message=f"{place} cannot be fetched: {where} does not answer as it should: {_first_line(error)}",
         hint="check the nodes' HF_ENDPOINT and proxies; files that a node has fetched before need no hub",
-        is_away=True,
+        may_retry=True,
     )
 
 

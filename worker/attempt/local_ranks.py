@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from footplate.contract.host.launch import Order
-from footplate.contract.host.user import give, hand_over, make_room
+from footplate.contract.host.user import give, hand_over, make_writable_folder
 from footplate.contract.layout import attempt_folder
 from footplate.contract.messages import Grant
 from footplate.contract.strategies import needs_a_launcher
@@ -16,14 +16,14 @@ from worker.attempt.build_folder import BuildFolder
 from worker.attempt.rendezvous import RendezvousAddress
 from worker.identity import Node
 from worker.settings import WorkerSettings
-from worker.user_range import Held, hold, lock_folder
+from worker.user_range import ReservedUser, lock_folder, reserve_user
 
 
 class LocalRanks:
     def __init__(self, settings: WorkerSettings, node: Node, grant: Grant) -> None:
         self._settings, self._node, self._grant = settings, node, grant
         self.user = node.rights.user
-        self._held: Held | None = None
+        self._reserved: ReservedUser | None = None
         """The user that no other attempt has, once one is taken."""
         self._build: BuildFolder | None = None
         self._unpacked: Path | None = None
@@ -45,18 +45,18 @@ class LocalRanks:
 
     def has_user(self) -> bool:
         """Returns True if training's user is known. Takes a free one if each attempt has its own."""
-        if (users := self._node.rights.users) is not None and self._held is None:
+        if (users := self._node.rights.users) is not None and self._reserved is None:
             grant, locks = self._grant, lock_folder(self._node.places.root / "users")
-            self._held = hold(users, locks, grant.job, grant.attempt, grant.nodes)
-            self.user = None if self._held is None else self._held.user
-        return users is None or self._held is not None
+            self._reserved = reserve_user(users, locks, grant.job, grant.attempt, grant.nodes)
+            self.user = None if self._reserved is None else self._reserved.user
+        return users is None or self._reserved is not None
 
     @property
     def lock(self) -> int | None:
         """The lock that reserves the attempt's user."""
-        return None if self._held is None else self._held.lock
+        return None if self._reserved is None else self._reserved.lock
 
-    def make_room(self, *, was_fetched: bool) -> None:
+    def make_folders(self, *, was_fetched: bool) -> None:
         """Makes the folders that training writes to, owned by its user.
 
         With the node's own rights training makes them itself.
@@ -67,18 +67,18 @@ class LocalRanks:
         if was_fetched:
             hand_over(self.root, folder, user)
         # Later attempts and forks read these checkpoints as other users, even while this attempt runs.
-        room = make_room(self.root, folder, user, is_passed=True)
-        if self._held is not None:
-            self._lend(self._held, room, was_fetched=was_fetched)
+        room = make_writable_folder(self.root, folder, user, is_passed=True)
+        if self._reserved is not None:
+            self._lend(self._reserved, room, was_fetched=was_fetched)
         for rank in self._ranks:
             give(Path(self._scratch_of(rank)), user)
         give(Path(self.scratch), user)
 
-    def _lend(self, held: Held, room: Path, *, was_fetched: bool) -> None:
+    def _lend(self, reserved: ReservedUser, room: Path, *, was_fetched: bool) -> None:
         grant = self._grant
-        self._build = BuildFolder(self._node.places.root, grant.spec, grant.project or grant.job, held.user)
+        self._build = BuildFolder(self._node.places.root, grant.spec, grant.project or grant.job, reserved.user)
         self._place = self._build.environment(self.scratch)
-        held.lend(folder for folder in (room, self._build.folder) if folder is not None)
+        reserved.lend(folder for folder in (room, self._build.folder) if folder is not None)
         self._unpacked = self._build.unpacked(self.root, self.scratch)
         if grant.nodes > 1 and not was_fetched:
             self._shared = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -86,12 +86,12 @@ class LocalRanks:
 
     def take_back(self) -> None:
         """Gives training's files back to root. No process of training may be left on this node."""
-        if self._held is None:
+        if self._reserved is None:
             return
         if self._shared is not None and not _is_last(self._shared):
             # The last of several nodes does it for all.
-            self._held.lend([] if self._build is None or self._build.folder is None else [self._build.folder])
-        self._held.take_back()
+            self._reserved.lend([] if self._build is None or self._build.folder is None else [self._build.folder])
+        self._reserved.take_back()
 
     def close(self) -> None:
         for handle in (self._shared, self.lock):
@@ -99,7 +99,7 @@ class LocalRanks:
                 os.close(handle)
         if self._build is not None:
             self._build.close()
-        self._held = self._shared = self._build = None
+        self._reserved = self._shared = self._build = None
 
     def orders(self, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
         """Returns one order for each rank. `hub` maps each repository to its folder on this node."""

@@ -48,7 +48,7 @@ class AttemptOutputs:
         """Fills the folder with what that attempt left. Returns False if a node has not sent everything."""
         place = str(layout.attempt_folder(self._grant.job, attempt))
         paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
-        left = by_all(paths, self._grant.nodes)
+        left = merged_paths(paths, self._grant.nodes)
         if left is None:
             whose = (
                 "the node has not handed in all that" if self._grant.nodes == 1 else "not every node has handed in what"
@@ -91,7 +91,7 @@ class AttemptOutputs:
         if (key := self._key(path, was_found=self._was_found(opened, path))) is not None:
             self._store.put(Path(f"/proc/self/fd/{opened}"), f"{self._place}/{key}")
 
-    def is_handed_in(self) -> None:
+    def mark_complete(self) -> None:
         if is_a_script(self._grant):
             self._store.write(b"", f"{self._place}/{_mark(self._grant.source, self._grant.nodes)}")
 
@@ -110,7 +110,7 @@ class AttemptOutputs:
         return self._begun_with.get(path) == _look_of(opened)
 
 
-def by_all(found: Iterable[str], nodes: int) -> dict[str, str] | None:
+def merged_paths(found: Iterable[str], nodes: int) -> dict[str, str] | None:
     """Maps each path in the folder to its path in the bucket.
 
     Returns None if not every node has sent everything, because a part of the files is not a state that a run was in.

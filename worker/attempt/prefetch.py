@@ -28,12 +28,12 @@ from footplate.contract.bucket import StoreAway
 from footplate.contract.errors import NotFetched
 from footplate.contract.events import Kind, now_text
 from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_of
-from footplate.contract.host.user import make_way
+from footplate.contract.host.user import make_passable_folders
 from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import file_below
-from worker.attempt.fetch import Commit, One, Wanted
-from worker.attempt.url_files import Failed, Here, part_of
+from worker.attempt.fetch import Commit, FetchItem, FetchOrder
+from worker.attempt.url_files import Fetched, FetchFailure, unfinished_file
 from worker.settings import WorkerSettings
 
 RECORD = "hub.json"
@@ -56,7 +56,7 @@ class HubFetch:
     def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
         self._settings, self._grant, self._wake = settings, grant, wake
         self._is_for_another_user = is_for_another_user
-        self.wanted = _wanted(grant.spec)
+        self.items = _fetch_items(grant.spec)
         self.folders: dict[str, str] = {}
         """The folder on this node of each place."""
         self.events: SimpleQueue[Event] = SimpleQueue()
@@ -68,7 +68,7 @@ class HubFetch:
         self._child: subprocess.Popen[bytes] | None = None
 
     def fetch(self) -> None:
-        if self.wanted:
+        if self.items:
             self.is_idle = False
             threading.Thread(target=self._run, name="hub-fetch", daemon=True).start()
 
@@ -91,7 +91,7 @@ class HubFetch:
 
     def _fetch(self) -> None:
         names = ", ".join(
-            name for repository in self.wanted if not is_url(repository.place) for name in repository.names
+            name for repository in self.items if not is_url(repository.place) for name in repository.names
         )
         if names and self._settings.hub == "off":
             raise NotFetched(
@@ -103,37 +103,37 @@ class HubFetch:
             failed = self._try(pinned)
             if failed is None:
                 return
-            if not failed.is_away:
+            if not failed.may_retry:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
-            away_since = away_since or self._say_that_it_waits(failed)
+            away_since = away_since or self._report_wait(failed)
             if time.monotonic() - away_since > AWAY_SECONDS:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
             self._given_up.wait(wait)
             wait = min(2 * wait, LONGEST_SECONDS)
 
-    def _say_that_it_waits(self, failed: Failed) -> float:
+    def _report_wait(self, failed: FetchFailure) -> float:
         self._tell(f"{failed.message}; it is retried", code=failed.code)
         return time.monotonic()
 
-    def _try(self, pinned: dict[str, str]) -> Failed | None:
+    def _try(self, pinned: dict[str, str]) -> FetchFailure | None:
         """Runs the process once. Adds commits to `pinned` as they become known, so that a retry uses the same ones."""
         began = time.monotonic()
         for line in self._lines(pinned):
             if "pinned" in line:
-                self._settle(line["pinned"], pinned)
+                self._pin(line["pinned"], pinned)
             elif "here" in line:
-                self._take(Here.model_validate(line["here"]), time.monotonic() - began)
+                self._take(Fetched.model_validate(line["here"]), time.monotonic() - began)
             else:
-                return Failed.model_validate(line["failed"])
-        if len(self.folders) == len(self.wanted) or self._given_up.is_set():
+                return FetchFailure.model_validate(line["failed"])
+        if len(self.folders) == len(self.items) or self._given_up.is_set():
             return None
         text = "the process that fetches from the hub died on this node without an error"
-        return Failed(code="hub_unreachable", message=text, hint="see the node's own log", is_away=True)
+        return FetchFailure(code="hub_unreachable", message=text, hint="see the node's own log", may_retry=True)
 
     def _lines(self, pinned: dict[str, str]) -> Any:
-        wanted = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.wanted]
+        wanted = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.items]
         cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
-        order = Wanted(
+        order = FetchOrder(
             parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted,
             stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
             stores_max_bytes=int(self._settings.stores_max_mb * 2**20),
@@ -157,13 +157,13 @@ class HubFetch:
                     yield json.loads(line)
         finally:
             # A process that was killed left a part of a file.
-            part_of(order.stores, self._child.pid).unlink(missing_ok=True)
+            unfinished_file(order.stores, self._child.pid).unlink(missing_ok=True)
 
     # ── Commits ──
 
     def _pinned(self) -> dict[str, str]:
         """Returns the commits that are known, from the names or from the node that resolved them."""
-        named = {repository.place: repository.commit for repository in self.wanted if repository.commit is not None}
+        named = {repository.place: repository.commit for repository in self.items if repository.commit is not None}
         if self._grant.source:
             return {**self._of_the_first_node(), **named}
         for attempt in range(self._grant.attempt - 1, 0, -1):
@@ -178,7 +178,7 @@ class HubFetch:
             self._given_up.wait(FIRST_SECONDS)
         return {}
 
-    def _settle(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
+    def _pin(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
         """Writes down commits before they are used, so that no attempt trains on data that a later one cannot find."""
         if not self._grant.source:
             self._write(commits)
@@ -188,7 +188,7 @@ class HubFetch:
                 self._tell(text, code="hub_pinned", commit=commit)
         pinned.update(commits)
 
-    def _take(self, here: Here, seconds: float) -> None:
+    def _take(self, here: Fetched, seconds: float) -> None:
         commit = Path(here.folder).stem
         size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
         text = f"{shown(here.place)}, {pin_of(here.place, commit)}, was fetched to this node: {size}"
@@ -203,7 +203,7 @@ class HubFetch:
     def _read(self, attempt: int) -> dict[str, str] | None:
         path = self._path(attempt)
         with suppress(FileNotFoundError):
-            return _PINNED.validate_json(self._patiently(lambda: self._content(path)))
+            return _PINNED.validate_json(self._retry_while_unreachable(lambda: self._content(path)))
         return None
 
     def _content(self, path: PurePosixPath) -> bytes:
@@ -220,13 +220,13 @@ class HubFetch:
         content, path = json.dumps(commits, indent=1).encode(), self._path(self._grant.attempt)
         bucket = self._settings.bucket
         if bucket is not None:
-            self._patiently(lambda: bucket.write(content, str(path)))
+            self._retry_while_unreachable(lambda: bucket.write(content, str(path)))
             return
         file = self._settings.artifacts_path / path
         if not self._is_for_another_user:
             file.parent.mkdir(parents=True, exist_ok=True)
         else:
-            make_way(self._settings.artifacts_path, path.parent)
+            make_passable_folders(self._settings.artifacts_path, path.parent)
         fresh = file.with_name(f".{RECORD}")
         with fresh.open("wb") as opened:
             opened.write(content)
@@ -234,7 +234,7 @@ class HubFetch:
             os.fsync(opened.fileno())
         fresh.rename(file)
 
-    def _patiently(self, do: Any) -> Any:
+    def _retry_while_unreachable(self, do: Any) -> Any:
         """Retries while the store does not answer."""
         while True:
             try:
@@ -254,10 +254,10 @@ class HubFetch:
                 os.eventfd_write(self._wake, 1)
 
 
-def _wanted(spec: dict[str, Any]) -> list[One]:
+def _fetch_items(spec: dict[str, Any]) -> list[FetchItem]:
     """Returns each repository once for each revision that is named."""
     names: dict[str, set[str]] = {}
     for _, name in on_hub(texts_of(spec)):
         names.setdefault(hub_name(name).place, set()).add(name)
-    hub = [One(place=place, names=sorted(same), commit=hub_name(place).commit) for place, same in names.items()]
-    return hub + [One(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts_of(spec))})]
+    hub = [FetchItem(place=place, names=sorted(same), commit=hub_name(place).commit) for place, same in names.items()]
+    return hub + [FetchItem(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts_of(spec))})]

@@ -27,14 +27,14 @@ from worker.attempt.printed_lines import Lines
 log = logging.getLogger("footplate.worker")
 
 READ_BYTES = 256 * 1024
-BITES = 16
+MOST_READS = 16
 """The most reads in a row from one stream, so that much output does not delay the checks of limits."""
 MAX_LINE_BYTES = 1024 * 1024
 BUFFER_BYTES = 4 * 1024 * 1024
-LAST_WORDS_SECONDS = 2.0
+LAST_REPORTS_SECONDS = 2.0
 """The time after an exit in which output is still read. A process that escaped may hold the pipe open for longer."""
-TOLD_BY_EVERY_RANK = frozenset({Kind.STATE, Kind.NOTE})
-TOLD_BY_THE_FIRST = TOLD_BY_EVERY_RANK | {Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO}
+KINDS_OF_EVERY_RANK = frozenset({Kind.STATE, Kind.NOTE})
+KINDS_OF_THE_FIRST_RANK = KINDS_OF_EVERY_RANK | {Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO}
 
 Events = list[dict[str, Any]]
 
@@ -51,16 +51,16 @@ class Rank:
         self.exited_at = 0.0
         self.report: DoneData | None = None
         """The rank's own report of its end."""
-        self.is_another_s = False
+        self.is_follow_up = False
         """True if the rank reported that it failed because another rank was gone."""
-        self._has_said_that_it_runs = False
+        self._has_logged_start = False
         self.runs = False
         """True once the rank reported that it runs."""
         self._selector, self._on_events = selector, on_events
         self._streams: dict[int, Any] = {}
         self._unread = b""
         self._lines = {name: Lines(name, number) for name in ("stdout", "stderr")}
-        self._kinds = TOLD_BY_EVERY_RANK if number else TOLD_BY_THE_FIRST
+        self._kinds = KINDS_OF_EVERY_RANK if number else KINDS_OF_THE_FIRST_RANK
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, int, int]]:
@@ -82,7 +82,7 @@ class Rank:
         """True if the rank reported a failure, or exited without a report."""
         if self.report is not None:
             return self.report.ending is Ending.FAILED
-        return self.exit is not None and (self.is_heard_out or time.monotonic() > self.exited_at + LAST_WORDS_SECONDS)
+        return self.exit is not None and (self.is_read_out or time.monotonic() > self.exited_at + LAST_REPORTS_SECONDS)
 
     @property
     def is_gone(self) -> bool:
@@ -90,7 +90,7 @@ class Rank:
         return self.exit is not None or self.pid is None or not self._streams
 
     @property
-    def is_heard_out(self) -> bool:
+    def is_read_out(self) -> bool:
         """True if everything that it sent has been read."""
         return not self._streams
 
@@ -120,7 +120,7 @@ class Rank:
         os.close(stream) if isinstance(stream, int) else stream.close()
 
     def _read_events(self, stream: socket.socket) -> None:
-        for _ in range(BITES):
+        for _ in range(MOST_READS):
             try:
                 chunk = stream.recv(READ_BYTES)
             except BlockingIOError:
@@ -136,7 +136,7 @@ class Rank:
             self._on_events(self, [event for line in lines if (event := self._understand(line)) is not None])
 
     def _read_lines(self, fd: int, lines: Lines) -> None:
-        for _ in range(BITES):
+        for _ in range(MOST_READS):
             try:
                 chunk = os.read(fd, READ_BYTES)
             except BlockingIOError:
@@ -158,15 +158,15 @@ class Rank:
         if kind == launch.OUTCOME:
             with suppress(ValidationError):
                 self.report = DoneData.model_validate(data)
-                self.is_another_s = data.get(launch.ANOTHER_S) is True
-        if kind == launch.TICK and not self._has_said_that_it_runs:
-            self._say_that_it_runs(data.get("forked_ms"))
+                self.is_follow_up = data.get(launch.FOLLOW_UP) is True
+        if kind == launch.TICK and not self._has_logged_start:
+            self._log_start(data.get("forked_ms"))
         return _checked(message, self.number) if kind in self._kinds else None
 
-    def _say_that_it_runs(self, forked_ms: object) -> None:
+    def _log_start(self, forked_ms: object) -> None:
         """Logs once that training runs. User code may have sent the number."""
         if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
-            self._has_said_that_it_runs = True
+            self._has_logged_start = True
             log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.events import Failure
-from footplate.contract.host.launch import HERE
+from footplate.contract.host.launch import LOOPBACK
 from footplate.contract.host.outcome import Verdict
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Grant
@@ -32,7 +32,7 @@ SIOCGIFADDR = 0x8915
 class RendezvousAddress:
     """The facts that each rank needs to find the others."""
 
-    host: str = HERE
+    host: str = LOOPBACK
     port: int | None = None
     """The rank is alone if this is None."""
     interface: str | None = None
@@ -80,9 +80,9 @@ class Rendezvous:
         Afterwards the first rank alone has the socket, so that a connection is refused once that rank is dead.
         """
         if not self._has_several_nodes:
-            with bound_socket(HERE) as own:
+            with bound_socket(LOOPBACK) as own:
                 own.listen()
-                yield RendezvousAddress(HERE, own.getsockname()[1], None, own)
+                yield RendezvousAddress(LOOPBACK, own.getsockname()[1], None, own)
             return
         assert self._address is not None
         assert self._claimed is not None
@@ -107,12 +107,12 @@ def _address_towards(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme != "unix":
         with suppress(OSError):
-            addresses = socket.getaddrinfo(parts.hostname or HERE, parts.port or 6379, type=socket.SOCK_DGRAM)
+            addresses = socket.getaddrinfo(parts.hostname or LOOPBACK, parts.port or 6379, type=socket.SOCK_DGRAM)
             family, kind, protocol, _, target = addresses[0]
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(target)
                 return str(probe.getsockname()[0])
-    return HERE
+    return LOOPBACK
 
 
 def require_own(settings: WorkerSettings) -> None:
@@ -134,7 +134,7 @@ def bound_socket(address: str) -> Iterator[socket.socket]:
         bound = _bind(address)
     except OSError:
         # The address and the way to other nodes are gone, but jobs on this node alone still work.
-        bound = _bind(HERE)
+        bound = _bind(LOOPBACK)
     with bound:
         yield bound
 

@@ -37,7 +37,7 @@ class Stopping:
         if stop.mode is StopMode.KILL:
             self._escalations = [(now, signal.SIGKILL)]
             return
-        self._training.ask_to_stop(stop.mode)
+        self._training.request_stop(stop.mode)
         left = self._until - now
         self._escalations = [(now + left * TERM_SHARE, signal.SIGTERM), (now + left * KILL_SHARE, signal.SIGKILL)]
 

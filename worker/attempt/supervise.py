@@ -30,7 +30,7 @@ from footplate.contract.environment import Hidden
 from footplate.contract.errors import InvalidSpec, OwnCodeError
 from footplate.contract.events import Kind, now_text
 from footplate.contract.host import outcome
-from footplate.contract.host.environment import asked_for
+from footplate.contract.host.environment import job_environment
 from footplate.contract.host.outcome import Verdict
 from footplate.contract.host.scratch import scratch
 from footplate.contract.lifecycle import Reason, StopMode
@@ -41,7 +41,7 @@ from worker.attempt.exit_report import ExitFacts, crashed, exit_report
 from worker.attempt.journal import Header, Journal, JournalFull
 from worker.attempt.local_ranks import LocalRanks
 from worker.attempt.prefetch import HubFetch
-from worker.attempt.rank_process import LAST_WORDS_SECONDS, Events
+from worker.attempt.rank_process import LAST_REPORTS_SECONDS, Events
 from worker.attempt.rendezvous import NO_RENDEZVOUS, Rendezvous
 from worker.attempt.stopping import Stopping
 from worker.attempt.training_processes import Training
@@ -105,7 +105,7 @@ class Attempt:
     """Control gave the attempt up. Nothing of it may be reported any more."""
     is_closed: bool = False
     """SQL has the last event."""
-    is_left_behind: bool = False
+    are_outputs_lost: bool = False
     """Training finished, but its outputs could not be handed in."""
     is_delivered: bool = False
     had_checkpoint: bool = False
@@ -216,7 +216,7 @@ def supervise(
 def meet(attempt: Attempt) -> None:
     """Waits until every node of the job has claimed its part of the attempt."""
     if not attempt.rendezvous.is_open:
-        attempt.spans.begins("meet")
+        attempt.spans.begin_phase("meet")
     _wait(attempt, lambda: attempt.rendezvous.is_open)
     if (unreachable := attempt.rendezvous.trouble(attempt.settings.node_name)) is not None:
         attempt.end_with(unreachable)
@@ -256,12 +256,12 @@ def launch(attempt: Attempt) -> bool:
     """Requests training from the warm parent. Returns False if the attempt is called off before."""
     if attempt.is_called_off:
         return False
-    attempt.spans.begins("launch")
+    attempt.spans.begin_phase("launch")
     _await_user(attempt)
     attempt.enter(Phase.LAUNCH)
     try:
         if not attempt.is_called_off:
-            attempt.ranks.make_room(was_fetched=attempt.sync is not None)
+            attempt.ranks.make_folders(was_fetched=attempt.sync is not None)
     except (OSError, OwnCodeError) as error:
         attempt.end_with(outcome.of_exception(error))
     while not attempt.is_called_off:
@@ -305,12 +305,12 @@ def watch(attempt: Attempt) -> None:
     training = attempt.training
     while not training.is_gone:
         turn(attempt)
-        if not (attempt.is_superseded or training.has_guardian or training.was_let_go):
+        if not (attempt.is_superseded or training.has_warm_parent or training.was_cancelled):
             attempt.end_with(crashed("this node's warm parent died, and training with it"))
         if attempt.has_outcome:
             training.signal(signal.SIGKILL)
-    deadline = time.monotonic() + LAST_WORDS_SECONDS
-    while not training.is_heard_out and time.monotonic() < deadline:
+    deadline = time.monotonic() + LAST_REPORTS_SECONDS
+    while not training.is_read_out and time.monotonic() < deadline:
         turn(attempt, 0.1)
     training.look()
 
@@ -321,7 +321,7 @@ def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
     receive(attempt, attempt.stopping.due_in(min(longest, TICK_SECONDS)))
     now = time.monotonic()
     if now - clocks.turned_at > FROZEN_SECONDS:
-        training.heard_at = now
+        training.last_event_at = now
     clocks.turned_at = now
     _check_stops(attempt, now)
     training.look()
@@ -355,7 +355,7 @@ def _check_training(attempt: Attempt, now: float) -> None:
     if attempt.phase is Phase.LAUNCH:
         attempt.enter(Phase.TRAIN)
     limit = _stall_seconds(attempt.grant)
-    if now - training.heard_at > limit:
+    if now - training.last_event_at > limit:
         attempt.end_with(outcome.stalled(limit, training.tail()))
     _measure(attempt, now)
 
@@ -445,7 +445,7 @@ def _append(attempt: Attempt, events: Events) -> None:
     except JournalFull as error:
         attempt.end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
         return
-    attempt.spans.heard(events)
+    attempt.spans.add_events(events)
     attempt.link.poke(beat=_has_begun_to_run(attempt, events))
 
 
@@ -481,11 +481,11 @@ def hand_in(attempt: Attempt) -> None:
         _check_drain(attempt)
         if attempt.stopping.leaves_no_time:
             sync.give_up()
-            attempt.is_left_behind = True
+            attempt.are_outputs_lost = True
             return
     receive_from_threads(attempt)
     if sync.failure is not None:
-        attempt.is_left_behind = True
+        attempt.are_outputs_lost = True
         attempt.end_with(outcome.of_exception(sync.failure))
 
 
@@ -499,13 +499,13 @@ def conclude(attempt: Attempt) -> None:
         verdict=attempt.verdict,
         stop=attempt.stopping.stop,
         is_draining=attempt.node.places.is_draining(),
-        is_left_behind=attempt.is_left_behind,
+        are_outputs_lost=attempt.are_outputs_lost,
         oom_kills=outcome.oom_kill_count() - attempt.oom_kills_before,
     )
     running_s = round(attempt.running_seconds(time.monotonic()), 3)
     done = exit_report(facts).model_copy(update={"running_s": running_s, "had_checkpoint": attempt.had_checkpoint})
     attempt.journal.append([attempt.hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
-    attempt.spans.ends(done)
+    attempt.spans.record_outcome(done)
     # Training may have sent any text as its reason.
     reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
     log.info("%s attempt %s: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
@@ -551,7 +551,9 @@ def _environment(attempt: Attempt) -> dict[str, str]:
     """Returns the variables that the spec asks for. A spec that may not have them ends the attempt."""
     settings, node = attempt.settings, attempt.node
     try:
-        return asked_for(attempt.grant.spec, settings.env_allowed, node.secrets, node.places.root, node.rights.user)
+        return job_environment(
+            attempt.grant.spec, settings.env_allowed, node.secrets, node.places.root, node.rights.user
+        )
     except InvalidSpec as error:
         attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
         return {}

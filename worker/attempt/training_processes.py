@@ -21,16 +21,16 @@ from typing import Any
 
 from footplate.contract.events import DoneData, Ending, Kind
 from footplate.contract.host import launch
-from footplate.contract.host.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Kill, Order, Started
+from footplate.contract.host.launch import COMMANDS_AT, FROM_WARM, STOP_BYTES, STORED_AT, Kill, Order, Started
 from footplate.contract.host.linux import kill_group
 from footplate.contract.host.user import User
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import Deed
 from worker.attempt.rank_process import Events, Rank
 
-LAST_WORDS_SECONDS = 1.0
+LAST_REPORTS_SECONDS = 1.0
 """The time in which the other ranks may still report after one has failed."""
-LINGER_SECONDS = 30.0
+FINISH_SECONDS = 30.0
 """The time in which the other ranks must end after the first one has finished with its outputs."""
 
 
@@ -39,46 +39,46 @@ class Training:
 
     def __init__(self, selector: selectors.BaseSelector, on_events: Callable[[Events], None]) -> None:
         self.ranks: list[Rank] = []
-        self.was_let_go = False
+        self.was_cancelled = False
         """True if the attempt was ended before the warm parent had started it."""
-        self.heard_at = time.monotonic()
+        self.last_event_at = time.monotonic()
         """The time of the newest event of any rank. Ranks wait for each other, so one that hangs silences all."""
         self._selector, self._on_events = selector, on_events
         self._warm: socket.socket | None = None
         self._failed: list[Rank] = []
         """The failed ranks, in the order in which they were noticed."""
-        self._end_others_at: float | None = None
-        self._is_being_ended = self._runs = False
+        self._kill_others_at: float | None = None
+        self._is_being_killed = self._runs = False
         self._stop_fd = os.memfd_create("footplate-stop", os.MFD_CLOEXEC)
         os.ftruncate(self._stop_fd, mmap.PAGESIZE)
         self._stop_byte = mmap.mmap(self._stop_fd, mmap.PAGESIZE)
-        self._deed_bytes = 0
+        self._command_bytes = 0
 
     def start(
         self,
         folder: Path,
         orders: Sequence[Order],
-        meeting: socket.socket | None = None,
+        rendezvous: socket.socket | None = None,
         user: User | None = None,
         lock: int | None = None,
     ) -> None:
-        """Sends the orders to the warm parent, and `meeting` to the first rank. `lock` reserves the attempt's user.
+        """Sends the orders to the warm parent, and `rendezvous` to the first rank. `lock` reserves the attempt's user.
 
         Raises OSError while there is no warm parent.
         """
         warm = launch.connect(folder)
         self.close_ranks()
-        self.ranks = [Rank(order.rank, self._selector, self._hear) for order in orders]
+        self.ranks = [Rank(order.rank, self._selector, self._receive) for order in orders]
         try:
             for rank, order in zip(self.ranks, orders, strict=True):
                 more = [] if lock is None else [lock]
-                more += [meeting.fileno()] if meeting is not None and rank is self.ranks[0] else []
+                more += [rendezvous.fileno()] if rendezvous is not None and rank is self.ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
                     launch.send_start(warm, order, user, events, self._stop_fd, stdout, stderr, *more)
         except OSError:
             warm.close()
             raise
-        self._selector.register(warm, selectors.EVENT_READ, self._hear_warm)
+        self._selector.register(warm, selectors.EVENT_READ, self._receive_from_warm_parent)
         self._warm = warm
 
     @property
@@ -91,8 +91,8 @@ class Training:
         """The rank whose end is the reason of all other ends. If several failed alike, it is the first."""
         if not self._failed:
             return None
-        first = min(self._failed, key=lambda rank: rank.is_another_s)
-        alike = [rank for rank in self._failed if _same_end(rank, first) and not rank.is_another_s]
+        first = min(self._failed, key=lambda rank: rank.is_follow_up)
+        alike = [rank for rank in self._failed if _same_end(rank, first) and not rank.is_follow_up]
         return min(alike, key=lambda rank: rank.number, default=first)
 
     @property
@@ -106,7 +106,7 @@ class Training:
         return bool(self.ranks) and all(rank.exit is not None for rank in self.ranks)
 
     @property
-    def has_guardian(self) -> bool:
+    def has_warm_parent(self) -> bool:
         """True if there is a warm parent, which will report the exits."""
         return self._warm is not None
 
@@ -118,11 +118,11 @@ class Training:
         return all(rank.is_gone for rank in self.ranks)
 
     @property
-    def is_heard_out(self) -> bool:
+    def is_read_out(self) -> bool:
         """True if everything that the ranks sent has been read."""
-        return all(rank.is_heard_out for rank in self.ranks)
+        return all(rank.is_read_out for rank in self.ranks)
 
-    def ask_to_stop(self, mode: StopMode) -> None:
+    def request_stop(self, mode: StopMode) -> None:
         """Writes the stop byte, which ranks read after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
 
@@ -134,19 +134,19 @@ class Training:
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
         self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
 
-    def send_command(self, deed: Deed) -> None:
+    def send_command(self, command: Deed) -> None:
         """Sends a command to the training loop. Its length is written last, so that no partial line is read."""
-        line = deed.model_dump_json().encode() + b"\n"
-        os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._deed_bytes)
-        self._deed_bytes += len(line)
-        self._stop_byte[NEWS_AT] = self._deed_bytes.to_bytes(8, "little")
+        line = command.model_dump_json().encode() + b"\n"
+        os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._command_bytes)
+        self._command_bytes += len(line)
+        self._stop_byte[COMMANDS_AT] = self._command_bytes.to_bytes(8, "little")
 
     def look(self) -> None:
         """Kills ranks that wait for one that is gone, after a moment in which they may report what they saw."""
         for rank in self.ranks:
             self._judge(rank)
-        if self._end_others_at is not None and time.monotonic() > self._end_others_at:
-            self._end_others_at = None
+        if self._kill_others_at is not None and time.monotonic() > self._kill_others_at:
+            self._kill_others_at = None
             self.signal(signal.SIGKILL)
 
     def send_held_steps(self, steps: Sequence[int]) -> None:
@@ -156,7 +156,7 @@ class Training:
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal through the warm parent, which alone knows that a pid still belongs to the rank."""
         # From now on a rank's failure is a result of the signal.
-        self._is_being_ended = True
+        self._is_being_killed = True
         if self.has_exited:
             return
         if self._warm is None:
@@ -165,13 +165,13 @@ class Training:
                     kill_group(rank.pid, number)
         elif not self.has_started and number is signal.SIGKILL:
             # The warm parent starts nothing for a closed connection, or kills it at once.
-            self.was_let_go = True
-            self.let_go()
+            self.was_cancelled = True
+            self.disconnect()
         else:
             with suppress(OSError):
                 self._warm.send(Kill(signal=number).model_dump_json().encode())
 
-    def let_go(self) -> None:
+    def disconnect(self) -> None:
         """Closes the connection to the warm parent, which then kills all ranks."""
         if self._warm is not None:
             self._selector.unregister(self._warm)
@@ -183,7 +183,7 @@ class Training:
         return self.ranks[0].tail() if self.ranks else ""
 
     def close(self) -> None:
-        self.let_go()
+        self.disconnect()
         self.close_ranks()
         self._stop_byte.close()
         os.close(self._stop_fd)
@@ -192,7 +192,7 @@ class Training:
         for rank in self.ranks:
             rank.close()
 
-    def _hear_warm(self) -> None:
+    def _receive_from_warm_parent(self) -> None:
         if self._warm is None:
             return
         try:
@@ -201,18 +201,18 @@ class Training:
             packet = b""
         if not packet:
             # The ranks die with the warm parent, but children that escaped may live.
-            self.let_go()
+            self.disconnect()
             return
         message = FROM_WARM.validate_json(packet)
         rank = next(rank for rank in self.ranks if rank.number == message.rank)
-        self.heard_at = time.monotonic()
+        self.last_event_at = time.monotonic()
         if isinstance(message, Started):
             rank.pid = message.pid
         else:
             rank.exit, rank.exited_at = message, time.monotonic()
 
-    def _hear(self, rank: Rank, events: Events) -> None:
-        self.heard_at = time.monotonic()
+    def _receive(self, rank: Rank, events: Events) -> None:
+        self.last_event_at = time.monotonic()
         if rank.report is not None:
             self._judge(rank)
         self._on_events([passed for event in events if (passed := self._of_all(rank, event)) is not None])
@@ -231,17 +231,17 @@ class Training:
 
     def _judge(self, rank: Rank) -> None:
         """Decides what a rank's report or exit means for the other ranks."""
-        if self._is_being_ended:
+        if self._is_being_killed:
             return
         finished = self.report is not None and self.report.ending is Ending.FINISHED
         if rank.failed and rank not in self._failed and not finished:
             self._failed.append(rank)
-        if rank.exit is None or self._end_others_at is not None:
+        if rank.exit is None or self._kill_others_at is not None:
             return
         if rank in self._failed:
-            self._end_others_at = time.monotonic() + LAST_WORDS_SECONDS
+            self._kill_others_at = time.monotonic() + LAST_REPORTS_SECONDS
         elif finished and rank is self.ranks[0]:
-            self._end_others_at = time.monotonic() + LINGER_SECONDS
+            self._kill_others_at = time.monotonic() + FINISH_SECONDS
 
 
 def _same_end(one: Rank, other: Rank) -> bool:

@@ -33,41 +33,41 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Here(Model):
+class Fetched(Model):
     place: str
     folder: str
     files: int
     bytes: int
 
 
-class Failed(Model):
+class FetchFailure(Model):
     code: str
     message: str
     hint: str
-    is_away: bool = False
+    may_retry: bool = False
     """True if a retry may succeed."""
 
 
-def part_of(stores: Path, pid: int) -> Path:
+def unfinished_file(stores: Path, pid: int) -> Path:
     """Returns the path of a download that is not complete."""
     return stores / f".part-{pid}"
 
 
-class NotHad(Exception):
-    def __init__(self, code: str, message: str, hint: str, *, is_away: bool = False) -> None:
+class FetchError(Exception):
+    def __init__(self, code: str, message: str, hint: str, *, may_retry: bool = False) -> None:
         super().__init__(message)
-        self.failed = Failed(code=code, message=message, hint=hint, is_away=is_away)
+        self.failed = FetchFailure(code=code, message=message, hint=hint, may_retry=may_retry)
 
 
-class Stores:
+class UrlFiles:
     """Files that are named by their sha256. Equal bytes are one file, and a different file never replaces another."""
 
     def __init__(self, folder: Path, allowed: Allowed, most_bytes: int) -> None:
         self.folder, self.allowed, self.most_bytes = folder, allowed, most_bytes
 
-    def settle(self, url: str) -> str:
+    def fetch_newest(self, url: str) -> str:
         """Fetches the file as it is now, and returns its sha256."""
-        part = part_of(self.folder, os.getpid())
+        part = unfinished_file(self.folder, os.getpid())
         try:
             with _writing(url, self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -77,16 +77,16 @@ class Stores:
         finally:
             part.unlink(missing_ok=True)
 
-    def have(self, url: str, pinned: str) -> Here:
+    def fetch_pinned(self, url: str, pinned: str) -> Fetched:
         """Returns the file with this sha256, and fetches it only if it is not here."""
         file = self._file(url, pinned)
-        if not _is(file, pinned) and (digest := self.settle(url)) != pinned:
-            raise NotHad(
+        if not _is(file, pinned) and (digest := self.fetch_newest(url)) != pinned:
+            raise FetchError(
                 "dataset_changed",
                 f"{shown(url)} is not what this job began with: its sha256 was {pinned}, and is {digest}",
                 "put the old file back and resume, or start again with a fork",
             )
-        return Here(place=url, folder=str(file), files=1, bytes=file.stat().st_size)
+        return Fetched(place=url, folder=str(file), files=1, bytes=file.stat().st_size)
 
     def _file(self, url: str, digest: str) -> Path:
         suffix = _SUFFIX.search(url.partition("?")[0])
@@ -107,7 +107,7 @@ class Stores:
     def _require_size(self, url: str, size: int) -> None:
         if size > self.most_bytes:
             most = f"{self.most_bytes / 2**20:g} MiB"
-            raise NotHad(
+            raise FetchError(
                 "dataset_too_large", f"{shown(url)} is larger than {most}", f"raise {MOST_SETTING}, or use data://"
             )
 
@@ -137,7 +137,7 @@ def _answer(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
             at = urljoin(at, answer.getheader("Location") or "")
         finally:
             connection.close()
-    raise NotHad("store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "use its last address")
+    raise FetchError("store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "use its last address")
 
 
 def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
@@ -152,7 +152,7 @@ def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
     except Refused as error:
         which = shown(url) if at == url else f"{shown(url)} redirects to an address that"
         hint = f"add the host, or its network, to the node's {SETTING}"
-        raise NotHad("store_refused", f"{which} {error}", hint) from None
+        raise FetchError("store_refused", f"{which} {error}", hint) from None
     return target, addresses[0]
 
 
@@ -192,7 +192,7 @@ def _asked(url: str, connection: http.client.HTTPConnection, target: Target) -> 
         return connection.getresponse()
     except ssl.SSLCertVerificationError as error:
         why = f"{shown(url)}: the certificate of {target.host} is not valid: {error.verify_message}"
-        raise NotHad("store_refused", why, "SSL_CERT_FILE on the nodes names the trusted authorities") from error
+        raise FetchError("store_refused", why, "SSL_CERT_FILE on the nodes names the trusted authorities") from error
     except (OSError, http.client.HTTPException) as error:
         raise _away(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
 
@@ -208,23 +208,23 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         raise _away(url, f"the answer broke off {answer.length} bytes before its end")
 
 
-def _away(url: str, why: str) -> NotHad:
-    return NotHad(
+def _away(url: str, why: str) -> FetchError:
+    return FetchError(
         "store_unreachable",
         f"{shown(url)} cannot be fetched: {why}",
         "files that the node has fetched before need no network",
-        is_away=True,
+        may_retry=True,
     )
 
 
-def _refusal(url: str, status: int) -> NotHad:
+def _refusal(url: str, status: int) -> FetchError:
     if status == 429 or status >= 500:
         return _away(url, f"its server answers {status}")
     if status in (401, 403):
-        return NotHad(
+        return FetchError(
             "dataset_not_allowed", f"the server of {shown(url)} refuses this node: {status}", "nodes send no password"
         )
-    return NotHad(
+    return FetchError(
         "dataset_not_found", f"{shown(url)} does not exist: its server answers {status}", "look for a misspelt name"
     )
 
@@ -234,7 +234,7 @@ def _writing(url: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotHad(
+        raise FetchError(
             "hub_cache_unusable",
             f"{shown(url)} cannot be kept on this node: {error.strerror or error}: {error.filename or folder}",
             "files there that no job needs may be removed by hand",

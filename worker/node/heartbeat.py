@@ -33,7 +33,7 @@ from worker.attempt.control_link import Sender
 from worker.attempt.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
 from worker.celery_app import app, queue_of
 from worker.identity import Node
-from worker.redis_client import AWAY, BLOCK_SECONDS, connect, post
+from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, connect, post
 from worker.settings import WorkerSettings
 
 log = logging.getLogger("footplate.worker")
@@ -79,7 +79,7 @@ class Heartbeat(threading.Thread):
             try:
                 turn(client)
                 turn = self._beat
-            except AWAY as error:
+            except REDIS_ERRORS as error:
                 turn = self._beat
                 self._failures.failed("cannot report: Redis does not answer (%s)", error)
                 self._canary.forgive()
@@ -243,7 +243,7 @@ class Canary:
         self._sent += 1
         self._sent_at = now
         # A new connection declares the queue again, because an emptied Redis has lost its binding.
-        with suppress(KombuError, *AWAY), app.connection_for_write() as connection:
+        with suppress(KombuError, *REDIS_ERRORS), app.connection_for_write() as connection:
             options: dict[str, Any] = {"queue": queue_of(self._node.id), "connection": connection, "retry": False}
             app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
 

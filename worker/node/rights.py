@@ -24,7 +24,7 @@ from footplate.contract.errors import SettingsError
 from footplate.contract.host.environment import EXTENSIONS
 from footplate.contract.host.node_folder import Places
 from footplate.contract.host.scratch import remove, temporary
-from footplate.contract.host.user import NOBODY, User, close_to_lists, make_room
+from footplate.contract.host.user import NOBODY, User, close_to_lists, make_writable_folder
 from worker.settings import WorkerSettings
 from worker.user_range import Rights, UserRange, parsed
 
@@ -127,7 +127,7 @@ def _rooms(user: User, settings: WorkerSettings, places: Places) -> Iterator[lis
     try:
         for root in roots:
             made.append(root / f"{_TRIED}-{os.getpid()}")
-            make_room(root.parent, PurePosixPath(root.name, made[-1].name), user)
+            make_writable_folder(root.parent, PurePosixPath(root.name, made[-1].name), user)
         yield made
     finally:
         for room in made:

@@ -17,7 +17,7 @@ from worker.attempt.rendezvous import address_text, bound_socket, own_address
 from worker.attempt.supervise import supervise
 from worker.celery_app import app
 from worker.node import parent
-from worker.redis_client import AWAY, connect
+from worker.redis_client import REDIS_ERRORS, connect
 from worker.tracing import traces
 
 log = logging.getLogger("footplate.worker")
@@ -63,7 +63,7 @@ def canary(number: int) -> None:
     node = parent.node()
     try:
         redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
-    except AWAY as error:
+    except REDIS_ERRORS as error:
         log.info("the canary's return cannot be recorded in Redis: %s", error)
 
 

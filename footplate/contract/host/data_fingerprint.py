@@ -19,10 +19,10 @@ RECORD = "data.json"
 BLOCK, BLOCKS = 1 << 16, 1024
 """The most blocks that are read, 64 MiB in all, for any number of files. Smaller data is read completely."""
 
-Looks = dict[str, str]
+Fingerprints = dict[str, str]
 
 
-def looks(files: Files) -> Looks:
+def fingerprints(files: Files) -> Fingerprints:
     """Returns `3 files of 1,234 bytes, sha256 …` for each name in a spec. Nodes with equal files return equal texts."""
     try:
         return {name: _look([Path(path) for path in paths]) for name, paths in files.items()}
@@ -52,11 +52,11 @@ def _below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def write_down(folder: Path, now: Looks) -> None:
+def write_record(folder: Path, now: Fingerprints) -> None:
     (folder / RECORD).write_text(json.dumps(now, indent=1))
 
 
-def require_same(before: Path, now: Looks) -> None:
+def require_same(before: Path, now: Fingerprints) -> None:
     """Compares with the record in `before`, the folder of the attempt that is continued. Passes if it has no record."""
     try:
         before_looks = json.loads((before / RECORD).read_text())

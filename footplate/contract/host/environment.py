@@ -15,16 +15,16 @@ from typing import Any
 from footplate.contract.environment import refused_env, unknown_secrets
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.host.scratch import remove
-from footplate.contract.host.user import User, make_room
+from footplate.contract.host.user import User, make_writable_folder
 from footplate.contract.strategies import needs_a_launcher
 
 EXTENSIONS = "extensions"
 """The folder of compiled extensions in a node's folder, one below each bundle's hash, beside a copy of its sources."""
-PLACE = "TORCH_EXTENSIONS_DIR"
+EXTENSIONS_VARIABLE = "TORCH_EXTENSIONS_DIR"
 UNUSED_SECONDS = 30 * 86_400
 
 
-def asked_for(
+def job_environment(
     spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str], root: Path, user: User | None = None
 ) -> dict[str, str]:
     """Returns the job's `env`, its secrets and the folder for extensions, for this Python, this torch and this user.
@@ -37,12 +37,12 @@ def asked_for(
     if problems := [*refused_env(env, allowed), *unknown_secrets(names, secrets)]:
         raise InvalidSpec(problems)
     variables = {**env, **{name: secrets[name] for name in names}}
-    if (whose := whose_extensions(spec)) is not None:
-        variables[PLACE] = str(_extensions(root, whose, user) / built_for())
+    if (whose := extensions_owner(spec)) is not None:
+        variables[EXTENSIONS_VARIABLE] = str(_extensions(root, whose, user) / built_for())
     return variables
 
 
-def whose_extensions(spec: Mapping[str, Any]) -> str | None:
+def extensions_owner(spec: Mapping[str, Any]) -> str | None:
     """Returns the owner of the job's extensions: its bundle or DeepSpeed. None if the job builds none."""
     if code := spec.get("code"):
         return str(code["bundle"])
@@ -59,7 +59,7 @@ def _extensions(root: Path, whose: str, user: User | None) -> Path:
             remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
-            make_room(root, PurePosixPath(EXTENSIONS, whose), user)
+            make_writable_folder(root, PurePosixPath(EXTENSIONS, whose), user)
         # The time of last use, also if the job finds nothing in it.
         folder.touch()
     return folder

@@ -27,12 +27,12 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import CheckpointOffer, Deed
 
 SOCKET = "warm.sock"
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 """The values that the supervisor writes into the stop byte. 0 means that training goes on."""
 STORED_AT = slice(8, 16)
 """The place in the same page for the step of the newest checkpoint that the service has stored."""
-NEWS_AT = slice(1024, 1032)
+COMMANDS_AT = slice(1024, 1032)
 """The place for the number of bytes of live commands behind the page, one line of JSON each."""
 HELD_FROM, MOST_HELD = 16, 64
 """The place behind it for checkpoints that must stay: their number, and then the step of each."""
@@ -40,7 +40,7 @@ TICK = "tick"
 """A line that only shows that the process still works."""
 OUTCOME = "outcome"
 """The line with training's outcome, as DoneData."""
-ANOTHER_S = "another_s"
+FOLLOW_UP = "another_s"
 """A field beside the outcome, set if a rank failed because another one died."""
 
 
@@ -59,7 +59,7 @@ class Order(BaseModel):
     node: int = 0
     """The index of this node among the attempt's nodes. Each node has the same number of ranks."""
     nodes: int = 1
-    host: str = HERE
+    host: str = LOOPBACK
     """The address of the rendezvous. This machine, unless there are several nodes."""
     port: int | None = None
     """The port of the rendezvous. None if there is only one rank."""

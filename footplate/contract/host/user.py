@@ -1,8 +1,8 @@
 """The user that training becomes if its node runs as root, and the folders that this user gets.
 
-The supervisor calls `make_room`, `give` and `hand_over` for folders that training writes to. A child of the warm
-parent calls `become`, before it reads its order. When training has ended, the supervisor makes its files root's by
-`take_over`, or removes them by `tidy_up`.
+The supervisor calls `make_writable_folder`, `give` and `hand_over` for folders that training writes to. A child of the
+warm parent calls `become`, before it reads its order. When training has ended, the supervisor makes its files root's by
+`take_files_back`, or removes them by `remove_public_files`.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ def give(folder: Path, user: User, group: int | None = None) -> None:
         os.close(handle)
 
 
-def make_room(root: Path, below: PurePosixPath, user: User, *, is_passed: bool = False) -> Path:
+def make_writable_folder(root: Path, below: PurePosixPath, user: User, *, is_passed: bool = False) -> Path:
     """Makes a folder that training writes to, in one that it may not write to.
 
     Only the root folder's group may list it, for a service that is neither root nor training. If `is_passed`, other
     users may open files in it whose names they know.
     """
-    at = make_way(root, below)
+    at = make_passable_folders(root, below)
     if at.stat().st_uid == os.geteuid():
         at.chmod(0o751 if is_passed else 0o750)
     give(at, user, group=root.stat().st_gid)
     return at
 
 
-def make_way(root: Path, below: PurePosixPath) -> Path:
+def make_passable_folders(root: Path, below: PurePosixPath) -> Path:
     """Makes folders that stay root's, so that no user can put a link there.
 
     All users may pass through them, but not list them. Only someone who knows a job's id finds its folder.
@@ -133,7 +133,7 @@ def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
                 path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def take_over(folder: Path, user: User) -> None:
+def take_files_back(folder: Path, user: User) -> None:
     """Makes root the owner of the files that training has left. All users may read them, and none may change them.
 
     The user's processes must have ended, because files are reached by their names.
@@ -163,7 +163,7 @@ def _change_owner(name: str, at: int | None, was: int, uid: int, gid: int) -> No
         os.chmod(name, (about.st_mode | 0o444) & 0o755, dir_fd=at)
 
 
-def tidy_up(user: User) -> None:
+def remove_public_files(user: User) -> None:
     """Removes a user's files in public folders, before another attempt gets this user."""
     for folder in {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue"}:
         with suppress(OSError), os.scandir(folder) as entries:

@@ -33,8 +33,10 @@ def leave_the_old_manifest(remote: ModuleType) -> None:
 
 @switch("what a script continues with was left by all of its nodes", module="worker.attempt.output_files")
 def take_what_some_have_left(left: ModuleType) -> None:
-    by_all = left.by_all
-    left.by_all = lambda found, nodes: by_all([*found, *(left._mark(node, nodes) for node in range(nodes))], nodes)
+    merged_paths = left.merged_paths
+    left.merged_paths = lambda found, nodes: merged_paths(
+        [*found, *(left._mark(node, nodes) for node in range(nodes))], nodes
+    )
 
 
 @switch("what lay there already is nobody's to leave again", module="worker.attempt.output_files")
