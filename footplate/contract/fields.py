@@ -14,7 +14,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 
-class Told(BaseModel):
+class DescribedModel(BaseModel):
     """A model whose JSON schema has the fields' docstrings as descriptions.
 
     The source is read when somebody requests the schema, because reading it at import would take an eighth of the
@@ -39,7 +39,7 @@ class Told(BaseModel):
         return schema
 
 
-class Resource(Told):
+class Resource(DescribedModel):
     """A resource of the API. The service answers with it, openapi.json describes it, and the SDK returns it.
 
     Reading is lenient, because a client may be older than its service. Unknown fields are ignored, and strings that are
@@ -74,7 +74,7 @@ class Known:
         return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))
 
 
-class Group(Told):
+class Group(DescribedModel):
     """A strict model: a value of the wrong type is a problem, never converted."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

@@ -32,29 +32,29 @@ def kind_of(name: str) -> str | None:
     return KINDS.get(PurePosixPath(name).suffix.lower())
 
 
-def texts_of(spec: dict[str, Any]) -> list[Said]:
+def texts_of(spec: dict[str, Any]) -> list[ArgumentText]:
     """Returns every text in the arguments of a long spec's components."""
     return [argument for named in components(spec) for argument in texts(named)]
 
 
-def named_in(arguments: Iterable[Said]) -> Iterator[tuple[str, FileId]]:
+def named_in(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, FileId]]:
     """Yields (pointer, id) of every uploaded file that an argument names."""
     yield from ((argument.pointer, FileId(argument.text)) for argument in arguments if is_file(argument.text))
 
 
-def on_hub(arguments: Iterable[Said]) -> Iterator[tuple[str, str]]:
+def on_hub(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, str]]:
     """Yields (pointer, name) of everything on a hub that an argument names."""
     yield from ((argument.pointer, argument.text) for argument in arguments if is_hub_name(argument.text))
 
 
-def by_url(arguments: Iterable[Said]) -> Iterator[tuple[str, str]]:
+def by_url(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, str]]:
     """Yields (pointer, URL) of every file of rows that is named by URL. Elsewhere a URL is just a string."""
     for argument in arguments:
         if argument.is_path and argument.is_of_a_dataset and is_url(argument.text):
             yield argument.pointer, argument.text
 
 
-class Said(NamedTuple):
+class ArgumentText(NamedTuple):
     """A text in a component's arguments."""
 
     path: tuple[str | int, ...]
@@ -72,14 +72,14 @@ class Said(NamedTuple):
         return self.path[0] == "data" and self.path[1] != "map"
 
 
-def texts(named: Named) -> Iterator[Said]:
+def texts(named: Named) -> Iterator[ArgumentText]:
     steps = [part.replace("~1", "/").replace("~0", "~") for part in named.pointer.split("/")[1:]]
     return texts_in(named.component.get("args"), (*steps, "args"))
 
 
-def texts_in(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[Said]:
+def texts_in(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[ArgumentText]:
     if isinstance(value, str):
-        yield Said(path, value, is_path)
+        yield ArgumentText(path, value, is_path)
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from texts_in(item, (*path, key), is_path=is_path or key in PATH_ARGUMENTS)

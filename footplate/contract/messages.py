@@ -23,7 +23,8 @@ SHARES_JOBS = 2
 
 
 class Message(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True)
+    """An alias is the name on the wire, which other versions know."""
 
     protocol: int = PROTOCOL
 
@@ -48,7 +49,7 @@ class Claim(Message):
     claim: ClaimId
     node: NodeId
     boot: str
-    meets_at: str | None = None
+    rendezvous: str | None = Field(default=None, alias="meets_at")
     """The address (host:port) on this node for the rendezvous of a job's ranks, already bound. Source 0's is used."""
 
 
@@ -65,8 +66,8 @@ class AttemptBeat(Message):
     """The beat's number, which rises. Only a *new* number extends the lease."""
     journaled: int = 0
     """The last seq in the journal on the worker's disk."""
-    deeds: int = 0
-    """The newest command that was handed to training."""
+    last_command: int = Field(default=0, alias="deeds")
+    """The number of the newest command that was sent to training."""
 
 
 class RunningAttempt(BaseModel):
@@ -161,7 +162,7 @@ class CheckpointOffer(BaseModel):
     """The other job that wrote it, if this job has no checkpoint of its own yet. None means this job."""
 
 
-class Deed(BaseModel):
+class Command(BaseModel):
     """A live command to the running loop, carried out once.
 
     If a later attempt repeats the same steps, it repeats the command's changes and evaluation, too.
@@ -191,7 +192,7 @@ class Grant(Message):
     """The index of this node among the attempt's nodes."""
     nodes: int = 1
     """The number of the attempt's nodes."""
-    meets_at: str | None = None
+    rendezvous: str | None = Field(default=None, alias="meets_at")
     """The address (host:port) where the ranks of several nodes meet. None if not every node has claimed yet, and
     training must not start before. Also None if there is only one node."""
     spec: dict[str, Any]
@@ -199,7 +200,7 @@ class Grant(Message):
     """UUIDs of the GPUs that the attempt may see."""
     checkpoints: list[CheckpointOffer] = Field(default_factory=list)
     """Newest first. If empty, the job has no checkpoint and starts at step 0."""
-    deeds: list[Deed] = Field(default_factory=list)
+    commands: list[Command] = Field(default_factory=list, alias="deeds")
     """The job's commands so far that still count, oldest first."""
     watermark: int = 0
     lease_seconds: float
@@ -238,10 +239,10 @@ class AttemptReply(Message):
     number: int = 0
     superseded: bool = False
     """True if the job has a newer fence. The supervisor stops at once and reports nothing more."""
-    meets_at: str | None = None
+    rendezvous: str | None = Field(default=None, alias="meets_at")
     """The same as in the grant, once every node has claimed."""
     stop: Stop | None = None
-    deeds: list[Deed] = Field(default_factory=list)
+    commands: list[Command] = Field(default_factory=list, alias="deeds")
     """Commands for the loop that are not carried out yet, oldest first."""
     watermark: int = 0
     stored_step: int | None = Field(default=None, ge=0, lt=2**63)

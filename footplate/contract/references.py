@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from footplate.contract.body import pointer_to
-from footplate.contract.files import Said, texts_in
+from footplate.contract.files import ArgumentText, texts_in
 from footplate.contract.short_forms import GROUP_OF, GROUP_OF_LIST
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Optimizer
@@ -51,7 +51,7 @@ def used(spec: JobSpec) -> Iterator[Used]:
         yield Used(("data", "map", index), "maps", step)
 
 
-def references(spec: JobSpec) -> list[Said]:
+def references(spec: JobSpec) -> list[ArgumentText]:
     """Returns every text in the arguments of the spec's components, and the folder that it resumes from."""
     texts = [said for component in used(spec) for said in texts_in(component.component.args, (*component.path, "args"))]
     if spec.resume_from is not None:

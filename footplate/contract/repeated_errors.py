@@ -16,9 +16,9 @@ WELL_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class _Complaint:
+class _Outage:
     since: float
-    say_at: float
+    next_log_at: float
     wait: float = FIRST_SECONDS
     count: int = 1
 
@@ -28,7 +28,7 @@ class Repeated:
 
     def __init__(self, log: logging.Logger, who: str) -> None:
         self._log, self._who = log, who
-        self._known: dict[str, _Complaint] = {}
+        self._outages: dict[str, _Outage] = {}
         self._failed_at = 0.0
 
     def failed(self, sentence: str, *details: object, trace: bool = False) -> None:
@@ -37,26 +37,26 @@ class Repeated:
         `sentence`, a format, identifies the error. With `trace` the first log has a traceback.
         """
         now = self._failed_at = time.monotonic()
-        complaint = self._known.get(sentence)
-        if complaint is None:
-            self._known[sentence] = _Complaint(now, now + FIRST_SECONDS)
+        outage = self._outages.get(sentence)
+        if outage is None:
+            self._outages[sentence] = _Outage(now, now + FIRST_SECONDS)
             self._log.warning(f"%s {sentence}", self._who, *details, exc_info=trace)
             return
-        complaint.count += 1
-        if now >= complaint.say_at:
-            complaint.wait = min(complaint.wait * 2, LONGEST_SECONDS)
-            complaint.say_at = now + complaint.wait
+        outage.count += 1
+        if now >= outage.next_log_at:
+            outage.wait = min(outage.wait * 2, LONGEST_SECONDS)
+            outage.next_log_at = now + outage.wait
             self._log.warning(
                 f"%s still {sentence} (for %.0f s, %d times)",
                 self._who,
                 *details,
-                now - complaint.since,
-                complaint.count,
+                now - outage.since,
+                outage.count,
             )
 
     def went_well(self) -> None:
         """Ends all outages after enough time without an error. The loop calls it after each good turn."""
-        if self._known and time.monotonic() - self._failed_at >= WELL_SECONDS:
-            since = min(complaint.since for complaint in self._known.values())
+        if self._outages and time.monotonic() - self._failed_at >= WELL_SECONDS:
+            since = min(outage.since for outage in self._outages.values())
             self._log.info("%s goes well again, after %.0f s", self._who, self._failed_at - since)
-            self._known.clear()
+            self._outages.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import Problem
-from footplate.contract.files import Said, is_url, texts, texts_in
+from footplate.contract.files import ArgumentText, is_url, texts, texts_in
 from footplate.contract.hub import HOW, hub_name, is_hub_name
 from footplate.contract.ids import is_file
 from footplate.contract.learning_rules import broken_learning_rules
@@ -145,7 +145,7 @@ def _has(data: Any, part: str) -> bool:
     return bool(data.get(part)) if isinstance(data, dict) else data is not None
 
 
-def _naming(said: Said, group: str) -> Iterator[Problem]:
+def _naming(said: ArgumentText, group: str) -> Iterator[Problem]:
     """Yields problems of names: a path stays below its root, and an argument that is a path names its root."""
     text = said.text
     if is_hub_name(text):
@@ -158,7 +158,7 @@ def _naming(said: Said, group: str) -> Iterator[Problem]:
         yield _without_root(said)
 
 
-def _without_root(said: Said) -> Problem:
+def _without_root(said: ArgumentText) -> Problem:
     """Returns the problem of a path that is local, a URL, or a model's name on a hub."""
     root = "models://" if said.path[0] in ("model", "processor") else "data://"
     near = (root + said.text.lstrip("./~"))[:80]
@@ -166,14 +166,14 @@ def _without_root(said: Said) -> Problem:
     return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} names no root", hint)
 
 
-def _of_a_store(said: Said) -> Iterator[Problem]:
+def _of_a_store(said: ArgumentText) -> Iterator[Problem]:
     try:
         read_url(said.text)
     except Refused as error:
         yield Problem(said.pointer, "bad_url", f"it {error}", "for example https://data.example.org/rows.jsonl")
 
 
-def _of_a_hub(said: Said) -> Iterator[Problem]:
+def _of_a_hub(said: ArgumentText) -> Iterator[Problem]:
     try:
         hub_name(said.text)
     except ValueError as error:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from footplate.contract.events import Change, DoData, Kind
 from footplate.contract.host.launch import COMMANDS_AT
-from footplate.contract.messages import Deed
+from footplate.contract.messages import Command
 from footplate.runtime.emit import Wire
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE
@@ -76,14 +76,14 @@ class Steering(TrainerCallback):
     run: SteeredRun
     """The run that is changed. A script may have several, one after the other."""
 
-    def __init__(self, wire: Wire, stop_fd: int, deeds: Sequence[Deed]) -> None:
+    def __init__(self, wire: Wire, stop_fd: int, commands: Sequence[Command]) -> None:
         self._wire = wire
         self._page, self._fd = mmap.mmap(stop_fd, mmap.PAGESIZE), stop_fd
         self._heard = NOTHING
         self._read = 0
-        self._waiting = [deed for deed in deeds if deed.step is None]
-        self._again: dict[int, list[Deed]] = {}
-        self._known = list(deeds)
+        self._waiting = [command for command in commands if command.step is None]
+        self._again: dict[int, list[Command]] = {}
+        self._known = list(commands)
 
     def begin(self, folder: str | None) -> None:
         """Prepares to continue from a checkpoint's folder. Earlier changes are set now, later ones at their step."""
@@ -93,11 +93,11 @@ class Steering(TrainerCallback):
         """Continues at `step`. Commands up to the step `since` were for an earlier run of the script."""
         held: dict[str, Any] = {}
         self._again.clear()
-        for deed in self._known:
-            if deed.step is not None and deed.step > step:
-                self._again.setdefault(deed.step, []).append(deed)
-            elif deed.step is not None and deed.step > since:
-                held |= _merged(held, deed.set)
+        for command in self._known:
+            if command.step is not None and command.step > step:
+                self._again.setdefault(command.step, []).append(command)
+            elif command.step is not None and command.step > since:
+                held |= _merged(held, command.set)
         self.run.begin_with(held)
         if held:
             text = f"continues with changed arguments: {', '.join(f'{name} {value}' for name, value in held.items())}"
@@ -105,17 +105,17 @@ class Steering(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         step, peers = state.global_step, self.run.peers
-        for deed in self._again.pop(step, ()) if self._again else ():
-            self._do(deed, state, control, "again")
+        for command in self._again.pop(step, ()) if self._again else ():
+            self._do(command, state, control, "again")
         # Only the first rank reads the commands, for all. The other ranks never read the lines, so they are always new.
         has_news = peers.is_main and (bool(self._waiting) or self._page[COMMANDS_AT] != self._heard)
         if peers.any([has_news])[0]:
             # All ranks do this at the same step, although one may have seen the news before another.
-            for deed in peers.from_main(self._hear):
-                self._do(deed, state, control, "done")
+            for command in peers.from_main(self._hear):
+                self._do(command, state, control, "done")
         return control
 
-    def _hear(self) -> list[Deed]:
+    def _hear(self) -> list[Command]:
         """Returns the new commands. A line that is not complete yet is read the next time."""
         self._heard = self._page[COMMANDS_AT]
         behind = int.from_bytes(self._heard, "little") - self._read
@@ -123,18 +123,20 @@ class Steering(TrainerCallback):
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole)
         asked, self._waiting = self._waiting, []
-        return [*asked, *(Deed.model_validate_json(line) for line in whole.splitlines())]
+        return [*asked, *(Command.model_validate_json(line) for line in whole.splitlines())]
 
-    def _do(self, deed: Deed, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]) -> None:
-        changed = self.run.change(deed.set) if deed.set else Changed()
-        saves, refused = deed.save and status == "done", dict(changed.refused)
-        evaluates = deed.evaluate
+    def _do(
+        self, command: Command, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]
+    ) -> None:
+        changed = self.run.change(command.set) if command.set else Changed()
+        saves, refused = command.save and status == "done", dict(changed.refused)
+        evaluates = command.evaluate
         if evaluates and not self.run.can_evaluate():
             evaluates, refused["evaluate"] = False, "the job has no data to evaluate on"
         control.should_save |= saves
         control.should_evaluate |= evaluates
         data = DoData(
-            status=status, message=_sentence(saves, evaluates, changed, refused, self.run), asked=deed.no,
+            status=status, message=_sentence(saves, evaluates, changed, refused, self.run), asked=command.no,
             save=saves, evaluate=evaluates, refused=refused,
             set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
         )  # fmt: skip

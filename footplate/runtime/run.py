@@ -153,7 +153,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         folder = start.load(trainer) if start else None
         if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
-        steering = Steering(emit.wire, emit.stop_fd, order.deeds)
+        steering = Steering(emit.wire, emit.stop_fd, order.commands)
         steering.run = OurRun(trainer)
         steering.begin(folder)
         trainer.add_callback(steering)

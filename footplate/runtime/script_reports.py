@@ -72,7 +72,7 @@ class ScriptReports:
         self._steps_before = 0
         self._is_training = False
         self._newest_of_parts: dict[int, Path] = {}
-        self.steering = Steering(emit.wire, emit.stop_fd, order.deeds)
+        self.steering = Steering(emit.wire, emit.stop_fd, order.commands)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

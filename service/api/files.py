@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from footplate.contract import layout
 from footplate.contract.errors import InvalidSpec, NotFound, Problem
-from footplate.contract.files import Said, file_id, kind_of, named_in
+from footplate.contract.files import ArgumentText, file_id, kind_of, named_in
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.references import references
 from footplate.contract.resources.artifacts import File, FileList
@@ -162,7 +162,7 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     return problems
 
 
-async def _on_no_node(services: Services, arguments: Sequence[Said]) -> list[Problem]:
+async def _on_no_node(services: Services, arguments: Sequence[ArgumentText]) -> list[Problem]:
     """Returns problems for paths that no node has. Returns none if the file system takes too long to answer."""
     look = partial(node_files.missing, arguments, services.catalogues.roots)
     try:

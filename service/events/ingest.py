@@ -143,7 +143,7 @@ class _Ledger:
         self.committed: list[CheckpointRow] = []
         self.marks: list[tuple[list[str], str]] = []
         self.healed: list[str] = []
-        self.done_deeds: list[tuple[int, DoData]] = []
+        self.done_commands: list[tuple[int, DoData]] = []
         """The commands that were carried out, with the step after which."""
         self.troubles: list[tuple[str, str]] = []
 
@@ -236,9 +236,9 @@ class _Ledger:
         elif event.kind == Kind.SYSTEM:
             self.running_ms = max(self.running_ms, round(SystemData.model_validate(data).running_s * 1000))
         elif event.kind == Kind.DO:
-            deed = DoData.model_validate(data)
-            if deed.status == "done":
-                self.done_deeds.append((event.step or 0, deed))
+            command = DoData.model_validate(data)
+            if command.status == "done":
+                self.done_commands.append((event.step or 0, command))
         elif event.kind == Kind.CHECKPOINT:
             self._checkpoint(event, CheckpointData.model_validate(data), page.part)
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
@@ -279,9 +279,9 @@ class _Ledger:
             checkpoints.mark(conn, self.job.id, paths, status)
         for path in self.healed:
             checkpoints.heal(conn, self.job.id, path)
-        for step, deed in self.done_deeds:
-            if deed.asked is not None:
-                commands.done(conn, self.job.id, deed.asked, step, deed.set, evaluated=deed.evaluate)
+        for step, command in self.done_commands:
+            if command.asked is not None:
+                commands.done(conn, self.job.id, command.asked, step, command.set, evaluated=command.evaluate)
         for page in self.pages.values():
             self._turn(conn, page)
         self._start_running(conn)

@@ -55,7 +55,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
     held = [checkpoint.step for checkpoint in checkpoints.held(conn, job.id) if checkpoint.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
-        deeds=commands.undone(conn, job.id, after=beat.deeds), meets_at=gang.meeting(parts),
+        commands=commands.undone(conn, job.id, after=beat.last_command), rendezvous=gang.rendezvous(parts),
         held_steps=sorted(set(held)),
     )  # fmt: skip
 

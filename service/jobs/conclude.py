@@ -87,7 +87,7 @@ def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff
         {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
     )
     if move.to is JobState.SUCCEEDED:
-        _drop_deeds(conn, job, now)
+        _drop_commands(conn, job, now)
     jobs.move(
         conn, job.id, to=move.to, expect=[job.state], attempt=job.attempt, fence=job.fence, reason=move.reason, now=now,
         message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
@@ -192,11 +192,11 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
             events.append(conn, job.id, Kind.GAP, gap, now)
 
 
-def _drop_deeds(conn: Connection, job: JobRow, now: int) -> None:
+def _drop_commands(conn: Connection, job: JobRow, now: int) -> None:
     """Drops commands that were not carried out, if the job succeeded. After another end a later attempt may do them."""
-    for deed in commands.drop_undone(conn, job.id):
-        text = f"the job succeeded before it came to what event {deed.no} asked for"
-        data = DoData(status="dropped", message=text, asked=deed.no)
+    for command in commands.drop_undone(conn, job.id):
+        text = f"the job succeeded before it came to what event {command.no} asked for"
+        data = DoData(status="dropped", message=text, asked=command.no)
         events.append(conn, job.id, Kind.DO, data.model_dump(exclude_defaults=True), now)
 
 

@@ -20,7 +20,7 @@ from footplate.contract.events import DoData, Kind
 from footplate.contract.explain import kind_of
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState
-from footplate.contract.messages import Deed
+from footplate.contract.messages import Command
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
 from service.jobs.stopping import refuse
@@ -89,7 +89,7 @@ def do(
                   set=wish.set)  # fmt: skip
     no = events.append(conn, job_id, Kind.DO, data.model_dump(exclude_defaults=True), now)
     assert no is not None
-    commands.ask(conn, job_id, Deed(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
+    commands.ask(conn, job_id, Command(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
     return jobs.get(conn, project, job_id)
 
 
@@ -137,7 +137,7 @@ def _refuse(job: JobRow) -> NoReturn:
 # Problems of a command -----------------------------------------------------------------------------------------------
 
 
-def _problems(job: JobRow, wish: Wish, asked: list[Deed]) -> Iterator[Problem]:
+def _problems(job: JobRow, wish: Wish, asked: list[Command]) -> Iterator[Problem]:
     if wish == Wish():
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
         yield Problem("", "nothing_to_do", "nothing is asked for", hint)
@@ -186,7 +186,7 @@ def _cannot_be_set(name: str) -> Problem:
     return Problem(pointer, "unknown_field", f"no training argument named {name[:80]!r}", near or can)
 
 
-def _wrong(job: JobRow, spec: JobSpec, wanted: dict[str, Any], asked: list[Deed]) -> Iterator[Problem]:
+def _wrong(job: JobRow, spec: JobSpec, wanted: dict[str, Any], asked: list[Command]) -> Iterator[Problem]:
     plain = dict(wanted)
     if "learning_rate" in plain:
         yield from _wrong_rate(spec, plain)
@@ -233,12 +233,12 @@ def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
         del plain["learning_rate"]
 
 
-def _unfit(job: JobRow, wanted: dict[str, Any], asked: list[Deed]) -> Iterator[Problem]:
+def _unfit(job: JobRow, wanted: dict[str, Any], asked: list[Command]) -> Iterator[Problem]:
     """Yields the problems that the spec's own rules find with these values and all that were set before."""
     if not wanted:
         return
     document = json.loads(job.spec)
-    before = {name: value for deed in asked for name, value in deed.set.items() if not isinstance(value, Mapping)}
+    before = {name: value for command in asked for name, value in command.set.items() if not isinstance(value, Mapping)}
     document["training"] = {**document["training"], **before, **wanted}
     try:
         JobSpec.parse(document)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.components import HUB_ON, HUBS, Catalogue
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from footplate.contract.files import Said, by_url, named_in, on_hub, shown
+from footplate.contract.files import ArgumentText, by_url, named_in, on_hub, shown
 from footplate.contract.ids import FileId
 from footplate.contract.outbound import Allowed, read_url
 from service.settings import ServiceSettings
@@ -29,7 +29,7 @@ def drop(conn: Connection, project: str, file: FileId, remove: Callable[[], None
         remove()
 
 
-def check(conn: Connection, project: str, arguments: Iterable[Said], *, hold: bool = False) -> list[Problem]:
+def check(conn: Connection, project: str, arguments: Iterable[ArgumentText], *, hold: bool = False) -> list[Problem]:
     """Returns a problem for each uploaded file in the spec that its project does not have."""
     problems = []
     for pointer, file in named_in(arguments):
@@ -40,13 +40,15 @@ def check(conn: Connection, project: str, arguments: Iterable[Said], *, hold: bo
     return problems
 
 
-def hold(conn: Connection, project: str, arguments: Iterable[Said]) -> None:
+def hold(conn: Connection, project: str, arguments: Iterable[ArgumentText]) -> None:
     """Locks the spec's files in the transaction that writes the job, so that they stay. Raises InvalidSpec."""
     if problems := check(conn, project, arguments, hold=True):
         raise InvalidSpec(problems)
 
 
-def not_fetched(settings: ServiceSettings, catalogues: Sequence[Catalogue], arguments: Iterable[Said]) -> list[Problem]:
+def not_fetched(
+    settings: ServiceSettings, catalogues: Sequence[Catalogue], arguments: Iterable[ArgumentText]
+) -> list[Problem]:
     """Returns problems for names on a hub if the operator or all nodes do not allow to fetch them."""
     if settings.hub == "off":
         because = "this service lets no job fetch from a hub"
@@ -58,7 +60,7 @@ def not_fetched(settings: ServiceSettings, catalogues: Sequence[Catalogue], argu
     return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_ON) for pointer, name in named]
 
 
-def not_listed(settings: ServiceSettings, arguments: Iterable[Said]) -> list[Problem]:
+def not_listed(settings: ServiceSettings, arguments: Iterable[ArgumentText]) -> list[Problem]:
     """Returns problems for URLs whose host the operator does not list. The node checks the addresses of the host."""
     allowed, problems = Allowed.of(settings.stores_allow), []
     for pointer, url in by_url(arguments):

@@ -110,8 +110,8 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
     """
     job = jobs.get(conn, project, job_id)
     was_set: Json = {}
-    for deed in commands.of_job(conn, job_id):
-        was_set |= deed.set if deed.step is not None else {}
+    for command in commands.of_job(conn, job_id):
+        was_set |= command.set if command.step is not None else {}
     return Start(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
 
 

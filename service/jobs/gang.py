@@ -18,7 +18,7 @@ from service.store.rows import SourceRow
 PEER = Stop(because="peer", mode=StopMode.KILL, within_seconds=0.0)
 
 
-def meeting(parts: Sequence[SourceRow]) -> str | None:
+def rendezvous(parts: Sequence[SourceRow]) -> str | None:
     """Returns the address of the rendezvous on the first node, once all nodes have claimed."""
     together = len(parts) > 1 and all(part.claim is not None for part in parts)
     return parts[0].meets_at if together else None

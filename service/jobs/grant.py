@@ -24,7 +24,7 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
     # The job is locked before its sources, as everywhere.
     job = jobs.lock(conn, claim.job)
     part = attempts.claim(
-        conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now, claim.meets_at
+        conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now, claim.rendezvous
     )
     if part is None or job is None:
         return Denial(claim=claim.claim, reason=_why_not(conn, claim, job))
@@ -57,11 +57,11 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         claim=claim.claim,
         source=part.source,
         nodes=len(parts),
-        meets_at=gang.meeting(parts),
+        rendezvous=gang.rendezvous(parts),
         spec=json.loads(job.spec),
         gpus=json.loads(part.gpus),
         checkpoints=offers or start_checkpoint.offer(conn, job),
-        deeds=commands.of_job(conn, job.id),
+        commands=commands.of_job(conn, job.id),
         watermark=part.watermark,
         lease_seconds=settings.lease_seconds,
         beat_seconds=settings.beat_seconds,

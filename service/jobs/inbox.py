@@ -70,7 +70,7 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
         heard.granted += 1
         heard.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
         heard.jobs.add(claim.job)
-        if answered.meets_at is not None:
+        if answered.rendezvous is not None:
             _tell_where_they_meet(conn, answered, heard)
         reached(Moment.BEFORE_GRANT_COMMITS)
 
@@ -79,7 +79,7 @@ def _tell_where_they_meet(conn: Connection, last: Grant, heard: Heard) -> None:
     """Sends the rendezvous to the other nodes, which wait for this last claim."""
     for part in attempts.sources_of(conn, last.job, last.attempt):
         if part.claim is not None and part.claim != last.claim:
-            reply = AttemptReply(claim=part.claim, meets_at=last.meets_at, watermark=part.watermark)
+            reply = AttemptReply(claim=part.claim, rendezvous=last.rendezvous, watermark=part.watermark)
             heard.replies.append((keys.reply(part.claim), reply))
 
 
@@ -121,5 +121,5 @@ def words(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], Attemp
                     claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
                 )
     for claim, asked in commands.to_tell(conn).items():
-        replies[claim, -asked[-1].no] = AttemptReply(claim=claim, deeds=asked)
+        replies[claim, -asked[-1].no] = AttemptReply(claim=claim, commands=asked)
     return replies

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from footplate.contract.errors import Problem, did_you_mean
-from footplate.contract.files import Said
+from footplate.contract.files import ArgumentText
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.rules import ROOTS
 
@@ -22,14 +22,14 @@ MOST_NAMES = 1000
 """The most names of one folder among which the nearest one is searched."""
 
 
-def missing(arguments: Sequence[Said], nodes: Sequence[FileRoots | None]) -> list[Problem]:
+def missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots | None]) -> list[Problem]:
     """Returns a problem for each name that no node has. `nodes` holds None for a node that announces no roots."""
     if not all(_is_seen(node) for node in nodes):
         return []
     return list(_missing(arguments, [node for node in nodes if node is not None]))
 
 
-def _missing(arguments: Sequence[Said], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
+def _missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
     for said in arguments:
         if not said.text.startswith(ROOTS):
             continue

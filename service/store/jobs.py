@@ -22,11 +22,11 @@ from service.store.tables import (
     checkpoints,
     curve_buckets,
     curves,
-    deeds,
     deleted_jobs,
     idempotency,
     job_tags,
     jobs,
+    live_commands,
     sources,
 )
 from service.store.tables import events as event_table
@@ -182,7 +182,8 @@ def replace_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> No
 
 def erase(conn: Connection, job_id: JobId) -> None:
     """Deletes the job and all rows that belong to it."""
-    for table in (event_table, curves, curve_buckets, checkpoints, deeds, sources, attempts, job_tags, idempotency):
+    tables = (event_table, curves, curve_buckets, checkpoints, live_commands, sources, attempts, job_tags, idempotency)
+    for table in tables:
         conn.execute(delete(table).where(table.c.job_id == job_id))
     conn.execute(delete(jobs).where(jobs.c.id == job_id))
 

@@ -203,7 +203,7 @@ curve_buckets = Table(
 )
 
 # Live commands of users to running loops, by the number of their event. `step` is the step after which it was done.
-deeds = Table(
+live_commands = Table(
     "deeds",
     metadata,
     Column("job_id", String, primary_key=True),
@@ -211,8 +211,8 @@ deeds = Table(
     Column("body", Text, nullable=False),
     Column("step", BigInteger),
 )
-IS_OPEN_DEED = text("step IS NULL")
-Index("ix_deeds_open", deeds.c.job_id, sqlite_where=IS_OPEN_DEED, postgresql_where=IS_OPEN_DEED)
+IS_OPEN_COMMAND = text("step IS NULL")
+Index("ix_deeds_open", live_commands.c.job_id, sqlite_where=IS_OPEN_COMMAND, postgresql_where=IS_OPEN_COMMAND)
 
 dead_events = Table(
     "dead_events",

@@ -193,13 +193,13 @@ class Worker:
         self.stage, self.job, self.attempt, self.fence = stage, job, attempt, fence
         self.claim, self.source, self.node, self.boot = claim, source, node, boot
         self.journal: list[WorkerEvent] = []
-        self.number = self.deeds = 0
+        self.number = self.last_command = 0
         self.answer = self.ask_again()
 
     def claim_message(self) -> Claim:
         return Claim(
             job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, node=self.node, boot=self.boot,
-            meets_at=f"10.0.0.{self.source + 1}:29500",
+            rendezvous=f"10.0.0.{self.source + 1}:29500",
         )  # fmt: skip
 
     def ask_again(self) -> Grant | Denial:
@@ -210,7 +210,7 @@ class Worker:
         self.number += 1
         beat = AttemptBeat(
             job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, source=self.source,
-            number=self.number, deeds=self.deeds,
+            number=self.number, last_command=self.last_command,
         )  # fmt: skip
         reply = self.stage.write(lambda conn: attempt_beat(conn, beat, self.stage.now, self.stage.stop_left))
         if not reply.superseded:

@@ -35,16 +35,16 @@ def running(stage: Stage, nodes: int = 2, **changes: object) -> tuple[JobId, lis
 def test_nobody_is_told_where_they_meet_before_the_last_has_claimed(stage: Stage) -> None:
     job = a_gang(stage, 3)
     second, first = stage.claim(job, 1), stage.claim(job, 0)
-    assert [part.answer.meets_at for part in (second, first)] == [None, None]  # type: ignore[union-attr]
-    assert second.beat().meets_at is None
+    assert [part.answer.rendezvous for part in (second, first)] == [None, None]  # type: ignore[union-attr]
+    assert second.beat().rendezvous is None
 
     last = stage.claim(job, 2)
 
     assert isinstance(last.answer, Grant)
-    assert (last.answer.source, last.answer.nodes, last.answer.meets_at) == (2, 3, FIRST)
-    assert [part.beat().meets_at for part in (first, second)] == [FIRST, FIRST]
+    assert (last.answer.source, last.answer.nodes, last.answer.rendezvous) == (2, 3, FIRST)
+    assert [part.beat().rendezvous for part in (first, second)] == [FIRST, FIRST]
     # Asked again, because the answer was lost.
-    assert second.ask_again().meets_at == FIRST  # type: ignore[union-attr]
+    assert second.ask_again().rendezvous == FIRST  # type: ignore[union-attr]
 
 
 def test_the_last_claim_tells_the_others_at_once(stage: Stage) -> None:
@@ -56,14 +56,14 @@ def test_the_last_claim_tells_the_others_at_once(stage: Stage) -> None:
     heard = stage.write(lambda conn: answer(conn, [late], stage.now, stage.settings, stage.stop_left))
 
     replies = [message for _, message in heard.replies if isinstance(message, AttemptReply)]
-    assert [(reply.claim, reply.meets_at) for reply in replies] == [(first.claim, FIRST)]
+    assert [(reply.claim, reply.rendezvous) for reply in replies] == [(first.claim, FIRST)]
 
 
 def test_a_job_on_one_node_meets_nobody(stage: Stage) -> None:
     _, worker = stage.running()
 
     assert isinstance(worker.answer, Grant)
-    assert (worker.answer.nodes, worker.answer.meets_at, worker.beat().meets_at) == (1, None, None)
+    assert (worker.answer.nodes, worker.answer.rendezvous, worker.beat().rendezvous) == (1, None, None)
 
 
 def test_a_cancel_before_all_have_claimed_ends_what_waits(stage: Stage) -> None:

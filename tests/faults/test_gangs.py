@@ -114,7 +114,7 @@ def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: 
     job = stage.submit(nodes=2)
     stage.place()
     first = stage.claim(job, 0)
-    assert first.beat().meets_at is None, "it begins before the other has come"
+    assert first.beat().rendezvous is None, "it begins before the other has come"
     stage.rescue()
     for _ in range(4):
         stage.later(stage.settings.claim_seconds / 3)

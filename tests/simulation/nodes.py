@@ -80,7 +80,7 @@ class Asker:
             claim=self.world.new_claim(),
             node=node.id,
             boot=start.boot,
-            meets_at=f"{node.name}:29500",
+            rendezvous=f"{node.name}:29500",
         )
         self.asked_at = float("-inf")
 

@@ -33,7 +33,7 @@ class Supervisor:
         self.name = f"{self.node.name}/{self.world.name(grant.job)}.{grant.attempt}"
         self.is_over = self.is_superseded = self.is_closed = False
         self.stop: Stop | None = None
-        self.waits = grant.nodes > 1 and grant.meets_at is None
+        self.waits = grant.nodes > 1 and grant.rendezvous is None
         """True while other nodes have not claimed."""
         self._kill_at = 0.0
         self._number = 0
@@ -145,7 +145,7 @@ class Supervisor:
                 self.world.say(self.name, "hears that it is superseded")
             self.is_superseded = True
             return
-        self.waits = self.waits and reply.meets_at is None
+        self.waits = self.waits and reply.rendezvous is None
         self.training.stored_step = max(self.training.stored_step, reply.stored_step or 0)
         if reply.stop is not None:
             self._obey(reply.stop)

@@ -19,7 +19,7 @@ from footplate.contract.messages import (
     AttemptBeat,
     AttemptReply,
     Claim,
-    Deed,
+    Command,
     Denial,
     Grant,
     NodeBeat,
@@ -51,7 +51,7 @@ class FakeControl(threading.Thread):
         self.arrived_at: dict[tuple[str, int, int], float] = {}
         self.duplicates = 0
         self.stops: dict[str, Stop] = {}
-        self.deeds: dict[str, Deed] = {}
+        self.commands: dict[str, Command] = {}
         self.superseded: set[str] = set()
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
@@ -102,13 +102,13 @@ class FakeControl(threading.Thread):
             if granted == job:
                 self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
 
-    def ask(self, job: str, deed: Deed, times: int = 1) -> None:
-        """Pushes a deed at once, and with every beat until the worker confirms it."""
-        self.deeds[job] = deed
+    def ask(self, job: str, command: Command, times: int = 1) -> None:
+        """Pushes a command at once, and with every beat until the worker confirms it."""
+        self.commands[job] = command
         for (granted, _), claim in list(self.granted.items()):
             if granted == job:
                 for _ in range(times):
-                    self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, deeds=[deed]))
+                    self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, commands=[command]))
 
     def of(self, job: str, kind: str | None = None, attempt: int = 1) -> list[dict[str, Any]]:
         """Returns the stored events of a job, in order."""
@@ -160,7 +160,7 @@ class FakeControl(threading.Thread):
                 number=message.number,
                 superseded=job in self.superseded,
                 stop=self.stops.get(job),
-                deeds=[deed for deed in [self.deeds.get(job)] if deed is not None and deed.no > message.deeds],
+                commands=[new for new in [self.commands.get(job)] if new is not None and new.no > message.last_command],
                 watermark=self._watermark(job, message.attempt) if self.acknowledges else 0,
                 stored_step=self._stored_step(job, message.attempt),
             )

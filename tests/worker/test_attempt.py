@@ -14,7 +14,7 @@ import pytest
 from footplate.contract import keys
 from footplate.contract.components import Catalogue
 from footplate.contract.ids import new_job_id
-from footplate.contract.messages import Deed
+from footplate.contract.messages import Command
 from tests.support.processes import children, is_alive, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl, offer_of
@@ -124,20 +124,20 @@ def test_what_is_asked_a_hundred_times_is_done_once_and_holds_in_the_next_attemp
     job = lasting.submit(data=SLOW, training=ENDLESS)
     lasting.control.await_kind(job, "log")
 
-    lasting.control.ask(job, Deed(no=7, save=True, set={"max_steps": 90_000}), times=100)
+    lasting.control.ask(job, Command(no=7, save=True, set={"max_steps": 90_000}), times=100)
     done = lasting.control.await_kind(job, "do")
     saved = lasting.control.await_kind(job, "checkpoint")
     [claim] = [entry.claim for (item, _), entry in lasting.control.granted.items() if item == job]
-    until(lambda: lasting.control.beats[claim].deeds == 7, what="its beat says that training has it")
+    until(lambda: lasting.control.beats[claim].last_command == 7, what="its beat says that training has it")
     lasting.control.stop(job, "pause", "graceful")
     lasting.control.done(job)
     lasting.control.stops.clear()
 
     assert (done["step"], done["data"]["asked"], done["data"]["save"]) == (saved["step"], 7, True)
     assert len(lasting.control.of(job, "do")) == len(lasting.control.of(job, "checkpoint")) == 1
-    held = Deed(no=7, set={"max_steps": saved["step"] + 3}, step=done["step"])
+    held = Command(no=7, set={"max_steps": saved["step"] + 3}, step=done["step"])
     lasting.submit(job=job, attempt=2, checkpoints=[offer_of(saved)], data=SLOW, training=ENDLESS,
-                   deeds=[held.model_dump()])  # fmt: skip
+                   commands=[held.model_dump()])  # fmt: skip
     assert lasting.control.done(job, attempt=2)["result"]["steps"] == saved["step"] + 3
 
 

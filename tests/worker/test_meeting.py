@@ -48,7 +48,7 @@ def test_ranks_meet_at_the_address_of_the_first_node_once_all_nodes_have_claimed
 
 def test_a_start_that_failed_may_be_tried_again_at_the_same_place() -> None:
     with bound_socket("127.0.0.1") as claimed:
-        meeting = Rendezvous(grant(nodes=2, meets_at=address_text(claimed)), claimed)
+        meeting = Rendezvous(grant(nodes=2, rendezvous=address_text(claimed)), claimed)
         with pytest.raises(ConnectionRefusedError), meeting.address():
             raise ConnectionRefusedError
         with meeting.address() as place:
@@ -57,14 +57,14 @@ def test_a_start_that_failed_may_be_tried_again_at_the_same_place() -> None:
 
 def test_the_ranks_of_the_other_nodes_come_there_with_no_socket_of_theirs() -> None:
     with bound_socket("127.0.0.1") as claimed:
-        meeting = Rendezvous(grant(nodes=2, source=1, meets_at="127.0.0.1:29500"), claimed)
+        meeting = Rendezvous(grant(nodes=2, source=1, rendezvous="127.0.0.1:29500"), claimed)
         with meeting.address() as place:
             assert (place.host, place.port, place.listening) == ("127.0.0.1", 29500, None)
 
 
 def test_a_way_that_leads_nowhere_is_told_with_the_setting_that_would_help() -> None:
     with bound_socket("127.0.0.1") as claimed:
-        verdict = Rendezvous(grant(nodes=2, source=1, meets_at="10.0.0.1:29500"), claimed).trouble("node-2")
+        verdict = Rendezvous(grant(nodes=2, source=1, rendezvous="10.0.0.1:29500"), claimed).trouble("node-2")
 
     assert verdict is not None
     assert (verdict.reason, verdict.error.code) == ("not_buildable", "unreachable_node")

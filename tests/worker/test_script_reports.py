@@ -13,7 +13,7 @@ import pytest
 
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.ids import JobId, new_checkpoint_id
-from footplate.contract.messages import CheckpointOffer, Deed
+from footplate.contract.messages import CheckpointOffer, Command
 from footplate.runtime import own_loop
 from footplate.runtime.script_reports import PART, ScriptReports, ScriptStopped
 from footplate.trainer.checkpoint import verify
@@ -150,7 +150,7 @@ def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
     def ask(step: int) -> None:
         if step == 3:
             wish = {"learning_rate": 0.01, "logging_steps": 2}
-            line = Deed(no=1, save=True, set=wish).model_dump_json().encode() + b"\n"
+            line = Command(no=1, save=True, set=wish).model_dump_json().encode() + b"\n"
             os.pwrite(scripts.attempt.stop_fd, line, mmap.PAGESIZE)
             with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:
                 page[COMMANDS_AT] = len(line).to_bytes(8, "little")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from footplate.contract.host.launch import COMMANDS_AT
-from footplate.contract.messages import Deed
+from footplate.contract.messages import Command
 from footplate.runtime.emit import Wire
 from footplate.runtime.live_commands import OurRun, Steering
 from footplate.trainer.callbacks import TrainerCallback
@@ -23,7 +23,7 @@ from worker.attempt.training_processes import Training
 
 
 class Line:
-    """The supervisor's end of what a training process has: deeds go in, events come out."""
+    """The supervisor's end of what a training process has: commands go in, events come out."""
 
     def __init__(self) -> None:
         self.training = Training(selectors.DefaultSelector(), lambda events: None)
@@ -66,22 +66,22 @@ def line(new_line: Callable[[], Line]) -> Line:
 class AskIn(TrainerCallback):
     """Sends an order while a step is being made."""
 
-    def __init__(self, line: Line, step: int, *deeds: Deed) -> None:
-        self.line, self.step, self.deeds = line, step, deeds
+    def __init__(self, line: Line, step: int, *commands: Command) -> None:
+        self.line, self.step, self.commands = line, step, commands
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step - 1:
-            for deed in self.deeds:
-                self.line.training.send_command(deed)
+            for command in self.commands:
+                self.line.training.send_command(command)
 
 
 def run(
-    folder: Path, line: Line, *callbacks: TrainerCallback, deeds: Sequence[Deed] = (), resume: Path | None = None,
+    folder: Path, line: Line, *callbacks: TrainerCallback, commands: Sequence[Command] = (), resume: Path | None = None,
     **arguments: Any,
 ) -> tuple[Fingerprint, Events]:  # fmt: skip
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
-    steering = Steering(line.wire, line.fd, deeds)
+    steering = Steering(line.wire, line.fd, commands)
     steering.run = OurRun(trainer)
     steering.begin(None if resume is None else str(resume))
     trainer.add_callback(steering)
@@ -93,9 +93,9 @@ def test_a_save_and_an_evaluation_are_those_that_the_arguments_would_have_asked_
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4, "max_steps": 4}
     own, by_itself = run(tmp_path / "own", line, **steps)
 
-    deed = Deed(no=9, save=True, evaluate=True)
+    command = Command(no=9, save=True, evaluate=True)
     never = {"eval_strategy": "no", "save_strategy": "no", "max_steps": 4}
-    asked, events = run(tmp_path / "asked", line, AskIn(line, 4, deed), **never)
+    asked, events = run(tmp_path / "asked", line, AskIn(line, 4, command), **never)
 
     assert events.names == by_itself.names
     assert (asked, [checkpoint.step for checkpoint in events.checkpoints]) == (own, [4])
@@ -114,14 +114,14 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
     tmp_path: Path, new_line: Callable[[], Line]
 ) -> None:
     """The run resumes from a checkpoint before the order, and from one after it."""
-    deed = Deed(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
+    command = Command(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
     first, second, third = new_line(), new_line(), new_line()
-    whole, _ = run(tmp_path, first, AskIn(first, 7, deed), **evals)
-    done = [deed.model_copy(update={"step": 7})]
+    whole, _ = run(tmp_path, first, AskIn(first, 7, command), **evals)
+    done = [command.model_copy(update={"step": 7})]
 
-    older, again = run(tmp_path, second, deeds=done, resume=tmp_path / "checkpoint-5", **evals)
-    newer, _ = run(tmp_path, third, deeds=done, resume=tmp_path / "checkpoint-10", **evals)
+    older, again = run(tmp_path, second, commands=done, resume=tmp_path / "checkpoint-5", **evals)
+    newer, _ = run(tmp_path, third, commands=done, resume=tmp_path / "checkpoint-10", **evals)
 
     assert older == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
     assert newer == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
@@ -134,9 +134,9 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
 
 
 def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp_path: Path, line: Line) -> None:
-    waiting = [Deed(no=3, save=True), Deed(no=4, set={"max_steps": 6})]
+    waiting = [Command(no=3, save=True), Command(no=4, set={"max_steps": 6})]
 
-    _, events = run(tmp_path, line, deeds=waiting, save_strategy="no")
+    _, events = run(tmp_path, line, commands=waiting, save_strategy="no")
 
     assert [checkpoint.step for checkpoint in events.checkpoints] == [1]
     assert [(message["data"]["asked"], message["step"]) for message in line.told()] == [(3, 1), (4, 1)]
@@ -144,7 +144,7 @@ def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp
 
 
 def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
-    late = Deed(no=5, set={"max_steps": 2, "logging_steps": 2})
+    late = Command(no=5, set={"max_steps": 2, "logging_steps": 2})
 
     run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
 
@@ -156,14 +156,14 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
     steering = Steering(line.wire, line.fd, [])
-    line.training.send_command(Deed(no=1, save=True))
+    line.training.send_command(Command(no=1, save=True))
     whole = line.training._command_bytes
-    line.training.send_command(Deed(no=2, save=True))
+    line.training.send_command(Command(no=2, save=True))
     line.training._stop_byte[COMMANDS_AT] = (whole + 5).to_bytes(8, "little")
 
     first = steering._hear()
     line.training._stop_byte[COMMANDS_AT] = line.training._command_bytes.to_bytes(8, "little")
 
-    assert [deed.no for deed in first] == [1]
-    assert [deed.no for deed in steering._hear()] == [2]
+    assert [command.no for command in first] == [1]
+    assert [command.no for command in steering._hear()] == [2]
     assert os.fstat(line.fd).st_size > 4096

@@ -147,7 +147,7 @@ def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Pat
     ("what", "code", "may_retry", "says"),
     [
         ({"statuses": 404}, "dataset_not_found", False, "its server answers 404"),
-        ({"statuses": 403}, "dataset_not_allowed", False, "is not given to this node: 403"),
+        ({"statuses": 403}, "dataset_not_allowed", False, "refuses this node: 403"),
         ({"statuses": 503}, "store_unreachable", True, "its server answers 503"),
         ({"cut_at": 4}, "store_unreachable", True, "the answer broke off 5 bytes before its end"),
         ({"files": b"x" * 1001}, "dataset_too_large", False, "is larger than 0.000953674 MiB"),

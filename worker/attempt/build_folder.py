@@ -42,7 +42,7 @@ class BuildFolder:
         below = PurePosixPath(EXTENSIONS, owner)
         shelf = self._root / below
         if shelf.exists() and shelf.lstat().st_uid != os.geteuid():
-            # Left by a node owner attempts shared one user, who may have written anything.
+            # Left by a node whose attempts shared one user, who may have written anything.
             remove(shelf)
         make_passable_folders(self._root, below)
         close_to_lists(self._root, [EXTENSIONS])

@@ -149,7 +149,7 @@ class ControlLink(threading.Thread):
         self.outages: SimpleQueue[float] = SimpleQueue()
         """The seconds of each outage, put here when Redis answers again."""
         self.is_hurried = False
-        self.last_command = max((command.no for command in grant.deeds), default=0)
+        self.last_command = max((command.no for command in grant.commands), default=0)
         """The number of the newest command that training has. Heartbeats report this number."""
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
@@ -270,7 +270,7 @@ class ControlLink(threading.Thread):
             source=grant.source,
             number=self._number,
             journaled=self._sender.journal.last,
-            deeds=self.last_command,
+            last_command=self.last_command,
         )
 
     def _look_at_the_supervisor(self) -> None:

@@ -130,7 +130,7 @@ class LocalRanks:
             spec=grant.spec,
             gpus=grant.gpus,
             checkpoints=grant.checkpoints,
-            deeds=grant.deeds,
+            commands=grant.commands,
             artifacts=self.root,
             data=settings.data_path,
             models=settings.models_path,

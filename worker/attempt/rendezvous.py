@@ -48,7 +48,7 @@ class Rendezvous:
     def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
         """`claimed` is bound on this node. Its address was sent with the claim, for use if this node is the first."""
         self._is_first, self._has_several_nodes = grant.source == 0, grant.nodes > 1
-        self._claimed, self._address = claimed, grant.meets_at
+        self._claimed, self._address = claimed, grant.rendezvous
 
     def open(self, address: str | None) -> None:
         """Takes the address that control reports. The first one counts."""

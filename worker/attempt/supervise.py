@@ -423,10 +423,10 @@ def _follow(attempt: Attempt, reply: AttemptReply) -> None:
     if reply.superseded or (reply.closed and not attempt.journal.is_done):
         attempt.is_superseded = True
         return
-    attempt.rendezvous.open(reply.meets_at)
+    attempt.rendezvous.open(reply.rendezvous)
     if reply.stored_step is not None:
         training.send_stored_step(reply.stored_step)
-    for command in reply.deeds:
+    for command in reply.commands:
         if command.no > attempt.link.last_command:
             training.send_command(command)
             attempt.link.last_command = command.no

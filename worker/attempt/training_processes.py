@@ -25,7 +25,7 @@ from footplate.contract.host.launch import COMMANDS_AT, FROM_WARM, STOP_BYTES, S
 from footplate.contract.host.linux import kill_group
 from footplate.contract.host.user import User
 from footplate.contract.lifecycle import StopMode
-from footplate.contract.messages import Deed
+from footplate.contract.messages import Command
 from worker.attempt.rank_process import Events, Rank
 
 LAST_REPORTS_SECONDS = 1.0
@@ -134,7 +134,7 @@ class Training:
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
         self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
 
-    def send_command(self, command: Deed) -> None:
+    def send_command(self, command: Command) -> None:
         """Sends a command to the training loop. Its length is written last, so that no partial line is read."""
         line = command.model_dump_json().encode() + b"\n"
         os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._command_bytes)

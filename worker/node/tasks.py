@@ -45,7 +45,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
             claim=new_claim_id(),
             node=node.id,
             boot=node.boot,
-            meets_at=address_text(claimed),
+            rendezvous=address_text(claimed),
         )
         answer = ask(redis_client(), claim, give_up=node.places.is_draining)
         if isinstance(answer, Grant):

@@ -62,7 +62,7 @@ def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
     if not isinstance(strategy, dict) or strategy.get("type") != "accelerate" or not isinstance(training, dict):
         return
     if isinstance(config := strategy.get("config"), dict) and isinstance(resources, dict):
-        reading = _Said(config, dict(resources), dict(training), origins)
+        reading = _ConfigReading(config, dict(resources), dict(training), origins)
         yield from reading.problems
         document["resources"] = reading.resources
         loop = document.get("loop")
@@ -73,7 +73,7 @@ def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
             yield Problem(CONFIG, "disagreement", detail, "leave mixed_precision, accumulation and clipping out")
 
 
-class _Said:
+class _ConfigReading:
     """A config, the changed spec and the problems while the config is read."""
 
     def __init__(self, config: Json, resources: Json, training: Json, origins: dict[str, str]) -> None:

@@ -24,7 +24,7 @@ from footplate.contract.host.user import User
 from footplate.contract.ids import ClaimId, Fence, JobId
 from footplate.contract.layout import UPLOADS
 from footplate.contract.lifecycle import StopMode
-from footplate.contract.messages import CheckpointOffer, Deed
+from footplate.contract.messages import CheckpointOffer, Command
 
 SOCKET = "warm.sock"
 LOOPBACK = "127.0.0.1"
@@ -68,7 +68,7 @@ class Order(BaseModel):
     spec: dict[str, Any]
     gpus: list[str]
     checkpoints: list[CheckpointOffer]
-    deeds: list[Deed] = Field(default_factory=list)
+    commands: list[Command] = Field(default_factory=list)
     artifacts: Path
     data: Path
     models: Path

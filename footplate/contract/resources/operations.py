@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from footplate.contract.fields import Json, Known, Resource, Told
+from footplate.contract.fields import DescribedModel, Json, Known, Resource
 from footplate.contract.lifecycle import Action, JobState
 
 NodeState = Literal["up", "waiting", "draining", "lost"]
@@ -49,7 +49,7 @@ class ProblemItem(Resource):
     hint: str | None = None
 
 
-class ProblemDocument(Told):
+class ProblemDocument(DescribedModel):
     model_config = ConfigDict(extra="allow")
 
     type: str

@@ -34,7 +34,7 @@ def hold_for_whoever_waits(place: Any) -> None:
 
 @switch("ranks begin once every node has claimed", module="service.jobs.gang")
 def begin_at_once(gang: Any) -> None:
-    gang.meeting = lambda parts: parts[0].meets_at if len(parts) > 1 else None
+    gang.rendezvous = lambda parts: parts[0].meets_at if len(parts) > 1 else None
 
 
 @switch("a claim has its time", module="service.jobs.rescue")

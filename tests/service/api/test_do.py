@@ -10,6 +10,7 @@ import pytest
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
+from footplate.contract.messages import Command
 from service.store import commands, jobs
 from tests.service.api.conftest import Api
 
@@ -47,8 +48,8 @@ async def test_what_is_asked_is_written_down_and_answered_with_the_job(both: Api
         "status": "asked", "message": "asked for: save, learning_rate 1e-05", "save": True,
         "set": {"learning_rate": 1e-5},
     }  # fmt: skip
-    [deed] = await both.db.read(lambda conn: commands.undone(conn, job))
-    assert (deed.no, deed.save, deed.evaluate, deed.set) == (answer.json()["last_no"], True, False, report["set"])
+    [command] = await both.db.read(lambda conn: commands.undone(conn, job))
+    assert command == Command(no=answer.json()["last_no"], save=True, set=report["set"])
 
 
 async def test_a_number_is_what_its_argument_is(api: Api) -> None:
@@ -60,8 +61,8 @@ async def test_a_number_is_what_its_argument_is(api: Api) -> None:
         headers={"Content-Type": "application/json"},
     )
 
-    [deed] = await api.db.read(lambda conn: commands.undone(conn, job))
-    assert [(type(value), value) for value in deed.set.values()] == [(int, 500), (float, 1.0)]
+    [command] = await api.db.read(lambda conn: commands.undone(conn, job))
+    assert [(type(value), value) for value in command.set.values()] == [(int, 500), (float, 1.0)]
 
 
 async def test_the_same_idempotency_key_asks_once(both: Api) -> None:

@@ -12,7 +12,7 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.contract.ids import JobId, new_checkpoint_id, new_job_id
 from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import JobState
-from footplate.contract.messages import Deed
+from footplate.contract.messages import Command
 from footplate.contract.resources.jobs import ForkedJob
 from service.jobs.fork import NEUTRAL_TRAINING, WHY, merged
 from service.store import checkpoints, commands
@@ -180,7 +180,7 @@ async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
 
 async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_says_so(api: Api) -> None:
     job = await trained(api)
-    asked = Deed(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
+    asked = Command(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
     await api.db.write(lambda conn: commands.ask(conn, job, asked))
 
     plain = (await api.client.post(f"/jobs/{job}/fork")).json()["fork"]

@@ -11,7 +11,7 @@ from footplate.contract.errors import Conflict
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
-from footplate.contract.messages import Deed, Grant
+from footplate.contract.messages import Command, Grant
 from service.jobs.do import Wish, do
 from service.jobs.inbox import words
 from service.jobs.resume import ResumeChanges
@@ -34,25 +34,25 @@ def does(worker: Worker, asked: int, step: int, status: str = "done", **says: An
 def told(stage: Stage) -> list[list[int]]:
     """The numbers that control would push to workers now, without being asked."""
     result = stage.read(lambda conn: words(conn, stage.stop_left))
-    return [[deed.no for deed in reply.deeds] for reply in result.values()]
+    return [[command.no for command in reply.commands] for reply in result.values()]
 
 
-def next_attempt(stage: Stage, job: JobId) -> list[Deed]:
+def next_attempt(stage: Stage, job: JobId) -> list[Command]:
     """Returns the orders that are granted to the attempt that follows a lost one."""
     stage.place()
     worker = stage.claim(job)
     worker.says_running()
     assert isinstance(worker.answer, Grant)
-    return worker.answer.deeds
+    return worker.answer.commands
 
 
 def test_an_order_comes_with_every_beat_until_it_is_taken_and_is_pushed_until_done(stage: Stage) -> None:
     job, worker = stage.running()
     first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
 
-    heard = [deed.no for deed in worker.beat().deeds]
-    worker.deeds = first
-    then = [deed.no for deed in worker.beat().deeds]
+    heard = [command.no for command in worker.beat().commands]
+    worker.last_command = first
+    then = [command.no for command in worker.beat().commands]
 
     assert (heard, then) == ([first, second], [second])
     assert told(stage) == [[first, second]]
@@ -71,7 +71,7 @@ def test_what_was_set_is_granted_to_the_next_attempt_with_its_step_and_a_save_is
     waiting = ask(stage, job, save=True)
     worker.fails()
 
-    assert next_attempt(stage, job) == [Deed(no=asked, set=SLOWER, step=7), Deed(no=waiting, save=True)]
+    assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER, step=7), Command(no=waiting, save=True)]
 
 
 def test_done_again_or_told_by_an_attempt_that_is_over_it_changes_nothing(stage: Stage) -> None:
@@ -83,12 +83,12 @@ def test_done_again_or_told_by_an_attempt_that_is_over_it_changes_nothing(stage:
     again.says_running()
 
     does(worker, asked, 7, set={"learning_rate": {"from": 1, "to": 2}})
-    assert [deed.step for deed in again.beat().deeds] == [None]
+    assert [command.step for command in again.beat().commands] == [None]
     does(again, asked, 9, set={"learning_rate": {"from": 1, "to": 1e-5}})
     does(again, asked, 11, "again", set={"learning_rate": {"from": 1, "to": 1e-5}})
     again.fails()
 
-    assert [deed.step for deed in next_attempt(stage, job)] == [9]
+    assert [command.step for command in next_attempt(stage, job)] == [9]
 
 
 def test_training_cannot_set_what_nobody_asked_for(stage: Stage) -> None:
@@ -100,7 +100,7 @@ def test_training_cannot_set_what_nobody_asked_for(stage: Stage) -> None:
     does(worker, 999, 7, set=SLOWER)
     worker.fails()
 
-    assert all(not deed.set and not deed.save for deed in next_attempt(stage, job))
+    assert all(not command.set and not command.save for command in next_attempt(stage, job))
 
 
 def test_a_job_that_succeeds_first_says_what_it_did_not_come_to(stage: Stage) -> None:
@@ -126,7 +126,7 @@ def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage:
     stage.resume(job, ResumeChanges(max_steps=500))
 
     assert stage.job(job).state is JobState.QUEUED
-    assert next_attempt(stage, job) == [Deed(no=asked, set=SLOWER)]
+    assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER)]
 
 
 def test_a_job_that_was_told_to_stop_is_asked_no_more(stage: Stage) -> None:
