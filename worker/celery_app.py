@@ -39,7 +39,7 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         # Stops are rows in SQL. A remote-control broadcast that no worker receives is lost.
         "worker_enable_remote_control": False,
         # Nodes report to the service, so workers need neither mingle, gossip and heartbeats nor Celery's events.
-        "worker_consumer": "worker.node.consumer:SilentConsumer",
+        "worker_consumer": "worker.node.parent:SilentConsumer",
         "worker_send_task_events": False,
         "task_send_sent_event": False,
         # A mistyped queue raises an error instead of filling a list that no worker reads.

@@ -205,13 +205,7 @@ def import_worker() -> None:
     _set_environment(parent.clean_environment(outside))
     warm_parent.preload()
     _set_environment(outside)
-    for name in (
-        "worker.node.parent",
-        "worker.node.consumer",
-        "worker.attempt.supervise",
-        "worker.attempt.claim",
-        "celery.apps.worker",
-    ):
+    for name in ("worker.node.parent", "worker.attempt.supervise", "celery.apps.worker"):
         importlib.import_module(name)
     for name in ("celery.bin.celery", "celery.bin.worker", "celery.concurrency.prefork", "kombu.transport.redis"):
         importlib.import_module(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.attempt.printed_lines import BURST_LINES, MAX_LINE_CHARS, Lines
+from worker.attempt.rank_process import BURST_LINES, MAX_LINE_CHARS, Lines
 
 
 def texts(events: list[dict[str, object]]) -> list[object]:

@@ -59,7 +59,7 @@ class ArtifactSync:
         """Events to append to the journal."""
         self.failure: Exception | None = None
         """An error that a retry does not fix, such as a full disk of this node."""
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._open_tasks, self._is_closed = 0, False
         self._given_up = threading.Event()
@@ -86,7 +86,7 @@ class ArtifactSync:
         return passed
 
     def finish(self) -> None:
-        self._add(self._ship_the_rest)
+        self._add(partial(self._retry_while_unreachable, "what the attempt leaves", self._send_left))
 
     def give_up(self) -> None:
         """Ends all retries. A checkpoint that is being sent is not committed."""
@@ -100,7 +100,7 @@ class ArtifactSync:
 
     # The thread
 
-    def _add(self, task: Callable[[], None]) -> None:
+    def _add(self, task: Callable[[], object]) -> None:
         with self._lock:
             self._open_tasks += 1
         self._tasks.put(task)
@@ -227,7 +227,7 @@ class ArtifactSync:
         is_script, is_first = is_a_script(self._grant), self._grant.source == 0
         tracks = self._grant.spec.get("report_to") and self._grant.checkpoints and is_first
         for attempt in range(self._grant.attempt - 1, 0, -1):
-            if is_script and self._left.begin_with(attempt, self._note if is_first else _to_nobody):
+            if is_script and self._left.begin_with(attempt, report=self._note if is_first else None):
                 return
             if tracks and not is_script and self._fetch_tracked(attempt):
                 return
@@ -317,12 +317,10 @@ class ArtifactSync:
         with suppress(StoreAway):
             self._store.remove(path)
 
-    def _ship_the_rest(self) -> None:
-        self._retry_while_unreachable("what the attempt leaves", self._send_left)
-
     def _send_left(self) -> bool:
         # Checkpoints that a script saved were not reported, so they are sent as files.
-        for file in self._left.files(is_sent=_is_no_folder if is_a_script(self._grant) else _is_checkpoint):
+        is_script = is_a_script(self._grant)
+        for file in self._left.files(is_sent=lambda folder: not is_script and _is_checkpoint(folder)):
             if not self._goes_on():
                 return False
             self._send_one(file)
@@ -342,14 +340,6 @@ def _best_of(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return layout.checkpoint_in(best) if isinstance(best, str) else None
-
-
-def _to_nobody(text: str) -> None:
-    """Drops a note that another node reports."""
-
-
-def _is_no_folder(folder: Path) -> bool:
-    return False
 
 
 def _is_checkpoint(folder: Path) -> bool:

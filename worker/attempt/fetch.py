@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,30 +65,28 @@ class FetchOrder(Model):
 
 
 def main() -> None:
-    wanted = FetchOrder.model_validate_json(sys.stdin.buffer.read())
-    die_with_parent(wanted.parent)
-    if wanted.is_read_by_all:
+    order = FetchOrder.model_validate_json(sys.stdin.buffer.read())
+    die_with_parent(order.parent)
+    if order.is_read_by_all:
         os.umask(0o022)
     os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
-    stores = UrlFiles(wanted.stores, Allowed.of(wanted.stores_allow), wanted.stores_max_bytes)
-    repository = wanted.all[0]
+    stores = UrlFiles(order.stores, Allowed.of(order.stores_allow), order.stores_max_bytes)
+    repository = order.all[0]
     try:
         pinned = {}
-        for repository in wanted.all:
+        for repository in order.all:
             pinned[repository.place] = repository.commit or (
                 stores.fetch_newest(repository.place)
                 if is_url(repository.place)
                 else commit_of(hub_name(repository.place))
             )
         send(pinned=pinned)
-        for repository in wanted.all:
+        for repository in order.all:
             commit = pinned[repository.place]
-            here = (
-                stores.fetch_pinned(repository.place, commit)
-                if is_url(repository.place)
-                else download(repository, commit, wanted.cache)
-            )
-            send(here=here.model_dump())
+            if is_url(repository.place):
+                send(here=stores.fetch_pinned(repository.place, commit).model_dump())
+            else:
+                send(here=download(repository, commit, order.cache).model_dump())
     except FetchError as error:
         send(failed=error.failed.model_dump())
     except Exception as error:
@@ -130,77 +127,51 @@ def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
             library_name="footplate",
         )
     )
-    sizes = [path.stat().st_size for path in _files(folder)]
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     if not sizes:
-        raise NothingThere
+        raise FetchError(
+            f"{name.kind}_file_not_found",
+            f"{repository.place}: no file there matches the name and may be fetched",
+            "name safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are never fetched",
+        )
     return Fetched(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
 
 
-class NothingThere(Exception):
-    """No file of the repository matches the name, or none may be fetched."""
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else iter(())
-
-
 def failure_of(error: Exception, name: HubName, place: str) -> FetchFailure:
-    """Translates errors of huggingface_hub. Specific errors come first, because some are subclasses of others."""
+    """Translates an error of huggingface_hub into ours."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    code, message, hint = _explanation(error, status, name, place)
+    return FetchFailure(code=code, message=message, hint=hint, may_retry=code == "hub_unreachable")
+
+
+def _explanation(error: Exception, status: int | None, name: HubName, place: str) -> tuple[str, str, str]:
+    """Returns code, message and hint. Specific errors come first, because some are subclasses of others."""
     from huggingface_hub import errors, get_token
 
     kind, where = name.kind, os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     what = f"the {kind} {name.repo}"
-    status = getattr(getattr(error, "response", None), "status_code", None)
     token = "the nodes' HF_TOKEN" if get_token() else "an HF_TOKEN, which the nodes do not have"
-    if isinstance(error, NothingThere):
-        return FetchFailure(
-            code=f"{kind}_file_not_found",
-            message=f"{place}: no file there matches the name and may be fetched",
-            hint="name weights as safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are "
-            "never fetched",
-        )
     if isinstance(error, errors.GatedRepoError):
-        return FetchFailure(
-            code=f"{kind}_gated",
-            message=f"{what} is gated, and {where} does not give it to this node",
-            hint=f"accept its terms there, with the account of {token}",
-        )
+        text = f"{what} is gated, and {where} does not give it to this node"
+        return f"{kind}_gated", text, f"accept its terms there, with the account of {token}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return FetchFailure(
-            code=f"{kind}_not_found",
-            message=f"{where} has no {kind} {name.repo}, or shows it to others only",
-            hint=f"look for a misspelt name; a private one needs {token}",
-        )
+        text = f"{where} has no {kind} {name.repo}, or shows it to others only"
+        return f"{kind}_not_found", text, f"look for a misspelt name; a private one needs {token}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return FetchFailure(
-            code=f"{kind}_revision_not_found",
-            message=f"{what} has no revision {name.revision!r}, or does not have it any longer",
-            hint="a branch, a tag or a commit of 40 letters; without one it is main",
-        )
+        text = f"{what} has no revision {name.revision!r}, or does not have it any longer"
+        return f"{kind}_revision_not_found", text, "a branch, a tag or a commit of 40 letters; without one it is main"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        return FetchFailure(
-            code=f"{kind}_file_not_found",
-            message=f"{where} lists a file of {place} and does not have it: {_first_line(error)}",
-            hint="it was removed there; another revision may have it",
-        )
+        text = f"{where} lists a file of {place} and does not have it: {_first_line(error)}"
+        return f"{kind}_file_not_found", text, "it was removed there; another revision may have it"
     if status in (401, 403):
-        return FetchFailure(
-            code=f"{kind}_not_allowed",
-            message=f"{where} does not give {what} to this node: {status}",
-            hint=f"it needs {token}",
-        )
+        return f"{kind}_not_allowed", f"{where} does not give {what} to this node: {status}", f"it needs {token}"
     if isinstance(error, OSError) and error.errno is not None and not status:
-        return FetchFailure(
-            code="hub_cache_unusable",
-            message=f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": "),
-            hint="FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files",
-        )
-    return FetchFailure(
-        code="hub_unreachable",
-        message=f"{place} cannot be fetched: {where} does not answer as it should: {_first_line(error)}",
-        hint="check the nodes' HF_ENDPOINT and proxies; files that a node has fetched before need no hub",
-        may_retry=True,
-    )
+        text = f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": ")
+        hint = "FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files"
+        return "hub_cache_unusable", text, hint
+    text = f"{place} cannot be fetched: {where} does not answer as it should: {_first_line(error)}"
+    hint = "check the nodes' HF_ENDPOINT and proxies; files that a node has fetched before need no hub"
+    return "hub_unreachable", text, hint
 
 
 def _first_line(error: BaseException) -> str:

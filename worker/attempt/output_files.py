@@ -44,16 +44,14 @@ class AttemptOutputs:
         self._begun_with: dict[str, tuple[int, int]] = {}
         """Size and time of each file that was in the folder at the start."""
 
-    def begin_with(self, attempt: int, passed_over: Callable[[str], None]) -> bool:
+    def begin_with(self, attempt: int, report: Callable[[str], None] | None) -> bool:
         """Fills the folder with what that attempt left. Returns False if a node has not sent everything."""
         place = str(layout.attempt_folder(self._grant.job, attempt))
         paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
         left = merged_paths(paths, self._grant.nodes)
-        if left is None:
-            whose = (
-                "the node has not handed in all that" if self._grant.nodes == 1 else "not every node has handed in what"
-            )
-            passed_over(f"{place} is skipped: {whose} it left there")
+        if left is None and report is not None:
+            who = "the node has not" if self._grant.nodes == 1 else "not every node has"
+            report(f"{place} is skipped, because {who} handed in all that it left there")
         for path, where in (left or {}).items():
             file = self._folder / path
             with suppress(FileNotFoundError):
@@ -81,15 +79,13 @@ class AttemptOutputs:
             return False
         if opened is None:
             return False
+        path = str(file.relative_to(self._folder))
         try:
-            self._put(opened, str(file.relative_to(self._folder)))
+            if (key := self._key(path, was_found=self._was_found(opened, path))) is not None:
+                self._store.put(Path(f"/proc/self/fd/{opened}"), f"{self._place}/{key}")
         finally:
             os.close(opened)
         return True
-
-    def _put(self, opened: int, path: str) -> None:
-        if (key := self._key(path, was_found=self._was_found(opened, path))) is not None:
-            self._store.put(Path(f"/proc/self/fd/{opened}"), f"{self._place}/{key}")
 
     def mark_complete(self) -> None:
         if is_a_script(self._grant):

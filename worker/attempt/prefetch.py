@@ -105,15 +105,13 @@ class HubFetch:
                 return
             if not failed.may_retry:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
-            away_since = away_since or self._report_wait(failed)
+            if away_since is None:
+                away_since = time.monotonic()
+                self._tell(f"{failed.message}; it is retried", code=failed.code)
             if time.monotonic() - away_since > AWAY_SECONDS:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
             self._given_up.wait(wait)
             wait = min(2 * wait, LONGEST_SECONDS)
-
-    def _report_wait(self, failed: FetchFailure) -> float:
-        self._tell(f"{failed.message}; it is retried", code=failed.code)
-        return time.monotonic()
 
     def _try(self, pinned: dict[str, str]) -> FetchFailure | None:
         """Runs the process once. Adds commits to `pinned` as they become known, so that a retry uses the same ones."""

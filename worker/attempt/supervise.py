@@ -43,8 +43,7 @@ from worker.attempt.local_ranks import LocalRanks
 from worker.attempt.prefetch import HubFetch
 from worker.attempt.rank_process import LAST_REPORTS_SECONDS, Events
 from worker.attempt.rendezvous import NO_RENDEZVOUS, Rendezvous
-from worker.attempt.stopping import Stopping
-from worker.attempt.training_processes import Training
+from worker.attempt.training_processes import Stopping, Training
 from worker.attempt.usage import Usage
 from worker.identity import Node
 from worker.settings import WorkerSettings

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from celery import signals
 from celery.worker import state as celery_state
+from celery.worker.consumer import Consumer
 
 from footplate.contract.environment import secrets_of
 from footplate.contract.errors import SettingsError
@@ -76,6 +77,21 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
     return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class SilentConsumer(Consumer):  # type: ignore[misc]
+    """Celery's consumer without messages to other workers, because nodes report to the service only.
+
+    It is a setting, so that a plain `celery -A worker.app worker` runs without mingle, gossip and heartbeats too.
+    """
+
+    restart_count = 0
+    """Celery's own start value is -1, with which a pool process that dies at once ends the whole node with exit code 0.
+    With 0 the pool replaces that process, as it does at any later time."""
+
+    def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        silent = {"without_mingle": True, "without_gossip": True, "without_heartbeat": True}
+        super().__init__(*args, worker_options={**(worker_options or {}), **silent}, **kwargs)
 
 
 class WarmKeeper(threading.Thread):

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from functools import cache
 
 import redis
+from pydantic import ValidationError
 
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import Fence, JobId, new_claim_id
-from footplate.contract.messages import Claim, Grant
-from worker.attempt.claim import ask
+from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant
+from footplate.contract.repeated_errors import Repeated
 from worker.attempt.rendezvous import address_text, bound_socket, own_address
 from worker.attempt.supervise import supervise
 from worker.celery_app import app
 from worker.node import parent
-from worker.redis_client import REDIS_ERRORS, connect
+from worker.redis_client import REDIS_ERRORS, connect, post
 from worker.tracing import traces
 
 log = logging.getLogger("footplate.worker")
 
 CANARY_SECONDS = 60
+ASK_AGAIN_SECONDS = 1.0
 
 
 @app.task(name=keys.TASK)  # type: ignore[untyped-decorator]
@@ -47,7 +50,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
             boot=node.boot,
             rendezvous=address_text(claimed),
         )
-        answer = ask(redis_client(), claim, give_up=node.places.is_draining)
+        answer = request_grant(redis_client(), claim, give_up=node.places.is_draining)
         if isinstance(answer, Grant):
             log.info("%s attempt %s is granted to this node", job, attempt)
             reached(Moment.AFTER_GRANT_HEARD)
@@ -55,6 +58,43 @@ def attempt(job: str, attempt: int, fence: int) -> None:
             supervise(parent.settings(), node, answer, redis_client(), claimed, spans)
         elif answer is not None:
             log.info("%s attempt %s is denied to this node: %s", job, attempt, answer.reason)
+
+
+def request_grant(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]) -> Grant | Denial | None:
+    """Returns control's answer to a claim, or None if the caller gives up. Repeats the claim until control answers.
+
+    A claim id is new for each Celery message, so that a repeated request is the same claim.
+    """
+    failures = Repeated(log, f"the claim of {claim.job} attempt {claim.attempt}")
+    while not give_up():
+        try:
+            with client.pipeline(transaction=False) as pipeline:
+                post(pipeline, claim)
+                pipeline.execute()
+            if answer := _answer(client, claim):
+                return answer
+        except REDIS_ERRORS as error:
+            failures.failed("waits for Redis: %s", error)
+            time.sleep(ASK_AGAIN_SECONDS)
+    return None
+
+
+def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
+    key = keys.reply(claim.claim)
+    deadline = time.monotonic() + ASK_AGAIN_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        # Redis waits for ever if the timeout is 0.
+        popped = client.blpop([key], timeout=max(left, 0.01))
+        if popped is None:
+            return None
+        try:
+            message = TO_ATTEMPT.validate_json(popped[1])
+        except ValidationError as error:
+            log.warning("cannot parse control's answer to claim %s: %s", claim.claim, error)
+            continue
+        if isinstance(message, Grant | Denial) and message.claim == claim.claim:
+            return message
+    return None
 
 
 @app.task(name=keys.CANARY_TASK)  # type: ignore[untyped-decorator]

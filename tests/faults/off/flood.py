@@ -7,6 +7,6 @@ from types import ModuleType
 from tests.faults.off import switch
 
 
-@switch("lines are never too many", module="worker.attempt.printed_lines")
+@switch("lines are never too many", module="worker.attempt.rank_process")
 def keep_every_line(lines: ModuleType) -> None:
     lines.BURST_LINES = lines.LINES_PER_SECOND = 1e9

@@ -35,7 +35,7 @@ def never_stalled(supervise: Any) -> None:
     supervise._stall_seconds = lambda grant: math.inf
 
 
-@switch("KILL after TERM", module="worker.attempt.stopping")
+@switch("KILL after TERM", module="worker.attempt.training_processes")
 def ask_only(stopping: Any) -> None:
     stopping.KILL_SHARE = math.inf
 
