@@ -71,7 +71,7 @@ $(VENV)/.ready: $(VENV)/bin/python constraints.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.ready
 	$(call install,what tests,-e '.[embedded]' --group dev)
-	$(call install,the libraries of tests/drop_in,--no-deps --target $(VENV)/libraries --group libraries)
+	$(call install,the libraries of some tests,--no-deps --target $(VENV)/libraries --group libraries)
 
 $(VENV)/.docs: $(VENV)/bin/python constraints.txt pyproject.toml
 	$(call install,what builds the docs,--group docs)

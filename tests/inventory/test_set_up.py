@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
-from importlib.metadata import distribution
+from importlib.metadata import Distribution
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -23,14 +25,20 @@ EXTRAS = [
     if extra not in ("bitsandbytes", "liger")
     for requirement in brings
 ]
-GROUPS = [
-    item for item in PROJECT["dependency-groups"]["dev"] + PROJECT["dependency-groups"]["docs"] if isinstance(item, str)
-]
-"""Requirements of the group `dev`, with those of the group `docs` that it includes."""
+GROUPS = [item for group in PROJECT["dependency-groups"].values() for item in group if isinstance(item, str)]
+"""Requirements of all groups. What is not a text is a group that another one includes."""
+PLACES = [*sys.path, str(Path(sys.prefix, "libraries"))]
+"""The folders of installed distributions. The last one has what only some tests import."""
+
+
+def _installed(name: str) -> Distribution:
+    for distribution in Distribution.discover(name=name, path=PLACES):
+        return distribution
+    raise AssertionError(f"{name} is not installed: run make .venv/.dev")
 
 
 def asked() -> set[str]:
-    """Every distribution that `.[embedded]` and the group `dev` bring, at any depth."""
+    """Every distribution that the project, its extras and its groups bring, at any depth."""
     direct = PROJECT["project"]["dependencies"] + GROUPS
     waiting = [*direct, *EXTRAS]
     result: set[tuple[str, str]] = set()
@@ -43,7 +51,7 @@ def asked() -> set[str]:
             result.add((name, extra))
             waiting += [
                 item
-                for item in distribution(name).requires or []
+                for item in _installed(name).requires or []
                 if (marker := Requirement(item).marker) is None or marker.evaluate({"extra": extra})
             ]
     return {name for name, _ in result}
