@@ -28,6 +28,8 @@ from footplate.contract.strategies import with_strategy
 from footplate.contract.two_places import unite
 
 Json = dict[str, Any]
+Place = tuple[str | int, ...]
+"""The keys and indexes that lead from the root of a spec to a value."""
 
 READERS = {
     ".jsonl": "files/jsonl",
@@ -197,23 +199,29 @@ class Named(NamedTuple):
 
 def components(document: Json) -> Iterator[Named]:
     """Yields every component of a long spec. Values of the wrong type are skipped, because their types are reported."""
+    for path, group, value in places(document):
+        if isinstance(value, dict) and isinstance(value.get("use"), str):
+            yield Named(pointer_to(*path), group, value)
+
+
+def places(spec: Any) -> Iterator[tuple[Place, str, Any]]:
+    """Yields the path, the group and the value of each place for a component. The spec is a JobSpec or long JSON."""
     for name, group in GROUP_OF.items():
-        yield from _named(document.get(name), f"/{name}", group)
+        yield (name,), group, _field(spec, name)
     for name, group in GROUP_OF_LIST.items():
-        yield from _each(document.get(name), f"/{name}", group)
-    for index, optimizer in enumerate(_list(document.get("optimizers"))):
-        if isinstance(optimizer, dict):
-            yield from _named(optimizer.get("schedule"), f"/optimizers/{index}/schedule", "schedules")
-    data = document.get("data")
-    if not isinstance(data, dict):
-        return
+        for index, item in enumerate(_items(spec, name)):
+            yield (name, index), group, item
+    for index, optimizer in enumerate(_items(spec, "optimizers")):
+        yield ("optimizers", index, "schedule"), "schedules", _field(optimizer, "schedule")
+    data = _field(spec, "data")
     for name in ("train", "test", "eval"):
-        yield from _named(data.get(name), f"/data/{name}", "data")
-    sets = data.get("eval")
+        yield ("data", name), "data", _field(data, name)
+    sets = _field(data, "eval")
     if isinstance(sets, dict) and "use" not in sets:
         for name, dataset in sets.items():
-            yield from _named(dataset, pointer_to("data", "eval", name), "data")
-    yield from _each(data.get("map"), "/data/map", "maps")
+            yield ("data", "eval", name), "data", dataset
+    for index, item in enumerate(_items(data, "map")):
+        yield ("data", "map", index), "maps", item
 
 
 GROUP_OF = {
@@ -223,15 +231,10 @@ GROUP_OF = {
 GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
 
 
-def _named(value: Any, pointer: str, group: str) -> Iterator[Named]:
-    if isinstance(value, dict) and isinstance(value.get("use"), str):
-        yield Named(pointer, group, value)
+def _field(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
 
 
-def _each(values: Any, pointer: str, group: str) -> Iterator[Named]:
-    for index, value in enumerate(_list(values)):
-        yield from _named(value, f"{pointer}/{index}", group)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _items(holder: Any, name: str) -> list[Any] | tuple[Any, ...]:
+    values = _field(holder, name)
+    return values if isinstance(values, list | tuple) else ()
