@@ -222,7 +222,7 @@ def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(b
 
     with pytest.raises(NotBuildable, match=r"peft\.merge needs the whole model") as raised:
         check_trainer(cut, None, [])
-    assert raised.value.hint == "use ddp or one process, or leave merge out and merge what the job leaves"
+    assert raised.value.hint == "use ddp or one process, or leave merge out and merge the job's outputs later"
 
 
 def test_a_token_to_pad_with_is_one_that_the_tokenizer_knows(tokenizer_folder: Path) -> None:
