@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from docs import diagram
 from docs.errors_page import errors_page
 from docs.performance_page import performance_page, plot
 from docs.rest_page import rest_page
@@ -58,6 +59,7 @@ def pages() -> dict[str, str]:
         "reference/rest.md": rest_page(MADE, api),
         "explanation/performance.md": performance_page(MADE),
         "explanation/performance.svg": plot(),
+        "explanation/processes.svg": diagram.svg(),
         "openapi.json": json.dumps(api, indent=1, ensure_ascii=False) + "\n",
     }
 
@@ -107,11 +109,8 @@ def lifecycle_page() -> str:
             MADE,
             "A job is in one of eight states, and has a reason beside its state. One guarded SQL statement makes each",
             "move. A request that comes too late moves nothing, and its answer says so.",
-            "\n```mermaid",
-            "stateDiagram-v2",
-            "  [*] --> queued",
-            *(f"  {old} --> {new}" for old, news in lifecycle.MOVES.items() for new in sorted(news)),
-            "```",
+            "\nMost jobs go this way: queued → starting → running → succeeded.",
+            "A pause is running → stopping → paused, and a lost node is running → queued.",
             "\n## States\n",
             *members(lifecycle.JobState),
             "\n## Moves\n",

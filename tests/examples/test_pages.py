@@ -65,7 +65,7 @@ SPECS = [
 
 @pytest.mark.parametrize(("path", "block"), SPECS, ids=lambda value: getattr(value, "stem", ""))
 def test_the_json_of_a_page_is_valid_and_its_specs_are_accepted(path: Path, block: str) -> None:
-    example: dict[str, Any] = json.loads(block)
+    example: dict[str, Any] = json.loads(block.replace('"bundle": "…"', f'"bundle": "{spec_page.SHA256}"'))
 
     if "model" in example or "loop" in example:
         spec_page.checked(example, "")

@@ -1,0 +1,70 @@
+"""Draws the diagram of docs/explanation/journey.md as SVG, because the site loads no script that could draw it."""
+
+from __future__ import annotations
+
+from html import escape
+
+WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 170, 48, 290, 110, 20
+
+BOXES: dict[str, tuple[int, int, str]] = {
+    "user": (0, 0, ""),
+    "API": (1, 0, "python -m service api"),
+    "SQL": (2, 0, ""),
+    "Redis": (1, 1, ""),
+    "control": (2, 1, "python -m service control"),
+    "node": (0, 2, "python -m worker"),
+    "supervisor": (1, 2, "one per attempt"),
+    "warm parent": (0, 3, "has imported torch"),
+    "training": (1, 3, ""),
+    "artifact store": (2, 3, ""),
+}
+"""The column, the row and the second line of each box."""
+ARROWS = [
+    ("user", "API", "REST, websocket"), ("API", "SQL", "jobs"), ("control", "SQL", "places, stores, rescues"),
+    ("control", "Redis", "ids of attempts"), ("Redis", "control", ""), ("Redis", "node", "ids of attempts"),
+    ("node", "supervisor", "starts"), ("node", "warm parent", "starts"), ("supervisor", "Redis", "events"),
+    ("supervisor", "warm parent", "requests a fork"), ("warm parent", "training", "forks"),
+    ("training", "supervisor", "logs"), ("training", "artifact store", "checkpoints"),
+]  # fmt: skip
+
+
+def svg() -> str:
+    columns, rows = (max(box[axis] for box in BOXES.values()) for axis in (0, 1))
+    width, height = columns * ACROSS + WIDTH + 2 * MARGIN, rows * DOWN + HEIGHT + 2 * MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"',
+        'font-family="sans-serif" font-size="12" text-anchor="middle">',
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#475569"/></marker></defs>',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    ]
+    for start, end, label in ARROWS:
+        (x1, y1), (x2, y2) = border(start, end), border(end, start)
+        parts.append(
+            f'<path d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}" stroke="#475569" fill="none" marker-end="url(#head)"/>'
+        )
+        middle_x, middle_y = (x1 + x2) / 2, (y1 + y2) / 2 - 5
+        halo = 'stroke="#fff" stroke-width="4" paint-order="stroke"'
+        parts.append(f'<text x="{middle_x:.0f}" y="{middle_y:.0f}" fill="#475569" {halo}>{escape(label)}</text>')
+    for name, (_, _, more) in BOXES.items():
+        x, y = center(name)
+        parts.append(
+            f'<rect x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
+            'fill="#eff6ff" stroke="#2563eb"/>'
+        )
+        parts.append(f'<text x="{x:.0f}" y="{y - 2 if more else y + 4:.0f}" font-weight="bold">{escape(name)}</text>')
+        parts.append(f'<text x="{x:.0f}" y="{y + 15:.0f}" font-size="11">{escape(more)}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def center(name: str) -> tuple[float, float]:
+    column, row, _ = BOXES[name]
+    return MARGIN + WIDTH / 2 + column * ACROSS, MARGIN + HEIGHT / 2 + row * DOWN
+
+
+def border(name: str, other: str) -> tuple[float, float]:
+    """Returns the point at which a line from the center of a box to another one leaves the box."""
+    (x, y), (other_x, other_y) = center(name), center(other)
+    dx, dy = other_x - x, other_y - y
+    scale = min(WIDTH / 2 / abs(dx) if dx else 9, HEIGHT / 2 / abs(dy) if dy else 9)
+    return x + dx * scale, y + dy * scale
