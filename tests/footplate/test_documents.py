@@ -25,7 +25,9 @@ def run(command: Command, *words: str) -> str:
 
 
 def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> None:
-    said = run(command, sys.executable, "-c", snippets("docs/reference/sdk.md", "python"))
+    # pandas and matplotlib are installed beside the environment.
+    libraries = "import sys; sys.path.append(sys.prefix + '/libraries')\n"
+    said = run(command, sys.executable, "-c", libraries + snippets("docs/reference/sdk.md", "python"))
 
     assert "/training/learning_rat did you mean 'learning_rate'?" in said
     assert "['queued', 'starting', 'running', 'succeeded']" in said
