@@ -1,12 +1,19 @@
-"""Draws the diagram of docs/explanation/journey.md as SVG, because the site loads no script that could draw it."""
+"""Draws the diagrams of the docs as SVG, because the site loads no script that could draw them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from html import escape
+
+from footplate.contract.lifecycle import MOVES
+
+Boxes = Mapping[str, tuple[int, int, str]]
+"""The column, the row and the second line of each box."""
+Arrow = tuple[str, str, str]
 
 WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 170, 48, 290, 110, 20
 
-BOXES: dict[str, tuple[int, int, str]] = {
+PROCESSES: Boxes = {
     "user": (0, 0, ""),
     "API": (1, 0, "python -m service api"),
     "SQL": (2, 0, ""),
@@ -18,18 +25,36 @@ BOXES: dict[str, tuple[int, int, str]] = {
     "training": (1, 3, ""),
     "artifact store": (2, 3, ""),
 }
-"""The column, the row and the second line of each box."""
-ARROWS = [
+MESSAGES: list[Arrow] = [
     ("user", "API", "REST, websocket"), ("API", "SQL", "jobs"), ("control", "SQL", "places, stores, rescues"),
     ("control", "Redis", "ids of attempts"), ("Redis", "control", ""), ("Redis", "node", "ids of attempts"),
     ("node", "supervisor", "starts"), ("node", "warm parent", "starts"), ("supervisor", "Redis", "events"),
     ("supervisor", "warm parent", "requests a fork"), ("warm parent", "training", "forks"),
     ("training", "supervisor", "logs"), ("training", "artifact store", "checkpoints"),
 ]  # fmt: skip
+STATES: Boxes = {
+    "succeeded": (3, 0, "final"),
+    "starting": (1, 1, ""),
+    "running": (2, 1, ""),
+    "queued": (0, 2, "begins here"),
+    "stopping": (3, 2, ""),
+    "paused": (1, 3, ""),
+    "failed": (2, 6, "can be resumed"),
+    "cancelled": (0, 6, "can be resumed"),
+}
 
 
-def svg() -> str:
-    columns, rows = (max(box[axis] for box in BOXES.values()) for axis in (0, 1))
+def processes() -> str:
+    return svg(PROCESSES, MESSAGES)
+
+
+def states() -> str:
+    """Draws the table of moves."""
+    return svg(STATES, [(str(old), str(new), "") for old, after in MOVES.items() for new in sorted(after)])
+
+
+def svg(boxes: Boxes, arrows: Iterable[Arrow]) -> str:
+    columns, rows = (max(box[axis] for box in boxes.values()) for axis in (0, 1))
     width, height = columns * ACROSS + WIDTH + 2 * MARGIN, rows * DOWN + HEIGHT + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"',
@@ -38,16 +63,16 @@ def svg() -> str:
         '<path d="M0 0L8 4L0 8z" fill="#475569"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
-    for start, end, label in ARROWS:
-        (x1, y1), (x2, y2) = border(start, end), border(end, start)
+    for start, end, label in arrows:
+        (x1, y1), (x2, y2) = border(boxes, start, end), border(boxes, end, start)
         parts.append(
             f'<path d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}" stroke="#475569" fill="none" marker-end="url(#head)"/>'
         )
         middle_x, middle_y = (x1 + x2) / 2, (y1 + y2) / 2 - 5
         halo = 'stroke="#fff" stroke-width="4" paint-order="stroke"'
         parts.append(f'<text x="{middle_x:.0f}" y="{middle_y:.0f}" fill="#475569" {halo}>{escape(label)}</text>')
-    for name, (_, _, more) in BOXES.items():
-        x, y = center(name)
+    for name, (_, _, more) in boxes.items():
+        x, y = center(boxes, name)
         parts.append(
             f'<rect x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
             'fill="#eff6ff" stroke="#2563eb"/>'
@@ -57,14 +82,14 @@ def svg() -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def center(name: str) -> tuple[float, float]:
-    column, row, _ = BOXES[name]
+def center(boxes: Boxes, name: str) -> tuple[float, float]:
+    column, row, _ = boxes[name]
     return MARGIN + WIDTH / 2 + column * ACROSS, MARGIN + HEIGHT / 2 + row * DOWN
 
 
-def border(name: str, other: str) -> tuple[float, float]:
+def border(boxes: Boxes, name: str, other: str) -> tuple[float, float]:
     """Returns the point at which a line from the center of a box to another one leaves the box."""
-    (x, y), (other_x, other_y) = center(name), center(other)
+    (x, y), (other_x, other_y) = center(boxes, name), center(boxes, other)
     dx, dy = other_x - x, other_y - y
     scale = min(WIDTH / 2 / abs(dx) if dx else 9, HEIGHT / 2 / abs(dy) if dy else 9)
     return x + dx * scale, y + dy * scale

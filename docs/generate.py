@@ -59,7 +59,8 @@ def pages() -> dict[str, str]:
         "reference/rest.md": rest_page(MADE, api),
         "explanation/performance.md": performance_page(MADE),
         "explanation/performance.svg": plot(),
-        "explanation/processes.svg": diagram.svg(),
+        "explanation/processes.svg": diagram.processes(),
+        "reference/states.svg": diagram.states(),
         "openapi.json": json.dumps(api, indent=1, ensure_ascii=False) + "\n",
     }
 
@@ -109,6 +110,7 @@ def lifecycle_page() -> str:
             MADE,
             "A job is in one of eight states, and has a reason beside its state. One guarded SQL statement makes each",
             "move. A request that comes too late moves nothing, and its answer says so.",
+            "\n![The states of a job and the moves between them, as the table below lists them](states.svg)",
             "\nMost jobs go this way: queued → starting → running → succeeded.",
             "A pause is running → stopping → paused, and a lost node is running → queued.",
             "\n## States\n",
