@@ -10,6 +10,8 @@ from typing import Any
 
 # One thread per process, set before anything imports torch: many processes share few cores here.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Our tokenizers set it as well. A program that is started later has to see the same value, or it cannot be forked.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -114,7 +114,7 @@ def test_what_cannot_be_used_fails_at_once_with_the_users_own_lines(examples: Ex
     assert (done["state"], done["attempt"], done["reason"]) == ("failed", 1, "not_buildable"), done
     assert "my_code.py, line 2: SyntaxError" in done["error"]["message"]
     assert "footplate/" not in done["error"]["traceback"]
-    assert "no subclass of footplate's Trainer" in examples.ended(other)["error"]["message"]
+    assert "is not a subclass of footplate's Trainer" in examples.ended(other)["error"]["message"]
 
 
 def test_what_no_node_has_and_no_operator_allows_is_refused_at_post(examples: Examples) -> None:

@@ -83,8 +83,8 @@ def test_the_tutorial_about_two_nodes_trains_on_two(system: System, tmp_path: Pa
 
     assert "succeeded (completed)" in printed
     [job] = system.get("/jobs?name=both")["data"]
-    [attempt] = system.get(f"/jobs/{job['id']}/attempts")["data"]
-    assert len(attempt["nodes"]) == 2
+    # Another test has killed a node. The first attempt may have been placed there before anybody noticed.
+    assert len(system.get(f"/jobs/{job['id']}/attempts")["data"][-1]["nodes"]) == 2
 
 
 def the_save(system: System, job: str) -> list[JSON]:

@@ -91,8 +91,11 @@ class Scripts:
 @pytest.fixture
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripts]:
     monkeypatch.chdir(tmp_path)
-    made = Scripts(tmp_path)
+    made, environment = Scripts(tmp_path), dict(os.environ)
     yield made
+    # transformers' arguments set variables, and programs that later tests start would inherit them.
+    os.environ.clear()
+    os.environ.update(environment)
     for attempt in made.attempts:
         attempt.close()
 
