@@ -12,6 +12,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Our tokenizers set it as well. A program that is started later has to see the same value, or it cannot be forked.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# The same holds for what a training process sets.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings

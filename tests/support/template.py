@@ -147,6 +147,11 @@ def _template(program: str, pytest_pid: int) -> Template:
     return Template(program)
 
 
+def at_start(program: str) -> Mapping[str, str]:
+    """Returns the environment in which the template of this program was started."""
+    return _template(program, os.getpid()).environment
+
+
 def fork(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, out: int) -> Forked | None:
     """A fork that runs this, or None where only a fresh start is the same."""
     if not is_ours(argv) or os.environ.get("FOOTPLATE_TESTS_FORK") == "0":
