@@ -19,12 +19,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import DistributedDataParallelKwargs
 
@@ -45,11 +43,10 @@ from footplate.runtime.emit import Emit
 from footplate.runtime.script_reports import ScriptReports, ScriptStopped, is_taken
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
-from footplate.trainer.launcher import Place
 from footplate.trainer.precision import fp8_handlers, precision_of
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.peers import OneProcess, Peers
+from footplate.trainer.strategies.peers import OneProcess
 
 BROUGHT = ".brought"
 """The folder below an attempt's folder with a copy of the checkpoint, for nodes that cannot see the original."""
@@ -202,11 +199,7 @@ class Job:
 
     @cached_property
     def _peers(self) -> OneProcess:
-        """The communication with the other ranks, over the process group that the loop opened, or one of its own."""
-        if self._order.world == 1:
-            return OneProcess()
-        device = torch.device("cuda" if self._order.gpus else "cpu")
-        return Peers(Place.here(), self.args.ddp_backend, timedelta(seconds=self.args.ddp_timeout), device)
+        return process_group.peers(self._order, self.args.ddp_backend, self.args.ddp_timeout)
 
 
 def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:

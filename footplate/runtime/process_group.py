@@ -14,8 +14,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from footplate.contract.host import outcome
 from footplate.contract.host.launch import Order
+from footplate.trainer.launcher import Place
+from footplate.trainer.strategies.peers import OneProcess, Peers
 
 FIRST_SECONDS = 3600.0
 """The time that the other ranks wait for the work of the first rank."""
@@ -48,6 +52,14 @@ def first(order: Order, work: Callable[[], None]) -> None:
         store.set(_DONE, "1")
     else:
         store.wait([_DONE])
+
+
+def peers(order: Order, backend: str | None, timeout_seconds: float) -> OneProcess:
+    """Returns the communication with the other ranks, over the process group that is open, or one of its own."""
+    if order.world == 1:
+        return OneProcess()
+    device = torch.device("cuda" if order.gpus else "cpu")
+    return Peers(Place.here(), backend, timedelta(seconds=timeout_seconds), device)
 
 
 def is_caused_by_another_rank(error: BaseException) -> bool:

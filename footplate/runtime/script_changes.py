@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
 
-from footplate.trainer.live_changes import CADENCES, Changed
+from footplate.trainer.live_changes import CADENCES, Changed, continue_as
 from footplate.trainer.strategies.peers import OneProcess
 
 
@@ -34,7 +34,8 @@ class TransformersRun:
                 continue
             setattr(self._trainer.args, name, value)
             if name == "learning_rate":
-                self._set_rate(value)
+                schedule = self._trainer.lr_scheduler
+                continue_as(schedule, schedule, value)
             changed.values[name] = (before, value)
         self._trainer.state.compute_steps(self._trainer.args, self._trainer.state.max_steps)
         return changed
@@ -53,13 +54,6 @@ class TransformersRun:
         if any(base != args.learning_rate for base in schedule.base_lrs):
             return "its groups of parameters have different learning rates"
         return None
-
-    def _set_rate(self, peak: float) -> None:
-        schedule = self._trainer.lr_scheduler
-        schedule.base_lrs = [peak for _ in schedule.base_lrs]
-        schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in schedule.lr_lambdas]
-        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
-            group["initial_lr"], group["lr"] = peak, rate
 
     def can_evaluate(self) -> bool:
         return self._trainer.eval_dataset is not None

@@ -19,18 +19,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 
 from footplate.contract.host.launch import Order
 from footplate.contract.messages import CheckpointOffer
+from footplate.runtime import process_group
 from footplate.runtime.emit import Emit, StoppedEvaluating
 from footplate.runtime.live_commands import OurRun, Steering
 from footplate.runtime.script_changes import TransformersRun
@@ -38,14 +37,15 @@ from footplate.runtime.starting_point import newest_valid
 from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import Checkpoint, Verified
-from footplate.trainer.launcher import Place
-from footplate.trainer.strategies.peers import OneProcess, Peers
+from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
 
 PART = "footplate-part.json"
 """A file in a checkpoint of a script. It holds the number of the part that wrote it, and the job's steps before it."""
 LINKED_FROM_BYTES = 2**20
 """Smaller files are copied, because a Trainer may write them once more."""
+SAVE_SECONDS = 1800.0
+"""The longest that the ranks of a loop without a Trainer wait for each other after a save."""
 THEIRS = "transformers.trainer"
 
 
@@ -135,10 +135,7 @@ class ScriptReports:
     def _peers(self, trainer: Any) -> OneProcess:
         if isinstance(trainer, Trainer):
             return trainer._footplate.strategy.peers
-        if self._order.world == 1:
-            return OneProcess()
-        device = torch.device("cuda" if self._order.gpus else "cpu")
-        return Peers(Place.here(), None, timedelta(seconds=trainer.args.ddp_timeout), device)
+        return process_group.peers(self._order, None, trainer.args.ddp_timeout)
 
     def _resume_from(self, asked: Any) -> Any:
         """Returns the newest valid checkpoint of this part, or what the script asked for."""
@@ -187,6 +184,13 @@ class ScriptReports:
         if self._emit.agree():
             raise ScriptStopped
 
+    def stop_after_save(self) -> None:
+        """Ends a loop without a Trainer if it is asked to stop. All ranks come here, and end together."""
+        if self._order.world > 1 and self._emit.peers.world == 1:
+            self._emit.peers = process_group.peers(self._order, None, SAVE_SECONDS)
+        self._emit.asked_to_stop()
+        self.stop_if_asked()
+
     def is_reporting(self) -> bool:
         """Returns True while a Trainer trains. What it does with Accelerate is then reported already."""
         return self._is_training
@@ -224,7 +228,7 @@ class ScriptReports:
             checkpoints.rotate(self._order.files.folder, args.save_total_limit, spared)
 
     def saved_by_accelerate(self, source: Path, step: int) -> None:
-        """Takes a folder that `Accelerator.save_state` has written. It may write them again, so they are copied."""
+        """Copies a folder that `Accelerator.save_state` has written, because the script may write its files again."""
         kept = self._keep(source, step, may_link=False)
         state = SimpleNamespace(global_step=step, epoch=None, max_steps=0, best_global_step=None, log_history=[])
         self._emit.on_save(SimpleNamespace(metric_for_best_model=None), state, None, checkpoint=kept)  # type: ignore[arg-type]
@@ -358,8 +362,7 @@ def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
                 reports.saved_by_accelerate(Path(folder), last_step[0])
-            if emit.asked_to_stop():
-                raise ScriptStopped
+            reports.stop_after_save()
         return folder
 
     Accelerator.log, Accelerator.save_state = logged, saved

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
+from footplate.contract.errors import did_you_mean
 from footplate.contract.ids import is_id
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.request import Ask, ask_json
@@ -48,9 +48,8 @@ async def _by_piece(wire: Wire, word: str) -> Sequence[dict[str, Any]]:
 
 
 def _nothing_there(word: str, newest: Sequence[dict[str, Any]]) -> NotFound:
-    near = get_close_matches(word, {job["name"] for job in newest if job["name"]}, n=3, cutoff=0.5)
-    if near:
-        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    if near := did_you_mean(word, {job["name"] for job in newest if job["name"]}):
+        hint = near
     elif newest:
         hint = f"`footplate ls` lists the newest jobs; {len(newest)} were searched"
     else:

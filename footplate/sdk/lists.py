@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from importlib import import_module
 from itertools import islice
 from typing import Any, Generic, TypeVar, overload
 
-from footplate.contract.errors import FootplateError
+from footplate.sdk.notebook import optional
 
 T = TypeVar("T")
 SHOWN = 20
-
-
-class PackageMissing(FootplateError):
-    code = "package_missing"
-    title = "A package is not installed"
-
-
-def optional(package: str, purpose: str) -> Any:
-    """Imports a package that not everybody needs."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        name = package.partition(".")[0]
-        raise PackageMissing(
-            f"{purpose} needs {name}, which is not installed here", hint=f"pip install {name}, or footplate[notebook]"
-        ) from error
 
 
 class Rows(list[dict[str, Any]]):

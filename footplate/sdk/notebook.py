@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
     from footplate.sdk.jobs import JobView
@@ -13,6 +16,22 @@ if TYPE_CHECKING:
 
 SHOWN_METRICS = 8
 REDRAW_SECONDS = 0.5
+
+
+class PackageMissing(FootplateError):
+    code = "package_missing"
+    title = "A package is not installed"
+
+
+def optional(package: str, purpose: str) -> Any:
+    """Imports a package that not everybody needs."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        name = package.partition(".")[0]
+        raise PackageMissing(
+            f"{purpose} needs {name}, which is not installed here", hint=f"pip install {name}, or footplate[notebook]"
+        ) from error
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -115,8 +134,6 @@ def _notebook_cell() -> Any:
 
 def plot(curves: Sequence[Series], names_of_jobs: dict[str, str], x: str, axes: Any) -> Any:
     """Draws curves with matplotlib, one colour per curve, and returns the axes."""
-    from footplate.sdk.lists import optional
-
     figure_axes = axes if axes is not None else optional("matplotlib.pyplot", "plot()").subplots()[1]
     for curve in curves:
         label = curve.name if len(names_of_jobs) == 1 else f"{names_of_jobs[curve.job]} {curve.name}"

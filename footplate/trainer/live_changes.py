@@ -113,7 +113,7 @@ def _follow(trainer: Facade, schedule: LambdaLR, total: int) -> None:
         num_training_steps=total,
         scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
-    _go_on_as(schedule, new_schedule, args.learning_rate)
+    continue_as(schedule, new_schedule, args.learning_rate)
 
 
 def _set_rates(trainer: Facade, value: Any) -> None:
@@ -145,7 +145,7 @@ def _with_rate(trainer: Facade, name: str, rate: float) -> Callable[[], None]:
     def apply() -> None:
         trainer._footplate.named_optimizers[number] = _at(spec, rate)
         if schedule is not None:
-            _go_on_as(schedule, make_schedule(spec, _stand_in(rate), trainer.state.max_steps), rate)
+            continue_as(schedule, make_schedule(spec, _stand_in(rate), trainer.state.max_steps), rate)
             return
         for group in optimizer.param_groups:
             _set_group(group, rate)
@@ -167,7 +167,7 @@ def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
     return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
 
 
-def _go_on_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
+def continue_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
     """Gives the schedule the shape of `other` and this peak, in place, because a step keeps a reference to it."""
     shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
@@ -215,7 +215,7 @@ def _lengthen(trainer: Facade, total: int) -> None:
         elif total > trainer.state.max_steps and length_of(spec, total):
             raise CannotChange(f"the schedule of optimizer {spec.id!r}, {type(schedule).__name__}, ends with the run")
     for schedule, new_schedule, peak in changes:
-        _go_on_as(schedule, new_schedule, peak)
+        continue_as(schedule, new_schedule, peak)
 
 
 # Before it runs ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk import notebook
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.jobs import AsyncJobs
-from footplate.sdk.lists import Listing, PackageMissing, optional
+from footplate.sdk.lists import Listing
+from footplate.sdk.notebook import PackageMissing, optional
 from footplate.sdk.settings import http_arguments
 from tests.footplate.fake_wire import FakeWire
 from tests.footplate.test_asking import JOB, a_job, answer
