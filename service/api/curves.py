@@ -12,11 +12,12 @@ from starlette.responses import Response
 from footplate.contract.errors import Problem
 from footplate.contract.ids import JobId
 from footplate.contract.resources import history
-from footplate.contract.resources.history import MetricSummary, MetricSummaryList, SeenMetric, SeriesList
+from footplate.contract.resources.history import MetricSummaryList, SeriesList
+from service.api import views
 from service.api.documented import also
 from service.api.formats import CSV, VARIES, csv_response, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
-from service.events.series import Axis, Seen, Series, Summary, names_of, on_axis, series, summaries
+from service.events.series import Axis, Series, Summary, names_of, on_axis, series, summaries
 from service.problems import InvalidQuery, comma_list
 from service.store import jobs
 
@@ -64,7 +65,7 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
     if wants(request, CSV):
         return csv_response(_SUMMARY_COLUMNS, map(_summary_row, metrics), f"{job}-summary")
     response.headers.update(VARIES)
-    return MetricSummaryList(data=tuple(map(_summary, metrics)), next_cursor=None)
+    return MetricSummaryList(data=tuple(map(views.metric_summary, metrics)), next_cursor=None)
 
 
 @router.get(
@@ -181,24 +182,6 @@ def _series_rows(curves: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]
         for place, point in enumerate(zip(xs, ys, strict=True)):
             attempt = upcoming.get(place, attempt)
             yield curve.job, curve.name, attempt, *point
-
-
-def _summary(summary: Summary) -> MetricSummary:
-    return MetricSummary(
-        name=summary.name,
-        count=summary.count,
-        not_finite=summary.not_finite,
-        last=_seen(summary.last),
-        min=_seen(summary.least) if summary.least else None,
-        max=_seen(summary.most) if summary.most else None,
-    )
-
-
-def _seen(seen: Seen) -> SeenMetric:
-    value, no, at, step, epoch = seen.point
-    return SeenMetric(
-        value=value, no=no, step=step, epoch=epoch, at=at, attempt=seen.attempt, repeated=seen.repeated
-    )  # fmt: skip
 
 
 _SUMMARY_COLUMNS = ("name", "count", "not_finite", "last", "last_step", "min", "min_step", "max", "max_step")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
@@ -11,16 +13,27 @@ from sqlalchemy import Connection
 from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
 from footplate.contract.fields import When
 from footplate.contract.lifecycle import JobState
+from footplate.contract.resources.history import MetricSummary
 from footplate.contract.resources.jobs import JobList
 from service.api import views
-from service.deps import StrictRoute, services_of
+from service.deps import StrictRoute, job_id, services_of
+from service.events.series import summaries
 from service.problems import InvalidQuery, comma_list
 from service.store import attempts, job_list
 from service.store.job_list import JobFilter, Sort
+from service.store.rows import JobRow
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 _CURSOR = "The next_cursor of the page before."
 MOST_STATES = 50
+MOST_IDS = 100
+MOST_SPEC_CHARACTERS = 1024 * 1024
+MOST_SUMMARIES = 1_000
+PARTS = ("spec", "summary")
+_INCLUDE = (
+    "Parts beside the jobs, with commas: `spec`, `summary` of the metrics. An answer has the first job's, and those of "
+    f"the next jobs that fit: {MOST_SPEC_CHARACTERS:,} characters of specs, {MOST_SUMMARIES:,} metrics."
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -32,6 +45,14 @@ async def list_jobs(
     name: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
     created_after: Annotated[When | None, Query(description="Inclusive.")] = None,
     created_before: Annotated[When | None, Query(description="Exclusive.")] = None,
+    ids: Annotated[
+        str | None,
+        Query(description=f"Only these jobs: ids with commas, at most {MOST_IDS}.", min_length=1, max_length=5000),
+    ] = None,
+    forked_from: Annotated[
+        str | None, Query(description="Only jobs that start from a checkpoint of this one, by its id.", max_length=100)
+    ] = None,
+    include: Annotated[str | None, Query(description=_INCLUDE, max_length=100)] = None,
     sort: Annotated[Sort, Query()] = "-created",
     cursor: Annotated[str | None, Query(description=_CURSOR, min_length=1, max_length=1000)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -44,13 +65,22 @@ async def list_jobs(
         name=name,
         created_after=milliseconds(created_after),
         created_before=milliseconds(created_before),
+        ids=None if ids is None else [job_id(text) for text in comma_list(ids, "ids", MOST_IDS)],
+        forked_from=None if forked_from is None else job_id(forked_from),
     )
+    parts = _read_parts(include)
 
     def read(conn: Connection) -> JobList:
         page = job_list.page(conn, wanted, sort=sort, cursor=cursor, limit=limit)
         nodes = attempts.nodes_of(conn, [row.id for row in page.rows if row.state.holds_slots])
         data = tuple(views.job(row, nodes.get(row.id, ())) for row in page.rows)
-        return JobList(data=data, next_cursor=page.next_cursor, total_estimate=page.total_estimate)
+        return JobList(
+            data=data,
+            next_cursor=page.next_cursor,
+            total_estimate=page.total_estimate,
+            specs=_specs(page.rows) if "spec" in parts else None,
+            summaries=_summaries(conn, page.rows) if "summary" in parts else None,
+        )
 
     try:
         return await services.db.read(read)
@@ -75,6 +105,40 @@ def read_states(text: str | None) -> list[JobState]:
     if wrong:
         raise InvalidQuery(wrong)
     return [JobState(name) for name in names]
+
+
+def _read_parts(text: str | None) -> list[str]:
+    names = [] if text is None else comma_list(text, "include", len(PARTS))
+    wrong = [
+        Problem("/query/include", "unknown_choice", f"no part {name!r}; there is: {', '.join(PARTS)}")
+        for name in names
+        if name not in PARTS
+    ]
+    if wrong:
+        raise InvalidQuery(wrong)
+    return names
+
+
+def _specs(rows: Sequence[JobRow]) -> dict[str, Any]:
+    """Returns the specs of the first jobs, as many as fit. A longer answer would stop other requests."""
+    room, specs = MOST_SPEC_CHARACTERS, dict[str, Any]()
+    for row in rows:
+        room -= len(row.spec)
+        if room < 0 and specs:
+            break
+        specs[row.id] = json.loads(row.spec)
+    return specs
+
+
+def _summaries(conn: Connection, rows: Sequence[JobRow]) -> dict[str, tuple[MetricSummary, ...]]:
+    room, by_job = MOST_SUMMARIES, dict[str, tuple[MetricSummary, ...]]()
+    for row in rows:
+        metrics = summaries(conn, row.id)
+        room -= len(metrics)
+        if room < 0 and by_job:
+            break
+        by_job[row.id] = tuple(map(views.metric_summary, metrics))
+    return by_job
 
 
 def milliseconds(moment: datetime | None) -> int | None:

@@ -18,7 +18,7 @@ from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.jobs import COLUMNS, to_row
 from service.store.rows import JobPage, JobRow
-from service.store.tables import IS_QUEUED, job_tags, jobs
+from service.store.tables import IS_QUEUED, checkpoints, job_tags, jobs
 
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
 SORTS: tuple[str, ...] = get_args(Sort)
@@ -38,6 +38,9 @@ class JobFilter:
     """Milliseconds, inclusive."""
     created_before: int | None = None
     """Milliseconds, exclusive."""
+    ids: Sequence[JobId] | None = None
+    forked_from: JobId | None = None
+    """The job from one of whose checkpoints they start."""
 
     @property
     def walks(self) -> list[JobState] | list[None]:
@@ -61,7 +64,7 @@ class Way(Enum):
 
     ORDER = "jobs in the order that is wanted"
     TAG = "the jobs of a tag"
-    FEW = "few jobs: those of a state, or of a name"
+    FEW = "few jobs: those of a state or a name, chosen ones, or the forks of a job"
 
     @property
     def id(self) -> ColumnElement[str]:
@@ -182,7 +185,7 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
         return conn.execute(select(func.count()).select_from(some)).scalar_one() <= FEW
 
     in_project = JobFilter(filter.project)
-    if filter.name is not None:
+    if filter.name is not None or filter.ids is not None or filter.forked_from is not None:
         return Way.FEW
     if state is JobState.QUEUED and field == "priority" and not filter.tag:
         return Way.ORDER
@@ -203,6 +206,11 @@ def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way
         query = query.where(jobs.c.state == state.value)
     if filter.name is not None:
         query = query.where(jobs.c.name == filter.name)
+    if filter.ids is not None:
+        query = query.where(jobs.c.id.in_(filter.ids))
+    if filter.forked_from is not None:
+        theirs = select(checkpoints.c.id).where(checkpoints.c.job_id == filter.forked_from)
+        query = query.where(jobs.c.starts_from.in_(theirs))
     # An id begins with its time of creation.
     if filter.created_after is not None:
         query = query.where(way.id >= id_at(filter.created_after))

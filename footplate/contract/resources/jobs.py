@@ -9,6 +9,7 @@ from pydantic import Field
 from footplate.contract.events import Failure
 from footplate.contract.fields import Json, Known, Resource
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
+from footplate.contract.resources.history import MetricSummary
 
 StateWord = Annotated[str, Known(JobState)]
 ReasonWord = Annotated[str, Known(Reason)]
@@ -119,6 +120,10 @@ class JobList(Resource):
     data: tuple[Job, ...]
     next_cursor: str | None
     total_estimate: int
+    specs: dict[str, Json] | None = None
+    """The effective spec of each job, by id, if the request includes it."""
+    summaries: dict[str, tuple[MetricSummary, ...]] | None = None
+    """The summaries of each job's metrics, by id, if the request includes them."""
 
 
 class BulkError(Resource):

@@ -11,7 +11,7 @@ import pytest
 
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.resources.history import MetricSummaryList, SeriesList
-from service.api import curves
+from service.api import curves, listing
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, SPEC, Api, Serve
@@ -47,6 +47,23 @@ async def test_a_summary_says_what_each_metric_came_to_and_where(both: Api) -> N
     assert loss.min
     assert loss.max
     assert [(item.value, item.step) for item in (loss.last, loss.min, loss.max)] == [(2.0, 4), (1.0, 3), (3.0, 1)]
+
+
+async def test_the_list_includes_specs_and_summaries_as_far_as_they_fit(
+    both: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [trained(both, [{"loss": 3.0, "f1": 0.5}])[0] for _ in range(3)]
+    spec = (await both.client.get(f"/jobs/{jobs[0]}/spec")).json()
+    summary = (await both.client.get(f"/jobs/{jobs[0]}/metrics/summary")).json()["data"]
+
+    whole = (await both.client.get(f"/jobs?include=spec,summary&ids={','.join(jobs)}")).json()
+    monkeypatch.setattr(listing, "MOST_SUMMARIES", 1)
+    monkeypatch.setattr(listing, "MOST_SPEC_CHARACTERS", 1)
+    some = (await both.client.get("/jobs?include=spec,summary")).json()
+
+    assert (whole["specs"].keys(), whole["summaries"].keys()) == (set(jobs), set(jobs))
+    assert (whole["specs"][jobs[0]], whole["summaries"][jobs[0]]) == (spec, summary)
+    assert (list(some["specs"]), list(some["summaries"]), len(some["data"])) == (jobs[2:], jobs[2:], 3)
 
 
 async def test_curves_come_as_columns_with_what_is_no_number_as_text(both: Api) -> None:

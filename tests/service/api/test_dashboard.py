@@ -19,6 +19,7 @@ from service.store import tables
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
+from tests.service.api.test_forks import trained as trained_to_the_end
 from tests.service.api.test_keys import a_key
 
 pytestmark = pytest.mark.browser
@@ -217,6 +218,18 @@ async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, pag
     await expect(page.get_by_role("heading", level=1)).to_contain_text("first queued")
     (job,) = (await api.client.get("/jobs")).json()["data"]
     assert (await api.client.get(f"/jobs/{job['id']}/spec")).json()["training"]["learning_rate"] == 0.01
+
+
+async def test_a_job_and_its_fork_lead_to_each_other(api: Api, page: Page) -> None:
+    job = await trained_to_the_end(api, name="whole")
+    fork = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"name": "branch"}})).json()["id"]
+
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    await page.get_by_role("link", name="branch").click()
+    await expect(page).to_have_url(re.compile(fork))
+    await page.get_by_role("link", name=job).click()
+
+    await expect(page).to_have_url(re.compile(job))
 
 
 async def test_a_person_needs_the_key_and_may_leave(serve: Serve, sqlite_url: str, page: Page) -> None:

@@ -161,6 +161,8 @@ async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> No
     events = (await both.client.get(f"/jobs/{made.id}/events")).json()["data"]
     assert [event["kind"] for event in events] == ["state", "note"]
     assert f"goes on from job {job} at step 10" in events[1]["data"]["message"]
+    forks = (await both.client.get(f"/jobs?forked_from={job}")).json()
+    assert ([fork["id"] for fork in forks["data"]], forks["total_estimate"]) == ([made.id], 1)
     assert "/training/learning_rate" in events[1]["data"]["message"]
 
 

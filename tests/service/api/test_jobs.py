@@ -224,6 +224,7 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
     assert await ids("tag=t1&sort=created") == [jobs[1], jobs[4]]
     assert await ids("name=n1&tag=t1") == [jobs[1]]
     middle = (await both.client.get(f"/jobs/{jobs[3]}")).json()["created_at"]
+    assert await ids(f"ids={jobs[4]},{jobs[2]},{new_job_id()}&name=n0") == [jobs[4], jobs[2]]
     assert jobs[3] in await ids(f"created_after={middle}")
     assert jobs[3] not in await ids(f"created_before={middle}")
     seen, cursor = [], ""
@@ -238,6 +239,8 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
     ("query", "pointer", "hint"),
     [
         ("stat=queued", "/query/stat", "did you mean 'state'?"),
+        ("include=spec,steps", "/query/include", None),
+        ("ids=", "/query/ids", None),
         ("state=queud", "/query/state", "did you mean 'queued'?"),
         ("state=", "/query/state", None),
         ("state=queued,", "/query/state", None),

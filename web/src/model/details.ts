@@ -1,54 +1,82 @@
-/** What the table needs beside the list: specs and summaries of the rows that are shown, each asked for once. */
+/** What the table needs beside the list: specs and summaries of jobs, asked for once and for many jobs at a time. */
 
 import { signal } from "@preact/signals";
 import { request } from "../api/client";
-import type { Job } from "../api/types";
+import type { Job, JobList } from "../api/types";
 import { type Flat, flatten } from "../lib/flatten";
 
 type Summary = Map<string, { last: number; min: number; max: number }>;
 export const detailsVersion = signal(0);
 const specs = new Map<string, Flat>();
 const raw = new Map<string, unknown>();
-const summaries = new Map<string, { at: number; rows: Summary }>();
+const summaries = new Map<string, Summary>();
 const asked = new Set<string>();
 
 export const specOf = (id: string) => specs.get(id);
 export const rawSpecOf = (id: string) => raw.get(id);
-export const summaryOf = (id: string) => summaries.get(id)?.rows;
+export const summaryOf = (id: string) => summaries.get(id);
 
-/** Requests that run at once. The others wait, so that one page never floods the service. */
-const AT_ONCE = 6;
-const waiting: (() => Promise<void>)[] = [];
+type Part = "spec" | "summary";
+/** Jobs of one request. More would be a long answer, and the first rows would wait for it. */
+const MOST: Record<Part, number> = { spec: 100, summary: 50 };
+const wanted: Record<Part, Set<string>> = { spec: new Set(), summary: new Set() };
 /** How many specs and summaries are still on their way. */
 export const detailsPending = signal(0);
-let running = 0;
+const isReading: Record<Part, boolean> = { spec: false, summary: false };
 
-function once(key: string, work: () => Promise<void>): void {
+function want(part: Part, id: string, key: string): void {
   if (asked.has(key)) return;
   asked.add(key);
-  waiting.push(() => work().catch(() => void asked.delete(key)));
-  startNext();
+  wanted[part].add(id);
+  detailsPending.value += 1;
+  // All rows that are drawn in this turn go into one request.
+  if (!isReading[part]) void Promise.resolve().then(() => read(part));
 }
 
-function startNext(): void {
-  detailsPending.value = waiting.length + running;
-  while (running < AT_ONCE && waiting.length) {
-    running += 1;
-    void waiting.shift()!().finally(() => {
-      running -= 1;
-      // Redrawn for every twentieth answer, and for the last.
-      if (waiting.length % 20 === 0) detailsVersion.value += 1;
-      startNext();
-    });
+/** Reads what is wanted, some jobs at a time, until nothing is left. */
+async function read(part: Part): Promise<void> {
+  if (isReading[part]) return;
+  isReading[part] = true;
+  while (wanted[part].size) {
+    const ids = [...wanted[part]].slice(0, MOST[part]);
+    try {
+      const answer = await request<JobList>(`/jobs?limit=${ids.length}&include=${part}&ids=${ids.join(",")}`);
+      if (part === "spec") keepSpecs(answer.specs ?? {});
+      else keepSummaries((answer.summaries ?? {}) as Record<string, SummaryRow[]>);
+      const there = new Set(answer.data.map((job) => job.id));
+      // What did not fit into the answer is asked for again. A job that is gone is not.
+      const answered = part === "spec" ? answer.specs : answer.summaries;
+      for (const id of ids) if (!there.has(id) || answered?.[id] !== undefined) settle(part, id);
+    } catch {
+      for (const id of ids) {
+        settle(part, id);
+        for (const key of asked) if (key.startsWith(`${part} ${id}`)) asked.delete(key);
+      }
+    }
+    detailsVersion.value += 1;
+  }
+  isReading[part] = false;
+}
+
+function settle(part: Part, id: string): void {
+  if (wanted[part].delete(id)) detailsPending.value -= 1;
+}
+
+function keepSpecs(found: Record<string, unknown>): void {
+  for (const [id, spec] of Object.entries(found)) {
+    raw.set(id, spec);
+    specs.set(id, flatten(spec));
   }
 }
 
-export function needSpec(id: string): void {
-  once(`spec ${id}`, async () => {
-    const spec = await request<unknown>(`/jobs/${id}/spec`);
-    raw.set(id, spec);
-    specs.set(id, flatten(spec));
-  });
+function keepSummaries(found: Record<string, SummaryRow[]>): void {
+  for (const [id, metrics] of Object.entries(found)) {
+    const rows: Summary = new Map();
+    for (const row of metrics) {
+      if (row.last && row.min && row.max) rows.set(row.name, { last: row.last.value, min: row.min.value, max: row.max.value });
+    }
+    summaries.set(id, rows);
+  }
 }
 
 interface SummaryRow {
@@ -58,18 +86,11 @@ interface SummaryRow {
   max: { value: number } | null;
 }
 
-/** A running job's summary is asked for again when the job has moved. */
-export function needSummary(job: Job): void {
-  once(`summary ${job.id} ${Math.floor(job.last_no / 200)} ${job.state}`, async () => {
-    const { data } = await request<{ data: SummaryRow[] }>(`/jobs/${job.id}/metrics/summary`);
-    const rows: Summary = new Map();
-    for (const row of data) {
-      if (row.last && row.min && row.max) rows.set(row.name, { last: row.last.value, min: row.min.value, max: row.max.value });
-    }
-    summaries.set(job.id, { at: Date.now(), rows });
-  });
-}
+export const needSpec = (id: string) => want("spec", id, `spec ${id}`);
 
-export const metricNames = () => [...new Set([...summaries.values()].flatMap(({ rows }) => [...rows.keys()]))].sort();
+/** A running job's summary is asked for again when the job has moved. */
+export const needSummary = (job: Job) => want("summary", job.id, `summary ${job.id} ${Math.floor(job.last_no / 200)} ${job.state}`);
+
+export const metricNames = () => [...new Set([...summaries.values()].flatMap((rows) => [...rows.keys()]))].sort();
 /** Paths that have a value in a spec. What no spec sets is not offered: `loss` is then the metric. */
 export const specPaths = () => [...new Set([...specs.values()].flatMap((flat) => [...flat].filter(([, value]) => value !== null).map(([path]) => path)))].sort();

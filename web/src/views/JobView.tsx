@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { download, explain, inProject, recentRequests, request, storedKey } from "../api/client";
-import type { Job, JobEvent } from "../api/types";
+import type { Job, JobEvent, JobList } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { formatAge, formatBytes, formatDuration, formatNumber, jobTitle, sentence } from "../lib/format";
 import { groupMetrics, isFigure } from "../lib/groups";
@@ -123,13 +123,29 @@ function Place({ job }: { job: Job }) {
   );
 }
 
-/** The job whose checkpoint this one started from. */
+/** The job whose checkpoint this one started from, and the jobs that started from its own. */
 function Lineage({ job }: { job: Job }) {
   void detailsVersion.value;
+  const [forks, setForks] = useState<Job[]>([]);
   useEffect(() => needSpec(job.id), [job.id]);
+  useEffect(() => {
+    let isShown = true;
+    request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data), () => undefined);
+    return () => void (isShown = false);
+  }, [job.id]);
   const from = (rawSpecOf(job.id) as { resume_from?: { job?: string; checkpoint?: string } } | undefined)?.resume_from;
-  if (!from?.job) return null;
-  return <p class="why">Forked from <a href={href(`jobs/${from.job}`)}>{from.job}</a>, checkpoint {from.checkpoint ?? "latest"}. <a href={href("compare", { sel: `${from.job},${job.id}` })}>Compare both</a></p>;
+  if (!from?.job && forks.length === 0) return null;
+  return (
+    <p class="why">
+      {from?.job && <>Forked from <a href={href(`jobs/${from.job}`)}>{from.job}</a>, checkpoint {from.checkpoint ?? "latest"}. <a href={href("compare", { sel: `${from.job},${job.id}` })}>Compare both</a>. </>}
+      {forks.length > 0 && (
+        <>
+          Its forks: {forks.map((fork) => <><a key={fork.id} href={href(`jobs/${fork.id}`)}>{fork.name ?? fork.id}</a> ({fork.state}), </>)}
+          <a href={href("compare", { sel: [job.id, ...forks.map((fork) => fork.id)].join(",") })}>compare with them</a>.
+        </>
+      )}
+    </p>
+  );
 }
 
 const MEANING: Record<string, string> = {
