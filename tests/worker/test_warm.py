@@ -60,7 +60,14 @@ def test_only_what_is_allowed_is_passed_on() -> None:
     allowed = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
     secret = {"AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x", "FOOTPLATE_REDIS": "redis://:x@host", "REDIS_URL": "x"}
     passed = clean_environment(allowed | secret)
-    assert passed.keys() == {"PATH", "NCCL_DEBUG", "LC_ALL", "OPENBLAS_NUM_THREADS", "PYTHONUNBUFFERED"}
+    ours = {"OPENBLAS_NUM_THREADS", "PYTHONUNBUFFERED", "HF_HUB_DISABLE_TELEMETRY"}
+    assert passed.keys() == {"PATH", "NCCL_DEBUG", "LC_ALL"} | ours
+
+
+def test_libraries_report_nothing_because_the_parent_starts_with_telemetry_off(lasting: Lasting) -> None:
+    environ = Path(f"/proc/{warm_parent(lasting)}/environ").read_bytes().split(b"\0")
+
+    assert b"HF_HUB_DISABLE_TELEMETRY=1" in environ
 
 
 def test_the_simulated_gpus_are_announced_and_are_the_slots(lasting: Lasting) -> None:

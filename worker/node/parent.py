@@ -76,7 +76,8 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     passed = {
         name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
-    return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    # Libraries such as TRL report each Trainer that is made. huggingface_hub reads the variable when it is imported.
+    return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 class SilentConsumer(Consumer):  # type: ignore[misc]
