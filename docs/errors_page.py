@@ -138,6 +138,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "unpacks_too_large": ("The zip unpacks to more than allowed.", "Leave out data; upload it as files."),
         "which_one": ("The job has several optimizers.", "Name one: `learning_rate.ID`."),
         "which_ones": ("A bulk request names jobs and filters, or neither.", "Give one of both."),
+        "wrong_row": ("The trainer cannot use a row of an uploaded file.", "The message names the line, and the hint the columns."),
         "wrong_type": ("The value has another type.", "The message says which type is needed."),
     },
     "Errors of a job": {

@@ -22,7 +22,7 @@ from docs import diagram
 from docs.errors_page import errors_page
 from docs.performance_page import performance_page, plot
 from docs.rest_page import rest_page
-from docs.spec_page import spec_page
+from docs.spec_page import libraries, spec_page
 from footplate.contract import events, lifecycle
 from footplate.contract.arguments import NOT_YET, TrainingArguments
 from footplate.contract.arguments.groups import OTHER_DEFAULTS, OURS
@@ -201,7 +201,8 @@ def components_page() -> str:
 def component(group: str, name: str, target: str) -> list[str]:
     module, _, attribute = target.partition(":")
     made = getattr(importlib.import_module(module), attribute)
-    described = describe(group, name, made)
+    with libraries():
+        described = describe(group, name, made)
     library = getattr(made, "needs", None)
     extra = f" Needs the extra `{library[1]}`." if library else ""
     arguments = [

@@ -6,8 +6,13 @@ an example is refused, if an example shows a field's default, or if a field has 
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from footplate.contract.components import Catalogue, check
@@ -50,7 +55,8 @@ INSIDE: dict[str, dict[str, type[Group]]] = {
 MORE = {
     "model": "Every field that takes a component takes a name, or an object with `use` and `args`. All names and their "
     "arguments: [components](components.md).",
-    "trainer": "[Bring your own code](../guides/bundles.md) has a whole example.",
+    "trainer": "[Fine-tune a language model](../guides/fine-tune-an-llm.md) explains the trainers of TRL. "
+    "[Bring your own code](../guides/bundles.md) has a whole example of a subclass.",
     "loop": "[A loop of your own](../guides/bundles.md#a-loop-of-your-own) explains both forms.",
     "data": "A path works wherever a dataset is named. Paths begin with `data://` or `models://`, or are the id of an "
     "[uploaded file](../guides/files.md), or "
@@ -78,7 +84,7 @@ EXAMPLES: dict[str, Json] = {
         "data": "data://rows.jsonl",
     },
     "loss": {"loss": "huber"},
-    "trainer": {"trainer": "my_code:MyTrainer", **OWN_CODE},
+    "trainer": {"trainer": "trl/sft", "model": _CAUSAL_LM, "data": "data://rows.jsonl"},
     "loop": {"loop": {"use": "my_code:main", "args": {"steps": 100}}, **OWN_CODE},
     "loop.script": {"loop": {"script": "train.py"}, **OWN_CODE},
     "loop.argv": {"loop": {"script": "train.py", "argv": ["--epochs", "3"]}, **OWN_CODE},
@@ -179,6 +185,7 @@ SHORT_FORMS: list[tuple[Json, str]] = [
     ({"resources": {"time_limit": "1h30m"}}, "resources.time_limit"),
     ({"training": {"report_to": "tensorboard"}}, "report_to"),
     ({"training": {"warmup_ratio": 0.1}}, "training.warmup_steps"),
+    ({"trainer": "trl/sft", "training": {"max_length": 512}}, "trainer.args.max_length"),
     ({"training": {"resume_from_checkpoint": "models://run/checkpoint-500"}}, "resume_from.path"),
 ]
 """A short spec, and the field of the stored spec that its short form becomes."""
@@ -341,7 +348,20 @@ def smallest() -> Json:
 @cache
 def catalogue() -> Catalogue:
     """The built-in components, as if every library that they need were installed."""
-    return Catalogue.of(described.model_copy(update={"needs": ""}) for described in describe_all())
+    with libraries():
+        return Catalogue.of(described.model_copy(update={"needs": ""}) for described in describe_all())
+
+
+@contextmanager
+def libraries() -> Iterator[None]:
+    """Lets Python find TRL among the libraries of tests, because its source has the arguments of its trainers."""
+    folder = str(Path(sys.prefix, "libraries"))
+    sys.path.append(folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def at(name: str, document: Any) -> Any:

@@ -250,8 +250,6 @@ def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for pointer, _, component in components(spec):
         if ":" in component["use"]:
             yield f"{pointer}/use", component["use"]
-    if isinstance(spec.get("trainer"), str):
-        yield "/trainer", spec["trainer"]
 
 
 def missing_in(spec: dict[str, Any], paths: Iterable[str]) -> list[Problem]:

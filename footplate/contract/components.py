@@ -10,15 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from itertools import islice
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import MAX_PROBLEMS
-from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent
+from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent, did_you_mean
 from footplate.contract.explain import unique
 from footplate.contract.json_schema import violations
 from footplate.contract.references import used
@@ -28,6 +31,7 @@ from footplate.contract.spec import JobSpec
 GROUPS: dict[str, str] = {
     "models": "model", "processors": "processor", "data": "dataset", "maps": "map", "collators": "collator",
     "losses": "loss", "metrics": "metric", "callbacks": "callback", "optimizers": "optimizer", "schedules": "schedule",
+    "trainers": "trainer", "rewards": "reward",
 }  # fmt: skip
 """Each group of components, and the name of one member."""
 
@@ -64,6 +68,10 @@ class Described(BaseModel):
     """JSON Schema of its arguments."""
     needs: str = ""
     """The library that this node lacks, and how to install it. Empty if none is missing."""
+    rows: list[dict[str, Any]] = Field(default_factory=list)
+    """JSON Schemas of the forms that the rows of a trainer may have. Empty for other components."""
+    ignores: list[str] = Field(default_factory=list)
+    """The fields of a spec that a trainer does not use, so that a job must not have them."""
 
 
 class Catalogue(RootModel[dict[str, dict[str, Described]]]):
@@ -110,7 +118,7 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
         (component.pointer, component.group, component.component.use, component.component.args)
         for component in used(spec)
     )
-    problems = list(islice(_check(entries, catalogue), MAX_PROBLEMS))
+    problems = list(islice(chain(_check(entries, catalogue), _ignored(spec, catalogue)), MAX_PROBLEMS))
     return located(problems, body) if problems and isinstance(body, dict) else problems
 
 
@@ -143,7 +151,26 @@ def _check(entries: Iterable[tuple[str, str, str, Any]], catalogue: Catalogue) -
             if missing:
                 yield _missing(pointer, described, missing, arguments)
             optional = {**described.args, "required": []}
-            yield from violations(optional, arguments, f"{pointer}/args")
+            problems = violations(optional, arguments, f"{pointer}/args")
+            yield from map(_with_names_of_training, problems) if group == "trainers" else problems
+
+
+def _with_names_of_training(problem: Problem) -> Problem:
+    """Returns the problem of a misspelt argument with the nearest name, which may be one of `training`."""
+    name = problem.pointer.rpartition("/")[2]
+    if problem.code != "unknown_argument" or not (hint := did_you_mean(name[:80], ARGUMENT_NAMES)):
+        return problem
+    return replace(problem, hint=problem.hint or hint)
+
+
+def _ignored(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
+    """Yields a problem for each field of the spec that its trainer would ignore."""
+    trainer = spec.library_trainer
+    described = None if trainer is None else catalogue.get("trainers", trainer.use)
+    for name in described.ignores if described else ():
+        if attrgetter(name)(spec):
+            where = "/" + name.replace(".", "/")
+            yield Problem(where, "disagreement", f"{described.name} does not use this field", "leave it out")
 
 
 def _missing(pointer: str, described: Described, missing: list[str], arguments: Json) -> Problem:

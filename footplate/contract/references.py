@@ -32,6 +32,9 @@ def used(spec: JobSpec) -> Iterator[Used]:
     for path, group, value in places(spec):
         if isinstance(value, Component | Optimizer):
             yield Used(path, group, value)
+        elif group == "rewards" and isinstance(value, dict):
+            # Reward functions are inside a trainer's arguments, which are JSON.
+            yield Used(path, group, Component.model_validate(value))
 
 
 def references(spec: JobSpec) -> list[ArgumentText]:

@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from footplate.contract.errors import Problem
 from footplate.contract.files import ArgumentText, is_url, texts, texts_in
 from footplate.contract.hub import HOW, hub_name, is_hub_name
 from footplate.contract.ids import is_file
 from footplate.contract.learning_rules import broken_learning_rules
 from footplate.contract.outbound import Refused, read_url
-from footplate.contract.short_forms import Json, Named, components
+from footplate.contract.short_forms import REWARDS, Json, Named, components
+from footplate.contract.spec_parts import is_component
 from footplate.contract.strategies import broken_strategy_rules
 
 STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
@@ -32,8 +33,7 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
             yield _needs_bundle(named)
         for said in texts(named):
             yield from _naming(said, named.group)
-    if isinstance(document.get("trainer"), str) and not has_code:
-        yield Problem("/trainer", "needs_bundle", "is code of your own, but the spec has no bundle", "add code.bundle")
+    yield from _of_a_trainer(document, training)
     computes = document.get("compute_metrics")
     if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
         detail = f"{name[:80]!r} is not a function of your own, as compute_metrics needs"
@@ -52,6 +52,26 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     yield from _ids_once(document.get("optimizers"))
     yield from broken_learning_rules(document, training)
     yield from broken_strategy_rules(document, training)
+
+
+def _of_a_trainer(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+    """Yields problems of a library's trainer, and of the reward functions among its arguments."""
+    trainer = document.get("trainer")
+    if not isinstance(trainer, dict) or not isinstance(name := trainer.get("use"), str):
+        return
+    args = trainer.get("args")
+    for index, reward in enumerate(args.get(REWARDS, ()) if isinstance(args, dict) else ()):
+        if not is_component(reward):
+            detail = "names no reward function"
+            hint = 'for example "equals", or {"use": "my_code:reward"} with code.bundle'
+            yield Problem(f"/trainer/args/{REWARDS}/{index}", "not_well_formed", detail, hint)
+    if ":" in name:
+        return
+    if isinstance(data := document.get("data"), dict) and any(data.values()) and not data.get("train"):
+        yield Problem("/data/train", "missing", f"{name[:80]} trains, so it needs a training set", "add data.train")
+    if isinstance(training, Seq2SeqTrainingArguments):
+        detail = f"predict_with_generate and its companions are arguments of our own Trainer, and {name[:80]} has none"
+        yield Problem("/training/predict_with_generate", "disagreement", detail, "leave them out")
 
 
 def _without_end(data: Any) -> Iterator[Problem]:

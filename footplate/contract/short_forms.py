@@ -8,6 +8,7 @@
     "strategy": {"type": "accelerate", …}   -> the fields with that meaning      (arguments/accelerate_config.py)
     "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (two_places.py)
     "training": {"warmup_ratio": 0.1}       -> {"warmup_steps": 0.1}             (arguments/legacy.py)
+    "training": {"max_length": 512}         -> an argument of "trainer": "trl/sft"
 
 Problems are detected in the long form but reported at the place that the user wrote. `Long.locate` returns that place.
 """
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 from footplate.contract.arguments.accelerate_config import unfold
 from footplate.contract.arguments.legacy import instead_of, modernized
+from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import pointer_to
 from footplate.contract.errors import Problem
 from footplate.contract.hub import hub_name, is_hub_name, of_data
@@ -42,6 +44,9 @@ READERS = {
 
 DATA_SUFFIXES = frozenset({*READERS, ".json", ".arrow", ".gz", ".zst", ".zip"})
 """Suffixes that make a name a file instead of a component."""
+
+REWARDS = "reward_funcs"
+"""The argument of a trainer that lists components of the group `rewards`."""
 
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]+$")
 
@@ -85,7 +90,7 @@ def long_form(body: Json) -> Long:
     """Returns the spec with every short form replaced. The body itself is not changed."""
     long = Long(body, dict(body))
     document = long.document
-    for name in ("model", "processor", "collator", "loss", "compute_metrics", "loop"):
+    for name in ("model", "processor", "collator", "loss", "compute_metrics", "trainer", "loop"):
         if name in document:
             document[name] = _component(document[name])
     for name in ("metrics", "callbacks"):
@@ -101,13 +106,15 @@ def long_form(body: Json) -> Long:
     long.problems += unfold(document, long.origins)
     training = document.get("training")
     if isinstance(training, dict):
-        training = document["training"] = _modern(training, long)
+        training = _modern(training, long)
+        training = document["training"] = _without_arguments_of_a_library(training, long)
         problems = unite(document, training, long.origins)
         long.problems += [
             Problem(long.locate(problem.pointer), problem.code, problem.detail, problem.hint) for problem in problems
         ]
     if isinstance(resources := document.get("resources"), dict):
         document["resources"] = with_strategy(resources)
+    document |= _with_rewards(document.get("trainer"))
     return long
 
 
@@ -122,6 +129,32 @@ def _modern(training: Json, long: Long) -> Json:
     for name, names in modern.mapped.items():
         long.origins |= {f"/training/{new}": f"/training/{name}" for new in names if new not in training}
     return modern.values
+
+
+def _without_arguments_of_a_library(training: Json, long: Long) -> Json:
+    """Moves arguments that only the config of a library's trainer has, such as TRL's `max_length`, to the trainer."""
+    trainer = long.document.get("trainer")
+    if not isinstance(trainer, dict) or not isinstance(use := trainer.get("use"), str) or ":" in use:
+        return training
+    if not isinstance(args := trainer.get("args", {}), dict):
+        return training
+    own = {name: value for name, value in training.items() if name not in ARGUMENT_NAMES}
+    for name in own.keys() & args.keys():
+        detail = f"{name} is stated here and in /trainer/args"
+        long.problems.append(Problem(f"/training{pointer_to(name)}", "disagreement", detail, "keep one of the two"))
+    long.origins |= {f"/trainer/args{pointer_to(name)}": f"/training{pointer_to(name)}" for name in own}
+    long.document["trainer"] = {**trainer, "args": {**args, **own}}
+    return {name: value for name, value in training.items() if name in ARGUMENT_NAMES}
+
+
+def _with_rewards(trainer: Any) -> Json:
+    """Returns the trainer with its reward functions as components, or nothing if the trainer lists none."""
+    args = trainer.get("args") if isinstance(trainer, dict) else None
+    if not isinstance(args, dict) or REWARDS not in args:
+        return {}
+    rewards = args[REWARDS] if isinstance(args[REWARDS], list) else [args[REWARDS]]
+    components = [{"args": {}, **reward} if isinstance(reward, dict) else reward for reward in map(_component, rewards)]
+    return {"trainer": {**trainer, "args": {**args, REWARDS: components}}}
 
 
 def _component(value: Any) -> Any:
@@ -222,11 +255,13 @@ def places(spec: Any) -> Iterator[tuple[Place, str, Any]]:
             yield ("data", "eval", name), "data", dataset
     for index, item in enumerate(_items(data, "map")):
         yield ("data", "map", index), "maps", item
+    for index, item in enumerate(_items(_field(_field(spec, "trainer"), "args"), REWARDS)):
+        yield ("trainer", "args", REWARDS, index), "rewards", item
 
 
 GROUP_OF = {
     "model": "models", "processor": "processors", "collator": "collators", "loss": "losses",
-    "compute_metrics": "metrics", "loop": "loops",
+    "compute_metrics": "metrics", "trainer": "trainers", "loop": "loops",
 }  # fmt: skip
 GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
 

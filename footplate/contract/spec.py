@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
 from pydantic_core import PydanticCustomError
 
-from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments, changed, read_arguments
+from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments, changed, read_arguments, stated
 from footplate.contract.body import MAX_PROBLEMS, read_json
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import Path, explain, kind_of, unique
@@ -27,7 +27,7 @@ from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
 from footplate.contract.short_forms import long_form
-from footplate.contract.spec_parts import Bundle, Code, Component, Data, Loop, Optimizer, ResumeFrom, Schedule, Script
+from footplate.contract.spec_parts import Bundle, Component, Data, Loop, Optimizer, ResumeFrom, Schedule, Script
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_TRAINING_FIELDS = 300
@@ -74,8 +74,9 @@ class JobSpec(Group):
     """Several optimizers, each with its own parameters, instead of the single optimizer of `training`."""
     callbacks: Annotated[Many[Component], Field(max_length=64)] = ()
     """Callbacks that the Trainer calls during training, such as early stopping."""
-    trainer: Code | None = None
-    """A subclass of `footplate.Trainer` in the bundle, as `module:Class`."""
+    trainer: Component | None = None
+    """A trainer of a library, such as "trl/sft", or a subclass of `footplate.Trainer` in the bundle, as `module:Class`.
+    null is Footplate's own Trainer."""
     loop: Loop | None = None
     """A training loop of your own in the bundle, as `module:function`, or a script. Runs instead of the Trainer."""
     report_to: Annotated[Many[Text], Field(max_length=32)] = ()
@@ -97,7 +98,12 @@ class JobSpec(Group):
 
     @field_serializer("training")
     def _only_what_was_changed(self, training: TrainingArguments) -> dict[str, Any]:
-        return changed(training)
+        return changed(training) if self.library_trainer is None else stated(training)
+
+    @property
+    def library_trainer(self) -> Component | None:
+        """The registered trainer, which has arguments and defaults of its own. None for our Trainer and subclasses."""
+        return None if self.trainer is None or self.trainer.is_own else self.trainer
 
     @classmethod
     def parse(cls, value: object) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
 from footplate.contract.fields import Group, Many, Slug, Text, Whole, pattern
@@ -19,10 +19,6 @@ ComponentName = Annotated[
         200,
     ),
 ]
-Code = Annotated[
-    str,
-    pattern(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", "must be 'module:Attr' inside the job's code bundle", 200),
-]
 
 
 class Component(Group):
@@ -32,6 +28,20 @@ class Component(Group):
     """The component's registered name, or `module:Attr` inside the job's own code bundle."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """The component's arguments. `GET /components` lists the arguments of each component."""
+
+    @property
+    def is_own(self) -> bool:
+        """True for a name in the job's own code bundle."""
+        return ":" in self.use
+
+
+def is_component(value: object) -> bool:
+    """Returns True for the long form of a component, as a JSON argument of another component may hold it."""
+    try:
+        Component.model_validate(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _is_one(value: Any) -> str:

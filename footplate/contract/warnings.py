@@ -30,6 +30,8 @@ def _older_names(training: dict[str, Any]) -> Iterator[SpecWarning]:
 def _loss_not_shown(spec: JobSpec, training: dict[str, Any]) -> Iterator[SpecWarning]:
     args = spec.training
     is_logged_by_steps = args.logging_strategy == "steps" and not args.logging_first_step
+    if spec.library_trainer is not None and "logging_steps" not in training:
+        return  # Its own default is not known here.
     if (
         spec.loop is None
         and spec.data.train is not None

@@ -16,6 +16,7 @@ from footplate.components.extras import missing
 from footplate.contract.components import GROUPS, entry_point_group
 from footplate.contract.errors import NotBuildable, UnknownComponent
 from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
+from footplate.contract.short_forms import REWARDS
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from footplate.runtime.learning import metric, named_optimizers
@@ -37,6 +38,12 @@ class Parts:
     compute_metrics: Any
     optimizers: list[Any]
     callbacks: list[Any]
+    rewards: list[Any]
+    """The reward functions among the arguments of a library's trainer."""
+    make_trainer: Callable[..., Any] | None
+    """The component that makes a library's trainer. None: our Trainer, or a subclass."""
+    trainer_args: dict[str, Any]
+    """The arguments of the component, or those of the subclass beyond our Trainer's."""
     read: Files
     """The files that were read for names whose data may change."""
 
@@ -65,6 +72,9 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         loss=builder.make("losses", spec.loss),
         optimizers=named_optimizers(spec.optimizers, load),
         callbacks=[builder.make("callbacks", component) for component in spec.callbacks],
+        rewards=builder.rewards(),
+        make_trainer=_installed("trainers", spec.library_trainer) if spec.library_trainer else None,
+        trainer_args=builder.trainer_args(),
         read=roots.read,
     )
 
@@ -78,10 +88,7 @@ class _Builder:
     def make(self, group: str, component: Component | None, **more: Any) -> Any:
         if component is None:
             return None
-        target = find(group, component.use).load()
-        if lacks := missing(target):
-            raise NotBuildable(f"{component.use} needs packages that this node lacks: {lacks}")
-        return self._called(target, resolved(component.args, self.roots), more)
+        return self._called(_installed(group, component), resolved(component.args, self.roots), more)
 
     def _called(self, target: Callable[..., Any], args: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
         """Calls the target. Parameters before a `/` get parts by their name, as in (rows, processor, /, *, column)."""
@@ -97,6 +104,15 @@ class _Builder:
         for component in self.spec.data.map:
             rows = self.make("maps", component, rows=rows)
         return rows
+
+    def rewards(self) -> list[Any]:
+        listed = self.spec.trainer.args.get(REWARDS, ()) if self.spec.trainer else ()
+        assert isinstance(listed, list | tuple)
+        return [self.make("rewards", Component.model_validate(reward)) for reward in listed]
+
+    def trainer_args(self) -> dict[str, Any]:
+        args = self.spec.trainer.args if self.spec.trainer else {}
+        return resolved({name: value for name, value in args.items() if name != REWARDS}, self.roots)
 
     @cached_property
     def processor(self) -> Any:
@@ -118,8 +134,9 @@ class _Builder:
 
     @cached_property
     def collator(self) -> Any:
-        """The collator that the spec names, or that its kind of model needs. None: the Trainer pads or stacks."""
-        if self.spec.collator is None and self.processor is not None and self.spec.model is not None:
+        """The collator that the spec names, or that its kind of model needs. None: the Trainer has one."""
+        is_chosen_here = self.spec.collator is None and self.spec.library_trainer is None
+        if is_chosen_here and self.processor is not None and self.spec.model is not None:
             name = COLLATORS.get(self.spec.model.use)
             return self.make("collators", Component(use=name)) if name else None
         return self.make("collators", self.spec.collator)
@@ -137,6 +154,13 @@ COLLATORS = {
 
 PASSED_PARTS = frozenset({"rows", "processor", "model"})
 """The parts that a component gets if it has a positional-only parameter of that name."""
+
+
+def _installed(group: str, component: Component) -> Callable[..., Any]:
+    target = find(group, component.use).load()
+    if lacks := missing(target):
+        raise NotBuildable(f"{component.use} needs packages that this node lacks: {lacks}")
+    return target  # type: ignore[no-any-return]
 
 
 def _needed_parts(target: Callable[..., Any]) -> list[str]:

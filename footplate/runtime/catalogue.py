@@ -67,7 +67,15 @@ def describe_all() -> Iterator[Described]:
 def describe(group: str, name: str, target: Any) -> Described:
     """Returns the first line of a component's docstring, and the JSON Schema of its keyword arguments."""
     summary = (inspect.getdoc(target) or "").partition("\n")[0].strip()
-    return Described(name=name, group=group, summary=summary, args=arguments_schema(target), needs=missing(target))
+    return Described(
+        name=name,
+        group=group,
+        summary=summary,
+        args=arguments_schema(target),
+        needs=missing(target),
+        rows=getattr(target, "rows", []),
+        ignores=getattr(target, "ignores", []),
+    )
 
 
 def arguments_schema(target: Any) -> dict[str, Any]:

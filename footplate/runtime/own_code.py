@@ -30,7 +30,7 @@ from footplate.contract import layout
 from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
 from footplate.contract.host.bundle_files import FOLDER, Bundle, unpack
 
-TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})
+TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics", "rewards"})
 """The groups whose functions are the part itself. In other groups, a function makes the part."""
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """The groups whose classes are passed to the Trainer, which makes the objects once there are parameters."""

@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ import torch
 from safetensors import SafetensorError
 
 from footplate.contract.arguments import Seq2SeqTrainingArguments as Generating
+from footplate.contract.arguments import stated
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, Ending, Kind, StateData, json_safe
@@ -88,8 +90,6 @@ def settle(order: Order) -> None:
     folder = order.files.folder
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
-    # Libraries such as TRL report each Trainer that is made.
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ.update(order.environment)
     # tempfile caches the folder, perhaps since before the fork.
     tempfile.tempdir = None
@@ -106,12 +106,12 @@ def settle(order: Order) -> None:
 def train(order: Order, emit: Emit) -> DoneData:
     """Runs the attempt, and returns its outcome."""
     spec = JobSpec.parse(order.spec)
-    args = replace(
-        spec.training,
-        output_dir=str(order.files.folder),
+    placed = {
+        "output_dir": str(order.files.folder),
         **tracker_folders.arguments(spec, order),
         **strategy_arguments(spec.resources.strategy),
-    )
+    }
+    args = replace(spec.training, **placed)
     # The seed is set before the model is made, because its first weights depend on the seed.
     set_seed(args.seed)
     if spec.code is not None:
@@ -129,14 +129,14 @@ def train(order: Order, emit: Emit) -> DoneData:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
         return own_loop.run(spec, order, emit, lambda: folder_for_loop(spec, order, emit))
     parts = build(spec, order.roots)
-    trainer = assemble(spec, parts, args, emit)
+    trainer = assemble(spec, parts, args, emit, {**stated(spec.training), **placed})
     trainer._footplate.hooks.stamp = order.stamp
     trainer._footplate.hooks.on_save_failed = emit.save_failed
     trainer._footplate.hooks.relied_on = emit.relied_on
     trainer._footplate.hooks.where_is = order.files.here
     emit.peers = trainer._footplate.strategy.peers
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
-    if not order.gpus and order.rank == 0 and (args.bf16 or args.fp16):
+    if not order.gpus and order.rank == 0 and (trainer.args.bf16 or trainer.args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")
     try:
         done = train_evaluate_predict(trainer, parts, spec, order, emit)
@@ -191,8 +191,23 @@ def stopped(trainer: Trainer, emit: Emit) -> DoneData:
     )
 
 
-def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit) -> Trainer:
-    trainer = trainer_class(spec)(
+def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mapping[str, Any]) -> Trainer:
+    """Makes the Trainer. A library's trainer gets the `written` arguments, because its config has other defaults."""
+    if parts.make_trainer is None:
+        trainer = our_trainer(spec, parts, args)
+    else:
+        trainer = parts.make_trainer(parts, written, **parts.trainer_args)
+    check_trainer(trainer, parts.loss, parts.optimizers)
+    # These two print lines that repeat the events.
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    # This callback is the last one, so that it sees the decisions of the job's own callbacks, and decides about stops.
+    trainer.add_callback(emit)
+    return trainer
+
+
+def our_trainer(spec: JobSpec, parts: Parts, args: Any) -> Trainer:
+    return trainer_class(spec)(
         model=parts.model,
         args=Seq2SeqTrainingArguments.of(args) if isinstance(args, Generating) else args,
         data_collator=parts.collator,
@@ -204,14 +219,8 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit) -> Trainer:
         callbacks=parts.callbacks,
         metrics=parts.metrics,
         compute_metrics=parts.compute_metrics,
+        **parts.trainer_args,
     )
-    check_trainer(trainer, parts.loss, parts.optimizers)
-    # These two print lines that repeat the events.
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
-    # This callback is the last one, so that it sees the decisions of the job's own callbacks, and decides about stops.
-    trainer.add_callback(emit)
-    return trainer
 
 
 def trainer_class(spec: JobSpec) -> type[Trainer]:
@@ -219,11 +228,11 @@ def trainer_class(spec: JobSpec) -> type[Trainer]:
     needed = Seq2SeqTrainer if isinstance(spec.training, Generating) else Trainer
     if spec.trainer is None:
         return needed
-    own = own_code.attribute(spec.trainer)
+    own = own_code.attribute(spec.trainer.use)
     if not (isinstance(own, type) and issubclass(own, needed)):
         because = ", which training.predict_with_generate needs" if needed is Seq2SeqTrainer else ""
         raise OwnCodeError(
-            f"{spec.trainer} is not a subclass of footplate's {needed.__name__}{because}",
+            f"{spec.trainer.use} is not a subclass of footplate's {needed.__name__}{because}",
             hint=f"from footplate import {needed.__name__}, and derive from that",
         )
     return own

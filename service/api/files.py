@@ -25,11 +25,12 @@ from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
-from service.artifact_files import open_below
+from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.files import check, drop, not_fetched, not_listed
+from service.jobs.rows import wrong_rows
 from service.problems import BodyTooLarge
 from service.store.files import SHELF
 from service.store.rows import FileRow
@@ -157,9 +158,22 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     problems += not_listed(services.settings, arguments)
     if any(named_in(arguments)):
         problems += await services.db.read(partial(check, project=spec.project, arguments=arguments))
+        if not problems and spec.library_trainer is not None:
+            problems += await _wrong_rows(services, spec)
     if services.catalogues.roots and any(argument.text.startswith(ROOTS) for argument in arguments):
         problems += await _on_no_node(services, arguments)
     return problems
+
+
+async def _wrong_rows(services: Services, spec: JobSpec) -> list[Problem]:
+    """Returns problems of rows that the job's trainer cannot use. Returns none if the store does not answer."""
+    if (catalogue := services.catalogues.current) is None:
+        return []
+    look = partial(wrong_rows, spec, catalogue, services.settings.store)
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
+    except (TimeoutError, CannotRead):
+        return []
 
 
 async def _on_no_node(services: Services, arguments: Sequence[ArgumentText]) -> list[Problem]:

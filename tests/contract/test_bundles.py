@@ -142,12 +142,16 @@ def test_modules_are_what_python_could_import() -> None:
 
 
 def test_a_module_that_is_not_there_is_answered_with_the_nearest() -> None:
-    spec = {"model": {"use": "my_cod:Net", "args": {}}, "trainer": "net:T", "loop": {"script": "trian.py", "argv": []}}
+    spec = {
+        "model": {"use": "my_cod:Net", "args": {}},
+        "trainer": {"use": "net:T"},
+        "loop": {"script": "trian.py", "argv": []},
+    }
 
     result = missing_in(spec, ["my_code.py", "src/net.py", "train.py"])
 
     assert [(item.pointer, item.code) for item in result] == [
-        ("/model/use", "not_in_bundle"), ("/trainer", "not_in_bundle"), ("/loop/script", "not_in_bundle"),
+        ("/model/use", "not_in_bundle"), ("/trainer/use", "not_in_bundle"), ("/loop/script", "not_in_bundle"),
     ]  # fmt: skip
     assert result[0].hint == "did you mean 'my_code'?"
     assert "src.net" in str(result[1].hint)

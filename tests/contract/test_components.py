@@ -136,7 +136,7 @@ def test_a_catalogue_of_a_newer_node_may_have_groups_and_fields_that_we_do_not_k
 def test_every_group_says_what_one_of_it_is_called():
     assert set(GROUPS) == {
         "models", "data", "maps", "processors", "collators", "losses", "metrics", "callbacks", "optimizers",
-        "schedules",
+        "schedules", "trainers", "rewards",
     }  # fmt: skip
 
 

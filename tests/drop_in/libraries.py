@@ -1,7 +1,7 @@
 """A program that trains with every library twice: under transformers, and under footplate.install().
 
 `libraries.py FOLDER` writes FOLDER/theirs.json and FOLDER/ours.json. The process imports what both sides need, and then
-forks, because imports cost most of the time.
+forks, because imports cost most of the time. Our side also makes TRL's trainers of job specs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from torch import nn
 
 warnings.filterwarnings("ignore")
 FOLDER = Path(sys.argv[1]) if __name__ == "__main__" else Path()
+tempfile.tempdir = str(FOLDER)
 WORDS = (
     "the a cat dog sat ran on mat log good bad movie great awful hello how are you fine thanks blue sky is not what "
     "user assistant system who i am it was in of and to . , ? !"
@@ -168,30 +170,38 @@ def setfit(folder: str) -> Any:
     return Trainer(model=model, args=args, train_dataset=data, eval_dataset=data, metric=accuracy)
 
 
+ROWS: dict[str, dict[str, list[Any]]] = {
+    "sft": {"text": ["the cat sat on the mat .", "a dog ran on the log !", "hello"]},
+    "sft lora": {"text": ["the cat sat on the mat .", "a dog ran"]},
+    "sft packing": {"text": ["the cat sat on the mat .", "a dog ran on the log !"]},
+    "dpo": {"prompt": PROMPTS, "chosen": [" fine", " blue .", " i am"], "rejected": [" bad", " not blue", " the mat"]},
+    "kto": {"prompt": PROMPTS, "completion": [" fine", " not blue .", " i am"], "label": [True, False, True]},
+    "reward": {"chosen": ["you are fine", "sky is blue", "i am"], "rejected": ["you are bad", "sky is", "the mat"]},
+    "grpo": {"prompt": PROMPTS, "answer": ["fine thanks", "blue .", "a cat"]},
+    "rloo": {"prompt": PROMPTS, "answer": ["fine thanks", "blue .", "a cat"]},
+}
+LIKE: dict[str, dict[str, Any]] = {
+    "sft": {"max_length": 16},
+    "sft lora": {"max_length": 16},
+    "sft packing": {"max_length": 16, "packing": True},
+    "dpo": {"max_length": 16},
+    "kto": {"max_length": 16},
+    "reward": {"max_length": 16},
+    "grpo": {
+        "reward_funcs": ["similarity"], "beta": 0.1, "num_generations": 2, "max_completion_length": 4,
+        "gradient_accumulation_steps": 2,
+    },
+    "rloo": {"reward_funcs": ["similarity"], "num_generations": 2, "max_completion_length": 4},
+}  # fmt: skip
+"""The arguments that only TRL's configs have."""
+
 CASES: dict[str, Callable[[str], Any]] = {
-    "sft": trl("SFT", {"text": ["the cat sat on the mat .", "a dog ran on the log !", "hello"]}, max_length=16),
-    "sft lora": lambda folder: trl(
-        "SFT", {"text": ["the cat sat on the mat .", "a dog ran"]}, max_length=16, peft_config=lora()
-    )(folder),
-    "sft packing": trl(
-        "SFT", {"text": ["the cat sat on the mat .", "a dog ran on the log !"]}, max_length=16, packing=True
-    ),
-    "dpo": trl(
-        "DPO",
-        {"prompt": PROMPTS, "chosen": [" fine", " blue .", " i am"], "rejected": [" bad", " not blue", " the mat"]},
-        max_length=16,
-    ),
-    "kto": trl(
-        "KTO",
-        {"prompt": PROMPTS, "completion": [" fine", " not blue .", " i am"], "label": [True, False, True]},
-        max_length=16,
-    ),
-    "reward": trl(
-        "Reward",
-        {"chosen": ["you are fine", "sky is blue", "i am a cat"], "rejected": ["you are bad", "sky is", "the mat"]},
-        "reward",
-        max_length=16,
-    ),
+    "sft": trl("SFT", ROWS["sft"], **LIKE["sft"]),
+    "sft lora": lambda folder: trl("SFT", ROWS["sft lora"], **LIKE["sft lora"], peft_config=lora())(folder),
+    "sft packing": trl("SFT", ROWS["sft packing"], **LIKE["sft packing"]),
+    "dpo": trl("DPO", ROWS["dpo"], **LIKE["dpo"]),
+    "kto": trl("KTO", ROWS["kto"], **LIKE["kto"]),
+    "reward": trl("Reward", ROWS["reward"], "reward", **LIKE["reward"]),
     "grpo": trl(
         "GRPO", {"prompt": PROMPTS}, reward_funcs=reward, num_generations=2, max_completion_length=4,
         gradient_accumulation_steps=2, use_adaptive_entropy=True, entropy_target=4.0,
@@ -201,6 +211,58 @@ CASES: dict[str, Callable[[str], Any]] = {
     "cross-encoder": cross_encoder,
     "setfit": setfit,
 }  # fmt: skip
+
+
+def of_spec(name: str, like: str = "", model: str = "causal", **changes: Any) -> Callable[[str], Any]:
+    """Returns a function that makes the trainer of a job spec, with the rows and arguments of the case `like`."""
+
+    def make(folder: str) -> Any:
+        from footplate.contract.arguments import stated
+        from footplate.contract.host.file_roots import Roots
+        from footplate.contract.spec import JobSpec
+        from footplate.runtime.build import build
+
+        arguments = {**common(folder), "bf16": False, **LIKE.get(like or name, {}), **changes.get("training", {})}
+        for owned in ("output_dir", "use_cpu", "report_to"):
+            del arguments[owned]
+        kind = "hf/sequence-classification" if model == "reward" else "hf/causal-lm"
+        file = {"use": "files/jsonl", "args": {"paths": [f"data://{written(like or name)}"]}}
+        spec = JobSpec.parse(
+            {
+                "trainer": f"trl/{name}",
+                "model": {"use": kind, "args": {"path": f"models://{model}", **changes.get("model_args", {})}},
+                "data": {"train": file, "eval": {**file, "args": {**file["args"], "limit": 4}}},
+                "training": arguments,
+            }
+        )
+        parts = build(spec, Roots(FOLDER / "data", FOLDER))
+        training = {**stated(spec.training), "output_dir": folder, "report_to": "none"}
+        assert parts.make_trainer is not None
+        return parts.make_trainer(parts, training, **parts.trainer_args)
+
+    return make
+
+
+def written(name: str) -> str:
+    """Writes the rows of a case as JSON lines, and returns the file's name."""
+    columns = ROWS[name]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    (FOLDER / "data").mkdir(exist_ok=True)
+    (FOLDER / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 6))
+    return f"{name}.jsonl"
+
+
+SPECS: dict[str, Callable[[str], Any]] = {
+    "sft": of_spec("sft"),
+    "sft lora": of_spec("sft", "sft lora", model_args={"peft": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}),
+    "sft packing": of_spec("sft", "sft packing"),
+    "dpo": of_spec("dpo"),
+    "kto": of_spec("kto"),
+    "reward": of_spec("reward", model="reward", model_args={"num_labels": 1}),
+    "grpo": of_spec("grpo"),
+    "rloo": of_spec("rloo"),
+}
+"""The cases that a job spec describes, too. Reward functions of GRPO and RLOO differ, because a spec names them."""
 
 
 def digest(model: nn.Module) -> str:
@@ -214,9 +276,8 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not any(word in name for word in MEASURED)}
 
 
-def outcome(name: str, folder: Path) -> dict[str, Any]:
+def outcome(name: str, make: Callable[[str], Any], folder: Path) -> dict[str, Any]:
     """Trains, evaluates, and continues from the checkpoint of step 2 in a second Trainer."""
-    make = CASES[name]
     first = make(str(folder))
     first.train()
     evaluated = first.evaluate()
@@ -252,9 +313,10 @@ def side(name: str) -> None:
 
         footplate.install()
     outcomes = {}
-    for case in CASES:
+    specs = {f"{case} as a spec": make for case, make in SPECS.items()} if name == "ours" else {}
+    for case, make in {**CASES, **specs}.items():
         try:
-            outcomes[case] = outcome(case, FOLDER / name / case.replace(" ", "-"))
+            outcomes[case] = outcome(case, make, FOLDER / name / case.replace(" ", "-"))
         except Exception:
             outcomes[case] = {"error": traceback.format_exc()}
     (FOLDER / f"{name}.json").write_text(json.dumps(outcomes, default=str, sort_keys=True))

@@ -20,6 +20,9 @@ CASES = {
     "sft", "sft lora", "sft packing", "dpo", "kto", "reward", "grpo", "rloo", "sentence-transformers", "cross-encoder",
     "setfit",
 }  # fmt: skip
+SPEC = " as a spec"
+AS_A_SPEC = {"sft", "sft lora", "sft packing", "dpo", "kto", "reward"}
+FROM_REWARDS = {"grpo", "rloo"}
 
 
 @pytest.mark.timeout(900)
@@ -31,9 +34,16 @@ def test_libraries_train_evaluate_and_resume_as_under_transformers(tmp_path: Pat
     subprocess.run([sys.executable, PROGRAM, tmp_path], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     ours, theirs = (json.loads((tmp_path / f"{side}.json").read_text()) for side in ("ours", "theirs"))
+    specs = {case: ours.pop(case) for case in list(ours) if case.endswith(SPEC)}
     assert ours.keys() == theirs.keys() == CASES
     different = {case: pairs for case in sorted(CASES) if (pairs := differences(ours[case], theirs[case]))}
     assert different == {}
+    assert {case: specs[case]["error"] for case in specs if "error" in specs[case]} == {}
+    assert specs.keys() == {case + SPEC for case in AS_A_SPEC | FROM_REWARDS}
+    differ = {case: pairs for case in AS_A_SPEC if (pairs := differences(specs[case + SPEC], theirs[case]))}
+    assert differ == {}, "a spec trains otherwise than TRL's own script"
+    moved = {case for case, run in specs.items() if run["weights"] != run["resumed weights"]}
+    assert moved == set(), "a run that was interrupted ends with other weights"
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from footplate.contract.arguments.not_supported import NOT_YET, SERVER_OWNED, NotYet
 from footplate.contract.arguments.read import read_arguments
-from footplate.contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments, changed
+from footplate.contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments, changed, stated
 
 __all__ = [
     "NOT_YET",
@@ -12,4 +12,5 @@ __all__ = [
     "TrainingArguments",
     "changed",
     "read_arguments",
+    "stated",
 ]

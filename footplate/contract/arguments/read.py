@@ -26,6 +26,8 @@ from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
 from footplate.contract.explain import problem, unique
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
+ARGUMENT_NAMES = frozenset({*FIELDS, *NOT_YET, *IN_SCRIPTS_ONLY, *SERVER_OWNED})
+"""All names that a spec's `training` knows by itself. Other names may be arguments of a library's trainer."""
 _OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
 """Arguments that short forms move to the resources. Here only values that ask for no strategy are left."""
@@ -55,6 +57,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
             problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
     if problems:
         raise InvalidSpec(problems)
+    vars(args)["stated_names"] = tuple(good)
     return args
 
 

@@ -69,6 +69,9 @@ class TrainingArguments(
         "gradient_checkpointing_kwargs", "lr_scheduler_kwargs",
     ]  # fmt: skip
 
+    # The names that a spec's `training` states. `read_arguments` sets this on the instance.
+    stated_names: ClassVar[tuple[str, ...] | None] = None
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_is_not_there(cls, values: Any) -> Any:
@@ -191,6 +194,14 @@ def changed(args: TrainingArguments) -> dict[str, Any]:
     """Returns what differs from the defaults and may be in a spec. `read_arguments` of this gives equal arguments."""
     kind = Seq2SeqTrainingArguments if isinstance(args, Seq2SeqTrainingArguments) else TrainingArguments
     return {name: value for name, default in _defaults(kind) if (value := getattr(args, name)) != default}
+
+
+def stated(args: TrainingArguments) -> dict[str, Any]:
+    """Returns the arguments that the spec states, also those that equal our defaults.
+
+    A trainer of a library has other defaults, so an argument that is not stated is the library's to choose.
+    """
+    return changed(args) if args.stated_names is None else {name: getattr(args, name) for name in args.stated_names}
 
 
 @functools.cache

@@ -256,3 +256,27 @@ async def test_a_host_that_is_listed_may_be_named(serve: Serve, sqlite_url: str)
 
     assert await api.submit(data=BY_URL)
     assert await api.submit(data={"use": "files/jsonl", "args": {"paths": ["http://10.1.2.3:9000/rows.jsonl"]}})
+
+
+async def test_rows_that_the_trainer_cannot_use_are_named_by_their_lines(api: Api) -> None:
+    form = {"title": "text", "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+    about = {"lib/sft": Described(name="lib/sft", group="trainers", rows=[form])}
+    others = [Described(name=name, group=group) for name, group in (("toy/mlp", "models"), ("keep", "maps"))]
+    paths = {"type": "object", "properties": {"paths": {"type": "array"}}}
+    reader = Described(name="files/jsonl", group="data", args=paths)
+    api.services.catalogues.current = Catalogue.of([*others, reader, *about.values()])
+    rows = b'{"text": "a"}\n\n{"txt": "b"}\n{"text": 7}\n[]\nno JSON\n'
+    good, wrong = [(await post(api, body)).json()["id"] for body in (b'{"text": "a"}', rows)]
+    spec = {**SPEC, "trainer": "lib/sft"}
+
+    refused = await api.client.post("/jobs", json={**spec, "data": {"train": good, "eval": {"dev": wrong}}})
+
+    assert is_problem(refused, 422, "invalid_spec")
+    assert [(error["pointer"], error["detail"]) for error in refused.json()["errors"]][:3] == [
+        ("/data/eval/dev", "line 3: there is no column 'text', only: txt"),
+        ("/data/eval/dev", "line 4: column 'text' is a number, a string is needed"),
+        ("/data/eval/dev", "line 5 is not an object, as rows are"),
+    ]
+    mapped = {"train": wrong, "map": ["keep"]}
+    for data in ({"train": good}, mapped):
+        assert (await api.client.post("/jobs", json={**spec, "data": data})).status_code == 201

@@ -1,0 +1,263 @@
+"""TRL's trainers on our Trainer, as components: `"trainer": "trl/sft"`. Their arguments are those of TRL's own configs.
+
+TRL is imported when a job trains. Before, its arguments are read from its source, because the import takes seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import tempfile
+import types
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from importlib import import_module
+from importlib.util import find_spec
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from footplate.components.hf_loading import MERGES_AT_END
+from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
+from footplate.components.rows import is_stream, where
+from footplate.contract.arguments.read import ARGUMENT_NAMES
+from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
+from footplate.contract.rows import RowForms, Schema
+
+Arguments = Mapping[str, Any]
+
+NOT_IN_A_JOB = {
+    "model_init_kwargs": "the arguments of the model component say how the model is loaded",
+    "trust_remote_code": "code beside weights is never run",
+    "chat_template_path": "hf/tokenizer has chat_template, which is the template's text",
+    "dataset_text_field": "the map `rename` renames a column to text",
+    "dataset_kwargs": "rows that have input_ids are taken as they are",
+    "dataset_num_proc": "rows are prepared in the training process",
+    "pad_token": "set the tokenizer's own pad token",
+    "sync_ref_model": "checkpoints do not hold the model that is compared with, so the job could not continue",
+    "use_vllm": "vLLM is not supported in jobs yet",
+    "log_completions_hub_repo": "training cannot reach a hub",
+    "use_transformers_paged": "it is deprecated",
+}
+"""Arguments of TRL that a job may only leave as they are, each with the reason or with what to do instead."""
+
+_LEFT_OUT = ("vllm_", "ref_model_")
+"""Beginnings of names that have a meaning only beside an argument that a job may not set."""
+
+
+class TrlTrainer:
+    """Makes one of TRL's trainers. The instance is the component, and its signature is read from TRL's config."""
+
+    needs = ("trl", "trl")
+    ignores = ("loss", "metrics", "compute_metrics", "optimizers", "data.test")
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        rows: list[Schema],
+        *,
+        has_rewards: bool = False,
+        reference: Literal["none", "passed", "loaded"] = "none",
+    ) -> None:
+        """Takes TRL's name of the method, and what makes it different.
+
+        `reference` says how the trainer gets the model with which it compares: as an argument, or from a folder.
+        """
+        self.name, self.rows, self.has_rewards, self.reference = name, rows, has_rewards, reference
+        self.__doc__ = summary
+        self.ignores = (*self.ignores, "collator") if has_rewards else self.ignores
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter
+        parts = [kind(name, kind.POSITIONAL_ONLY) for name in ("parts", "training")]
+        rewards = [kind("reward_funcs", kind.KEYWORD_ONLY, annotation=_REWARDS)] if self.has_rewards else []
+        return inspect.Signature([*parts, *rewards, *_parameters(self.name)])
+
+    def __call__(self, parts: Any, training: Arguments, /, **own: Any) -> Any:
+        """Makes the trainer of a job's parts, the arguments in `training`, and those that only TRL's config has."""
+        _require_known(own, self.__signature__.parameters)
+        library = _library()
+        model, adapter = _without_adapter(parts.model)
+        arguments: dict[str, Any] = {
+            "model": model,
+            "processing_class": _required_processor(parts.processor, self.name),
+            "train_dataset": self._dataset(parts.train, parts.processor),
+            "eval_dataset": self._evaluation(parts.eval, parts.processor),
+            "callbacks": parts.callbacks,
+            **({} if adapter is None else {"peft_config": adapter}),
+            **({"reward_funcs": parts.rewards} if self.has_rewards else {"data_collator": parts.collator}),
+        }
+        if self.name == "Reward" and model.config.num_labels != 1:
+            raise NotBuildable(
+                f"a reward model has one output, and this model has {model.config.num_labels}",
+                hint='use "hf/sequence-classification" with "num_labels": 1',
+            )
+        try:
+            arguments["args"] = getattr(library, f"{self.name}Config")(**training, **own)
+            trainer = self._with_reference(getattr(library, f"{self.name}Trainer"), arguments)
+        except ValueError as error:
+            raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
+        setattr(trainer.model, MERGES_AT_END, getattr(parts.model, MERGES_AT_END, False))
+        return trainer
+
+    def _with_reference(self, trainer: Any, arguments: dict[str, Any]) -> Any:
+        """Makes the trainer, whose reference is the model as it is now. TRL's own would be read from a folder."""
+        model, config = arguments["model"], arguments["args"]
+        if self.reference == "none" or "peft_config" in arguments:
+            return trainer(**arguments)
+        if self.reference == "passed":
+            return trainer(**arguments, ref_model=copy.deepcopy(model))
+        if config.beta == 0:
+            return trainer(**arguments)
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            path, model.config._name_or_path = model.config._name_or_path, folder
+            try:
+                return trainer(**arguments)
+            finally:
+                model.config._name_or_path = path
+
+    def _evaluation(self, rows: Any, processor: Any) -> Any:
+        if isinstance(rows, dict):
+            return {name: self._dataset(part, processor) for name, part in rows.items()}
+        return None if rows is None else self._dataset(rows, processor)
+
+    def _dataset(self, rows: Any, processor: Any) -> Any:
+        """Returns the rows as a dataset of `datasets`, in a file of the job. Every row is checked first."""
+        if is_stream(rows):
+            raise DatasetError(f"TRL's {self.name}Trainer reads rows by number", hint="leave streaming out")
+        forms = RowForms(self.rows)
+        is_chat = False
+        for index in range(len(rows)):
+            row = rows[index]
+            if problem := forms.problem(row):
+                raise DatasetError(f"{where(rows, index)}: {problem.detail}", hint=problem.hint)
+            is_chat = is_chat or any(isinstance(row.get(name), list) for name in _CONVERSATIONS)
+        if is_chat and not getattr(processor, "chat_template", None):
+            raise NotBuildable(
+                "the rows hold messages, and the tokenizer has no chat template",
+                hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": …}}',
+            )
+        from datasets import Dataset, disable_progress_bars
+
+        disable_progress_bars()
+        # A new folder, because `datasets` would take a file of the same rows object that it finds in an old one.
+        folder = tempfile.mkdtemp(prefix="rows-")
+        return Dataset.from_generator(_each, gen_kwargs={"rows": rows}, cache_dir=folder)
+
+
+_CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations")
+
+
+def _each(rows: Any) -> Iterator[Any]:
+    return (rows[index] for index in range(len(rows)))
+
+
+def _library() -> Any:
+    import footplate
+
+    footplate.install()
+    return import_module("trl")
+
+
+def _required_processor(processor: Any, name: str) -> Any:
+    if processor is None:
+        raise NotBuildable(
+            f"TRL's {name}Trainer needs a tokenizer, and there is none beside the model",
+            hint='name one: "processor": {"use": "hf/tokenizer", "args": {"path": "models://…"}}',
+        )
+    return processor
+
+
+def _without_adapter(model: Any) -> tuple[Any, Any]:
+    """Returns a model without its new adapter, and the adapter's config, because TRL puts the adapter in itself."""
+    configs = getattr(model, "peft_config", None)
+    return (model, None) if not configs else (model.unload(), configs["default"])
+
+
+def _require_known(own: Arguments, known: Mapping[str, Any]) -> None:
+    """Raises NotBuildable for an argument that a job may not set. The service has checked it, if it knew this node."""
+    for name, value in own.items():
+        if name not in known:
+            raise NotBuildable(f"trainer: there is no argument {name!r}", hint=did_you_mean(name, known))
+        if name in NOT_IN_A_JOB and value != known[name].default:
+            raise NotBuildable(f"trainer: {name} cannot be set in a job", hint=NOT_IN_A_JOB[name])
+
+
+# The arguments of TRL's configs, from their source
+
+
+_REWARDS = Annotated[
+    list[dict[str, Any]],
+    "Reward functions: registered names, or `module:function` in the bundle. Their rewards are added up",
+]
+
+
+def _parameters(name: str) -> Iterator[inspect.Parameter]:
+    """Yields the parameters that only this config has. There are none if TRL is not installed."""
+    package = find_spec("trl")
+    if package is None or not package.submodule_search_locations:
+        return
+    file = Path(package.submodule_search_locations[0], "trainer", f"{name.lower()}_config.py")
+    for config in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(config, ast.ClassDef) and config.name == f"{name}Config":
+            for line in config.body:
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                    yield from _parameter(line.target.id, line)
+
+
+def _parameter(name: str, line: ast.AnnAssign) -> Iterator[inspect.Parameter]:
+    if name in ARGUMENT_NAMES or name.startswith(_LEFT_OUT) or not isinstance(line.value, ast.Call):
+        return
+    keywords = {keyword.arg: keyword.value for keyword in line.value.keywords}
+    metadata = ast.literal_eval(keywords["metadata"])
+    default = _default(keywords)
+    annotation = _type(line.annotation)
+    if name in NOT_IN_A_JOB:
+        annotation, metadata["help"] = Literal[default], f"Cannot be set in a job: {NOT_IN_A_JOB[name]}"
+    elif "choices" in metadata:
+        annotation = Literal[tuple(metadata["choices"])]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    yield inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, metadata["help"]])
+
+
+def _default(keywords: Mapping[str | None, ast.expr]) -> Any:
+    factory = keywords.get("default_factory")
+    return ast.literal_eval(factory.body if isinstance(factory, ast.Lambda) else keywords["default"])
+
+
+def _type(annotation: ast.expr) -> Any:
+    """Returns the type of a field. A field that takes an object or its JSON text takes the object only."""
+    hint = eval(ast.unparse(annotation), {"Any": Any, "Literal": Literal})
+    parts = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+    has_object = any(part is dict or get_origin(part) is dict for part in parts)
+    return reduce(or_, [part for part in parts if not (has_object and part is str)])
+
+
+sft = TrlTrainer(
+    "SFT", "Supervised fine-tuning of a causal model on texts, conversations, or prompts and completions.", TEXTS
+)
+dpo = TrlTrainer(
+    "DPO", "Direct preference optimization of a causal model on chosen and rejected answers.", PAIRS, reference="passed"
+)
+kto = TrlTrainer(
+    "KTO", "Kahneman-Tversky optimization of a causal model on answers rated good or bad.", RATED, reference="passed"
+)
+reward = TrlTrainer("Reward", "Trains a reward model with one output on chosen and rejected answers.", PAIRS)
+grpo = TrlTrainer(
+    "GRPO",
+    "Group relative policy optimization: reinforcement learning from reward functions.",
+    PROMPTS,
+    has_rewards=True,
+    reference="loaded",
+)
+rloo = TrlTrainer(
+    "RLOO",
+    "REINFORCE leave-one-out: reinforcement learning from reward functions.",
+    PROMPTS,
+    has_rewards=True,
+    reference="loaded",
+)

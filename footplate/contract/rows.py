@@ -1,0 +1,51 @@
+"""Checks rows against the forms that a trainer takes: at POST for uploaded files, and on the node for every row.
+
+A trainer describes each form as a JSON Schema with a `title`, such as "prompt and completion", and `required` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from footplate.contract.errors import Problem
+from footplate.contract.json_schema import violations
+
+Schema = dict[str, Any]
+
+
+class RowForms:
+    """The forms that the next row may have. After the first row there is only the form of that row."""
+
+    def __init__(self, forms: Sequence[Schema]) -> None:
+        self._forms = list(forms)
+        self._titles = "; ".join(str(form["title"]) for form in forms)
+
+    def problem(self, row: Mapping[str, Any]) -> Problem | None:
+        """Returns the first problem of the row in the form to which it is nearest. None if a form fits."""
+        if not self._forms:
+            return None
+        tried = [(form, violations(form, row)) for form in self._forms]
+        if fitting := next((form for form, problems in tried if not problems), None):
+            self._forms = [fitting]
+            return None
+        form, problems = min(tried, key=lambda pair: _distance(pair[0], row, pair[1]))
+        return Problem("", "wrong_row", _detail(form, row, problems[0]), f"a row has {self._titles}")
+
+
+def _distance(form: Schema, row: Mapping[str, Any], problems: Sequence[Problem]) -> tuple[int, ...]:
+    """Returns a key that is smallest for the form with the most columns in common with the row."""
+    missing = len(_missing(form, row))
+    return missing - len(form["required"]), missing, len(problems)
+
+
+def _missing(form: Schema, row: Mapping[str, Any]) -> list[str]:
+    return [column for column in form["required"] if column not in row]
+
+
+def _detail(form: Schema, row: Mapping[str, Any], problem: Problem) -> str:
+    if missing := _missing(form, row):
+        there = ", ".join(map(str, row)) or "none"
+        return f"there is no column {missing[0]!r}, only: {there[:200]}"
+    column, _, inside = problem.pointer.removeprefix("/").partition("/")
+    return f"column {column!r}{f', at {inside},' if inside else ''} {problem.detail}"

@@ -1,0 +1,128 @@
+"""TRL's trainers as components: their arguments are read from TRL's source, and TRL is not imported for that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from footplate.components import rewards, trl_trainers
+from footplate.components.trl_trainers import TrlTrainer
+from footplate.contract.components import Described
+from footplate.contract.errors import DatasetError, NotBuildable
+from footplate.contract.json_schema import violations
+from footplate.runtime.catalogue import describe
+
+TRAINERS = ("sft", "dpo", "kto", "reward", "grpo", "rloo")
+
+
+@pytest.fixture
+def trl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets Python find TRL, as on a node that has the extra."""
+    monkeypatch.syspath_prepend(str(Path(sys.prefix, "libraries")))
+
+
+def described(name: str) -> Described:
+    return describe("trainers", f"trl/{name}", getattr(trl_trainers, name))
+
+
+def test_without_trl_a_trainer_says_what_it_needs() -> None:
+    assert described("sft").needs == "trl (pip install 'footplate[trl]')"
+    assert described("sft").args["properties"] == {}
+
+
+@pytest.mark.usefixtures("trl")
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_is_described_with_the_arguments_of_its_config(name: str) -> None:
+    component = described(name)
+
+    assert component.needs == ""
+    assert component.summary.endswith(".")
+    properties = component.args["properties"]
+    assert {"max_length", "max_completion_length"} & properties.keys()
+    assert "learning_rate" not in properties, "this one is in training"
+    assert all(schema.get("description") for schema in properties.values())
+    assert component.rows
+    assert ("reward_funcs" in component.args["required"]) == (name in ("grpo", "rloo"))
+    assert "trl" not in sys.modules
+
+
+@pytest.mark.usefixtures("trl")
+@pytest.mark.parametrize(
+    ("name", "args", "codes"),
+    [
+        ("sft", {"max_length": None, "packing": True, "packing_strategy": "wrapped", "loss_type": "dft"}, []),
+        ("sft", {"packing_strategy": "best", "max_length": "5"}, ["unknown_choice", "wrong_type"]),
+        ("sft", {"dataset_text_field": "text", "trust_remote_code": False}, []),
+        ("sft", {"dataset_text_field": "body", "trust_remote_code": True}, ["unknown_choice", "unknown_choice"]),
+        ("dpo", {"loss_type": ["sigmoid", "bco_pair"], "beta": 0.2}, []),
+        ("grpo", {"generation_kwargs": {"num_beams": 2}, "scale_rewards": "none"}, []),
+        ("grpo", {"generation_kwargs": '{"num_beams": 2}', "use_vllm": True}, ["wrong_type", "unknown_choice"]),
+        ("rloo", {"vllm_mode": "server"}, ["unknown_argument"]),
+    ],
+)
+def test_arguments_are_checked_by_that_description(name: str, args: dict[str, Any], codes: list[str]) -> None:
+    schema = {**described(name).args, "required": []}
+
+    assert [problem.code for problem in violations(schema, args)] == codes
+
+
+@pytest.mark.usefixtures("trl")
+def test_every_argument_that_a_job_may_not_set_exists() -> None:
+    there = {name for trainer in TRAINERS for name in described(trainer).args["properties"]}
+
+    assert set(trl_trainers.NOT_IN_A_JOB) <= there
+
+
+@pytest.mark.usefixtures("trl")
+def test_a_node_of_which_the_service_knew_nothing_refuses_by_itself() -> None:
+    with pytest.raises(NotBuildable, match="there is no argument 'max_lenght'"):
+        trl_trainers.sft(None, {}, max_lenght=1)
+    with pytest.raises(NotBuildable, match="use_vllm cannot be set in a job"):
+        trl_trainers.grpo(None, {}, use_vllm=True)
+
+
+class Stream:
+    def __iter__(self) -> Any:
+        return iter([{"text": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rows", "says"),
+    [
+        (trl_trainers.sft, [{"text": "a"}, {"txt": "b"}], "row 1: there is no column 'text', only: txt"),
+        (trl_trainers.dpo, [{"prompt": "a", "chosen": "b"}], "row 0: there is no column 'rejected'"),
+        (trl_trainers.sft, Stream(), "reads rows by number"),
+    ],
+)
+def test_rows_are_checked_before_training(trainer: TrlTrainer, rows: Any, says: str) -> None:
+    with pytest.raises(DatasetError, match=says):
+        trainer._dataset(rows, processor=None)
+
+
+def test_conversations_need_a_chat_template() -> None:
+    with pytest.raises(NotBuildable, match="the tokenizer has no chat template"):
+        trl_trainers.sft._dataset([{"messages": [{"role": "user", "content": "a"}]}], processor=None)
+
+
+# Rewards
+
+
+def test_built_in_rewards_compare_with_a_column() -> None:
+    completions = [" Blue ", [{"role": "assistant", "content": "red"}]]
+
+    assert rewards.equals()(completions, answer=["Blue", "blue"]) == [1.0, 0.0]
+    assert rewards.equals(ignore_case=True)(completions, answer=["blue", "RED"]) == [1.0, 1.0]
+    assert rewards.similarity(column="is")(["abcd"], **{"is": ["abxx"]}) == [0.5]
+    assert rewards.matches(pattern=r"^\s*B")(completions) == [1.0, 0.0]
+
+
+def test_a_reward_says_which_column_it_lacks() -> None:
+    with pytest.raises(DatasetError, match="compares with the column 'answer'") as raised:
+        rewards.equals()(["a"], answers=["a"])
+
+    assert raised.value.hint == "did you mean 'answers'?"
+    with pytest.raises(NotBuildable, match="cannot read its pattern"):
+        rewards.matches(pattern="(")
