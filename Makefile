@@ -9,8 +9,11 @@ help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-6s %s\n' "$$name" "$$text"; done
 	@echo '  More arguments: make up ARGS="--nodes 2", make test ARGS="-k pause"'
 
-up: $(VENV)/.ready ## start everything on this machine: Redis, service, one node, dashboard and API on localhost
-	@exec $(VENV)/bin/footplate up $(ARGS)
+# `make up ARGS="--extras hf,recipes"` installs these extras first.
+COMMA := ,
+EXTRAS := $(word 2,$(subst =, ,$(filter --extras=%,$(subst --extras ,--extras=,$(ARGS)))))
+up: $(VENV)/.ready $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS)) ## start everything on this machine: Redis, service, one node, dashboard and API on localhost
+	@exec $(VENV)/bin/footplate up $(filter-out --extras=%,$(subst --extras ,--extras=,$(ARGS)))
 
 # Two more at once than there are CPUs, because most of a test is waiting for processes that it started. A test that fails
 # is tried once more, and named at the end: docs/decisions/0013-a-second-try.md. `make test ARGS="--reruns 0"` is strict.
@@ -72,6 +75,9 @@ $(VENV)/.ready: $(VENV)/bin/python constraints.txt pyproject.toml
 $(VENV)/.dev: $(VENV)/.ready
 	$(call install,what tests,-e '.[embedded]' --group dev)
 	$(call install,the libraries of some tests,--no-deps --target $(VENV)/libraries --group libraries)
+
+$(VENV)/.extras-%: $(VENV)/.ready
+	$(call install,the extras $*,-e '.[embedded$(COMMA)$*]')
 
 $(VENV)/.docs: $(VENV)/bin/python constraints.txt pyproject.toml
 	$(call install,what builds the docs,--group docs)

@@ -50,7 +50,7 @@ class TrlTrainer:
     """Makes one of TRL's trainers. The instance is the component, and its signature is read from TRL's config."""
 
     needs = ("trl", "trl")
-    ignores = ("loss", "metrics", "compute_metrics", "optimizers", "data.test")
+    ignores: tuple[str, ...] = ("loss", "metrics", "compute_metrics", "optimizers", "data.test")
 
     def __init__(
         self,

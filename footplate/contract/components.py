@@ -167,7 +167,9 @@ def _ignored(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
     """Yields a problem for each field of the spec that its trainer would ignore."""
     trainer = spec.library_trainer
     described = None if trainer is None else catalogue.get("trainers", trainer.use)
-    for name in described.ignores if described else ():
+    if described is None:
+        return
+    for name in described.ignores:
         if attrgetter(name)(spec):
             where = "/" + name.replace(".", "/")
             yield Problem(where, "disagreement", f"{described.name} does not use this field", "leave it out")

@@ -160,7 +160,7 @@ def _installed(group: str, component: Component) -> Callable[..., Any]:
     target = find(group, component.use).load()
     if lacks := missing(target):
         raise NotBuildable(f"{component.use} needs packages that this node lacks: {lacks}")
-    return target  # type: ignore[no-any-return]
+    return target
 
 
 def _needed_parts(target: Callable[..., Any]) -> list[str]:

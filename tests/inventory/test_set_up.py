@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import Distribution
@@ -82,3 +83,14 @@ def test_what_we_ask_for_admits_what_we_pin() -> None:
         requirement = Requirement(text)
         if requirement.name != "footplate":
             assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), text
+
+
+def test_make_up_installs_the_extras_that_its_arguments_name() -> None:
+    words = "--nodes 2 --extras hf,recipes --json"
+
+    plan = subprocess.run(
+        ["make", "--dry-run", "up", f"ARGS={words}"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+
+    assert "-e '.[embedded,hf,recipes]'" in plan.stdout
+    assert plan.stdout.strip().endswith("/footplate up --nodes 2 --json")
