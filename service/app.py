@@ -43,6 +43,10 @@ from service.api import (
     verbs,
     webhooks,
 )
+from service.api.openai import files as openai_files
+from service.api.openai import jobs as openai_jobs
+from service.api.openai import model_list
+from service.api.openai import uploads as openai_uploads
 from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER
 from service.deps import Services
@@ -104,6 +108,10 @@ def routes() -> FastAPI:
         system,
         openapi,
         dashboard,
+        openai_jobs,
+        openai_files,
+        openai_uploads,
+        model_list,
     ):
         # The routes are added without `include_router`, because an included router doubles the cost of matching.
         app.router.routes.extend(part.router.routes)

@@ -1,4 +1,7 @@
-"""Answers every failure with `application/problem+json`. An unexpected failure shows no details."""
+"""Answers every failure with `application/problem+json`, and below /v1 in OpenAI's form.
+
+An unexpected failure shows no details.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ from service.redaction import without_keys
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "footplate.request_id"
 """The name in an ASGI scope under which the guard stores the request id."""
+OPENAI_PREFIX = "/v1/"
+"""The addresses that programs written for OpenAI's API call. Their failures have that API's form."""
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
 _SENTENCES = {
@@ -98,6 +103,8 @@ def problem(
 ) -> Response:
     """Returns a problem document. `more` has further members, and `headers` of the answer."""
     headers = more.pop("headers", None)
+    if scope["path"].startswith(OPENAI_PREFIX):
+        return _as_openai(status, code, detail, errors, more.get("hint"), headers)
     body = {
         "type": f"urn:footplate:problem:{code}",
         "title": title,
@@ -111,6 +118,38 @@ def problem(
     }
     # The path may contain lone surrogates, which only ASCII escapes can represent.
     return Response(without_keys(json.dumps(body)).encode(), status, headers, MEDIA_TYPE)
+
+
+_OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
+MOST_SENTENCES = 10
+
+
+def _as_openai(
+    status: int, code: str, detail: str, errors: Sequence[Problem], hint: str | None, headers: Any
+) -> Response:
+    """Returns a failure in the form of OpenAI's API, in which a wrong request is 400 and never 422."""
+    sentences = [_sentence(_parameter(error), error.detail, error.hint) for error in errors[:MOST_SENTENCES]]
+    if len(errors) > MOST_SENTENCES:
+        sentences.append(f"and {len(errors) - MOST_SENTENCES} more problems")
+    error = {
+        "message": "; ".join(sentences) or _sentence(None, detail, hint),
+        "type": _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error"),
+        "param": _parameter(errors[0]) if errors else None,
+        "code": _OPENAI_CODES.get(status, errors[0].code if errors else code),
+    }
+    text = without_keys(json.dumps({"error": error}))
+    return Response(text.encode(), 400 if status == 422 else status, headers, "application/json")
+
+
+def _parameter(error: Problem) -> str | None:
+    """Returns the place of a problem as OpenAI names it. For example, /method/dpo becomes method.dpo."""
+    parts = error.pointer.removeprefix("/query").split("/")[1:]
+    return ".".join(part.replace("~1", "/").replace("~0", "~") for part in parts) or None
+
+
+def _sentence(parameter: str | None, detail: str, hint: str | None) -> str:
+    return f"{f'{parameter}: ' if parameter else ''}{detail}{f' ({hint})' if hint else ''}"
 
 
 def of_error(scope: Any, error: FootplateError) -> Response:

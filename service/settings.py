@@ -7,13 +7,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validator, model_validator
 
 from footplate.contract.bucket import SCHEME, RemoteStore, Root
 from footplate.contract.environment import EnvAllowed
 from footplate.contract.outbound import Networks
 from footplate.contract.settings import RedisUrl, Settings
 from service.artifact_files import Store
+from service.base_models import Part, read_table
 
 
 class ServiceSettings(Settings):
@@ -53,6 +54,9 @@ class ServiceSettings(Settings):
     """Allows jobs to name files on a hub, as hub://owner/name. The nodes that fetch them need the same setting."""
     upload_max_mb: PositiveFloat = 4096.0
     """The largest file that POST /files accepts, in MiB."""
+    openai_models: Path | None = None
+    """A JSON file that says which model is trained for each name of OpenAI's base models. An entry is a path, or a part
+    of a spec: `{"gpt-4o-mini": "models://qwen2.5-0.5b"}`."""
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set beside a few harmless ones: names, or prefixes with a star, separated by
     commas."""
@@ -103,6 +107,11 @@ class ServiceSettings(Settings):
             return RemoteStore(self.artifacts)
         return Path(self.artifacts or self.home / "artifacts").absolute()
 
+    @cached_property
+    def base_models(self) -> dict[str, Part]:
+        """The base models of /v1, by name. The file is read once, when the settings are."""
+        return {} if self.openai_models is None else read_table(self.openai_models)
+
     @property
     def is_loopback(self) -> bool:
         if self.host == "localhost":
@@ -111,6 +120,13 @@ class ServiceSettings(Settings):
             return ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @field_validator("openai_models")
+    @classmethod
+    def base_models_can_be_read(cls, path: Path | None) -> Path | None:
+        if path is not None:
+            read_table(path)
+        return path
 
     @model_validator(mode="after")
     def leases_outlive_beats(self) -> Self:

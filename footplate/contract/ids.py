@@ -13,11 +13,13 @@ ClaimId = NewType("ClaimId", str)
 CheckpointId = NewType("CheckpointId", str)
 KeyId = NewType("KeyId", str)
 FileId = NewType("FileId", str)
+UploadId = NewType("UploadId", str)
+PartId = NewType("PartId", str)
 WebhookId = NewType("WebhookId", str)
 DeliveryId = NewType("DeliveryId", str)
 Fence = NewType("Fence", int)
 
-_ID = re.compile(r"[a-z]{2,5}_[0-9a-f]{32}")
+_ID = re.compile(r"[a-z]{2,6}_[0-9a-f]{32}")
 _FILE = re.compile(r"file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)")
 
 
@@ -56,6 +58,14 @@ def new_webhook_id() -> WebhookId:
 
 def new_delivery_id() -> DeliveryId:
     return DeliveryId("msg_" + uuid7())
+
+
+def new_upload_id() -> UploadId:
+    return UploadId("upload_" + uuid7())
+
+
+def new_part_id() -> PartId:
+    return PartId("part_" + uuid7())
 
 
 def is_id(text: str, prefix: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from footplate.contract.ids import CheckpointId, JobId
+from footplate.contract.ids import CheckpointId, JobId, UploadId
 
 PROBE = ".footplate-store"
 """A file that the service writes at the root. A node that cannot read the file gets no work."""
@@ -58,3 +58,8 @@ def bundle_file(sha256: str) -> PurePosixPath:
 
 UPLOADS = PurePosixPath("files")
 """The folder of uploaded files, each under its id."""
+
+
+def parts_folder(upload: UploadId) -> PurePosixPath:
+    """Returns the folder for the parts of an upload that is not complete."""
+    return PurePosixPath("parts") / upload

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -24,7 +24,7 @@ from service.api.documented import again
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
-from service.api.uploads import body_of, keep, remover, uploaded
+from service.api.uploads import Upload, body_of, keep, remover, uploaded
 from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
@@ -65,14 +65,34 @@ Name = Annotated[
 async def create_file(request: Request, response: Response, name: Name = None) -> File:
     """Stores a file by its content. The same bytes again are the same file under its first name: the answer is 200."""
     services = services_of(request)
-    limit = int(services.settings.upload_max_mb * MIB)
-    too_large = partial(_too_large, limit)
-    name, body = await _named(request, name, limit, too_large)
+    limit = most_bytes(services)
+    name, body = await _named(request, name, limit, partial(too_large, limit))
+    kept, is_new = await store_file(services, name, body)
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/files/{kept.id}"
+    return _file(kept)
+
+
+def most_bytes(services: Services) -> int:
+    return int(services.settings.upload_max_mb * MIB)
+
+
+async def store_file(
+    services: Services, name: str, pieces: AsyncIterator[bytes], check: Callable[[Upload], None] | None = None
+) -> tuple[FileRow, bool]:
+    """Stores a file, and returns True if it is new. `check` runs in a thread, and may refuse the content.
+
+    Without a check of its own, the content must fit the name's suffix.
+    """
     kind = kind_of(name)
     assert kind is not None
+    limit = most_bytes(services)
     folder = services.settings.artifacts_path / layout.UPLOADS
-    async with uploaded(body, folder, limit, too_large) as upload:
-        await asyncio.to_thread(check_content, upload.file, kind, upload.bytes)
+    async with uploaded(pieces, folder, limit, partial(too_large, limit)) as upload:
+        if check is not None:
+            await asyncio.to_thread(check, upload)
+        else:
+            await asyncio.to_thread(check_content, upload.file, kind, upload.bytes)
         file = file_id(upload.sha256, kind)
         row = FileRow(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by
@@ -85,12 +105,12 @@ async def create_file(request: Request, response: Response, name: Name = None) -
         )
     if is_new:
         audit.info("file %s (%s) of project %s kept for %s", file, name, services.project, services.caller.by)
-    response.status_code = 201 if is_new else 200
-    response.headers["Location"] = f"/files/{file}"
-    return _file(kept)
+    return kept, is_new
 
 
-async def _named(request: Request, name: str | None, limit: int, too_large: Any) -> tuple[str, AsyncIterator[bytes]]:
+async def _named(
+    request: Request, name: str | None, limit: int, too_large: Callable[[], Exception]
+) -> tuple[str, AsyncIterator[bytes]]:
     """Returns the name of the uploaded file, and its content as it arrives."""
     body = body_of(request, limit, too_large)
     media_type = request.headers.get("content-type", "")
@@ -104,7 +124,7 @@ async def _named(request: Request, name: str | None, limit: int, too_large: Any)
     return checked_name(name), body
 
 
-def _too_large(limit: int) -> BodyTooLarge:
+def too_large(limit: int) -> BodyTooLarge:
     hint = "put the file below data:// on the nodes, or ask the operator to raise FOOTPLATE_UPLOAD_MAX_MB"
     return BodyTooLarge(f"a file may have at most {limit // MIB:,} MiB", hint=hint)
 
@@ -124,7 +144,7 @@ async def list_files(
 
 @router.get("/files/{file}", operation_id="get_file", summary="One file")
 async def get_file(request: Request, file: FilePath) -> File:
-    return _file(await _row(services_of(request), file))
+    return _file(await file_row(services_of(request), file))
 
 
 @router.head("/files/{file}/content", include_in_schema=False)
@@ -133,22 +153,31 @@ async def get_file(request: Request, file: FilePath) -> File:
 )
 async def download_file(request: Request, file: FilePath) -> Response:
     services = services_of(request)
-    row = await _row(services, file)
-    content = await asyncio.to_thread(open_below, services.settings.store, str(layout.UPLOADS / row.id))
-    if content is None:
-        raise NotFound(f"{file} is missing in the artifact store", hint="POST the same file again")
+    row = await file_row(services, file)
+    content = await asyncio.to_thread(content_of, services, row)
     return download(request, content, row.name, sha256=row.sha256)
+
+
+def content_of(services: Services, row: FileRow) -> IO[bytes]:
+    """Returns the open file. Raises NotFound if the artifact store has lost the file."""
+    content = open_below(services.settings.store, str(layout.UPLOADS / row.id))
+    if content is None:
+        raise NotFound(f"{row.id} is missing in the artifact store", hint="POST the same file again")
+    return content
 
 
 @router.delete("/files/{file}", status_code=204, operation_id="delete_file", summary="Delete a file")
 async def delete_file(request: Request, file: FilePath) -> Response:
     """Deletes the file. The answer is 409 while an unfinished job names the file."""
-    services = services_of(request)
-    row = await _row(services, file)
+    await remove_file(services_of(request), file)
+    return Response(status_code=204)
+
+
+async def remove_file(services: Services, file: str) -> None:
+    row = await file_row(services, file)
     remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
     await services.db.write(partial(drop, project=services.project, file=row.id, remove=remove))
     audit.info("file %s (%s) of project %s deleted by %s", row.id, row.name, services.project, services.caller.by)
-    return Response(status_code=204)
 
 
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
@@ -185,7 +214,7 @@ async def _on_no_node(services: Services, arguments: Sequence[ArgumentText]) -> 
         return []
 
 
-async def _row(services: Services, file: str) -> FileRow:
+async def file_row(services: Services, file: str) -> FileRow:
     if not is_file(file):
         raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists them by their ids")
     return await services.db.read(partial(SHELF.get, project=services.project, key=FileId(file)))

@@ -1,9 +1,9 @@
-"""The one file of a form, read as it streams: `multipart/form-data`, as `curl -F file=@rows.jsonl` sends it."""
+"""The file of a form, read as it streams: `multipart/form-data`, as `curl -F file=@rows.jsonl` sends it."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -11,6 +11,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from footplate.contract.errors import InvalidSpec, Problem
 
 MEDIA_TYPE = "multipart/form-data"
+LONGEST_FIELD = 4096
+"""The most bytes of a field that is not the file."""
 
 
 class InvalidForm(InvalidSpec):
@@ -18,22 +20,31 @@ class InvalidForm(InvalidSpec):
     title = "The form cannot be read"
 
 
-def form_file(content_type: str, body: AsyncIterator[bytes]) -> FormFile:
-    """Returns the file of a form. Raises InvalidForm if the Content-Type is wrong or has no boundary."""
+def form_file(content_type: str, body: AsyncIterator[bytes], fields: Collection[str] = ()) -> FormFile:
+    """Returns the file of a form, which may have these fields beside the file.
+
+    Raises InvalidForm if the Content-Type is wrong or has no boundary.
+    """
     kind, options = parse_options_header(content_type)
     if kind.decode("latin-1") != MEDIA_TYPE or not options.get(b"boundary"):
         raise _wrong("the Content-Type of the form has no boundary")
-    return FormFile(options[b"boundary"], body)
+    return FormFile(options[b"boundary"], body, fields)
 
 
 class FormFile:
-    """The file of a form as it arrives. Callers await `name` first, and then read `pieces`."""
+    """The file of a form as it arrives. Callers await `name` first, and then read `pieces`.
 
-    def __init__(self, boundary: bytes, body: AsyncIterator[bytes]) -> None:
+    `fields` is complete once all pieces are read, because fields may come before the file or after it.
+    """
+
+    def __init__(self, boundary: bytes, body: AsyncIterator[bytes], known: Collection[str] = ()) -> None:
+        self.fields: dict[str, str] = {}
+        self._known = known
+        self._field: str | None = None
+        self._value = bytearray()
         self._body = body
         self._name: str | None = None
-        self._parts = 0
-        self._has_ended = False
+        self._has_ended = self._is_file = False
         self._header: tuple[bytearray, bytearray] = (bytearray(), bytearray())
         self._waiting: deque[bytes] = deque()
         self._parser = MultipartParser(
@@ -44,7 +55,8 @@ class FormFile:
                 "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._begin_data,
-                "on_part_data": lambda data, start, end: self._waiting.append(data[start:end]),
+                "on_part_data": self._data,
+                "on_part_end": self._end_part,
                 "on_end": self._end,
             },
         )
@@ -74,21 +86,42 @@ class FormFile:
             raise _wrong(str(error)) from error
 
     def _begin_part(self) -> None:
-        self._parts += 1
-        if self._parts > 1:
-            raise _wrong("the form has several parts: upload each file in a request of its own")
+        self._field = None
+        self._is_file = False
 
     def _end_header(self) -> None:
         field, value = (bytes(part).decode("latin-1") for part in self._header)
         if field.lower() == "content-disposition":
             _, options = parse_options_header(value)
             if b"filename" in options:
-                self._name = options[b"filename"].decode("utf-8", "replace")
+                if self._name is not None:
+                    raise _wrong("the form has several files: upload each file in a request of its own")
+                self._name, self._is_file = options[b"filename"].decode("utf-8", "replace"), True
+            else:
+                self._field = options.get(b"name", b"").decode("utf-8", "replace")
         self._header = (bytearray(), bytearray())
 
     def _begin_data(self) -> None:
-        if self._name is None:
-            raise _wrong("the part of the form has no filename, so it is not a file")
+        if self._is_file:
+            return
+        if self._field not in self._known:
+            others = f"; the form may also have: {', '.join(self._known)}" if self._known else ""
+            raise _wrong(f"the part {(self._field or '')[:80]!r} of the form is not a file{others}")
+        if self._field in self.fields:
+            raise _wrong(f"the form has {self._field!r} twice")
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self._waiting.append(data[start:end])
+            return
+        self._value += data[start:end]
+        if len(self._value) > LONGEST_FIELD:
+            raise _wrong(f"the part {self._field!r} of the form has more than {LONGEST_FIELD:,} bytes")
+
+    def _end_part(self) -> None:
+        if self._field is not None and not self._is_file:
+            self.fields[self._field] = self._value.decode("utf-8", "replace")
+            self._value.clear()
 
     def _end(self) -> None:
         self._has_ended = True

@@ -90,8 +90,21 @@ async def create_job(request: Request, response: Response) -> Job | Response:
     services = services_of(request)
     raw = await read_body(request)
     body, spec = await beside(len(raw), lambda: read_spec(services, raw))
+    submitted = await write_job(request, services, spec, body, idempotency(request, raw))
+    return created(submitted, services, response, 201, views.job(submitted.job))
+
+
+async def write_job(
+    request: Request,
+    services: Services,
+    spec: JobSpec,
+    body: object,
+    use: IdempotencyUse | None,
+    fine_tune: str | None = None,
+) -> Submitted:
+    """Checks what the spec of this body needs, and stores the job. Raises InvalidSpec."""
     await require_all(services, spec, body)
-    use, has_webhook = idempotency(request, raw), services.webhooks.may_listen(spec.project)
+    has_webhook = services.webhooks.may_listen(spec.project)
     write = partial(
         submit,
         project=spec.project,
@@ -104,6 +117,7 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         has_webhook=has_webhook,
         traceparent=request.scope.get(TRACEPARENT),
         warnings=warnings_of(spec, body),
+        fine_tune=fine_tune,
     )
     try:
         submitted = await services.db.write(write, is_blind=not reads(spec, use, has_webhook=has_webhook))
@@ -111,7 +125,7 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
-    return created(submitted, services, response, 201, views.job(submitted.job))
+    return submitted
 
 
 def read_spec(services: Services, raw: bytes) -> tuple[object, JobSpec]:
@@ -152,7 +166,9 @@ async def require_all(services: Services, spec: JobSpec, body: object) -> None:
         raise in_the_body(InvalidSpec(problems), body)
 
 
-def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], Job] = views.job) -> IdempotencyUse | None:
+def idempotency(
+    request: Request, raw: bytes, respond: Callable[[JobRow], BaseModel] = views.job
+) -> IdempotencyUse | None:
     key = request.headers.get("idempotency-key")
     if key is None:
         return None

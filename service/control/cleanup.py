@@ -10,13 +10,14 @@ import logging
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.ids import CheckpointId, uuid7
+from footplate.contract.ids import CheckpointId, UploadId, uuid7
 from service.artifact_files import Store
 from service.control.state import ControlState
 from service.jobs.pins import prune_pins
-from service.jobs.prune import late_window, prune_deleted, prune_folders, prune_late
+from service.jobs.prune import DAY_MS, late_window, prune_deleted, prune_folders, prune_late
 from service.jobs.prune import prune as prune_rows
-from service.store import attempts, checkpoints, jobs
+from service.jobs.remove_folders import why_it_stays_there
+from service.store import attempts, checkpoints, jobs, uploads
 from service.store.rows import CheckpointRow
 
 log = logging.getLogger("footplate.control")
@@ -51,7 +52,16 @@ async def prune(state: ControlState) -> None:
     if late:
         log.info("removed %d checkpoints that lost attempts had saved and not reported: %s …", len(late), late[0])
     await in_thread(prune_folders, artifacts)
+    ended = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
+    removed = [upload for upload in ended if await in_thread(is_removed, artifacts, upload)]
+    if removed:
+        await state.write(lambda conn: uploads.forget(conn, removed))
     await in_thread(prune_pins, artifacts, checkpoint)
+
+
+def is_removed(artifacts: Store, upload: UploadId) -> bool:
+    """Deletes the parts of an upload. Returns False if some of them stay."""
+    return why_it_stays_there(artifacts, str(layout.parts_folder(upload))) is None
 
 
 def write_probe(artifacts: Store) -> None:

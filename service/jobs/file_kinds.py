@@ -16,6 +16,8 @@ from footplate.contract.files import KINDS, kind_of
 
 HEAD_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 200
+PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+"""The first bytes of gzip, zip and zstd."""
 _PARQUET = b"PAR1"
 
 
@@ -56,7 +58,7 @@ def _parquet(file: IO[bytes], head: bytes, size: int) -> Iterator[Problem]:
 def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
     if not head.strip():
         yield Problem("", "empty_file", "there is nothing in it")
-    if head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")):
+    if head.startswith(PACKED):
         yield Problem("", "packed", "it is packed, and readers take it as it is", "unpack it first")
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=is_all)

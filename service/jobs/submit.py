@@ -57,12 +57,15 @@ def submit(
     has_webhook: bool = True,
     traceparent: str | None = None,
     warnings: Sequence[SpecWarning] = (),
+    fine_tune: str | None = None,
 ) -> Submitted:
     """Writes a new job. Raises IdempotencyMismatch for a key with another body, and InvalidSpec if its needs are gone.
 
     A `note` is the second event of its history. `has_webhook=False` means that its project certainly has no webhook.
     """
     job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
+    if fine_tune is not None:
+        job = replace(job, fine_tune=fine_tune)
     if warnings:
         job = replace(job, warnings=json.dumps([warning.model_dump() for warning in warnings]))
     response = None

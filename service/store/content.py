@@ -26,6 +26,7 @@ class Shelf(Generic[Row]):
         self._key: Column[Any] = table.c[key]
         self._rows = select(*columns_of(table, row_class))
         self._newest = (table.c.created_at.desc(), self._key.desc())
+        self._oldest = (table.c.created_at.asc(), self._key.asc())
         self._keep: dict[str, Any] = {
             "sqlite": sqlite.insert(table).on_conflict_do_nothing().returning(self._key),
             "postgresql": postgresql.insert(table).on_conflict_do_nothing().returning(self._key),
@@ -50,12 +51,22 @@ class Shelf(Generic[Row]):
             raise NotFound(f"there is no {self._what} {key}", hint=self._hint)
         return self._row(*match)
 
-    def page(self, conn: Connection, project: str, limit: int, after: tuple[int, str] | None = None) -> list[Row]:
-        """Returns a page of rows, newest first. `after` is the last row of the page before."""
+    def page(
+        self,
+        conn: Connection,
+        project: str,
+        limit: int,
+        after: tuple[int, str] | None = None,
+        *,
+        oldest_first: bool = False,
+    ) -> list[Row]:
+        """Returns a page of rows, newest first or oldest first. `after` is the last row of the page before."""
         query = self._rows.where(self._table.c.project == project)
         if after is not None:
-            query = query.where(tuple_(self._table.c.created_at, self._key) < tuple_(*after))
-        return [self._row(*row) for row in conn.execute(query.order_by(*self._newest).limit(limit))]
+            place = tuple_(self._table.c.created_at, self._key)
+            query = query.where(place > tuple_(*after) if oldest_first else place < tuple_(*after))
+        order = self._oldest if oldest_first else self._newest
+        return [self._row(*row) for row in conn.execute(query.order_by(*order).limit(limit))]
 
     def remove(self, conn: Connection, project: str, key: str) -> bool:
         """Deletes a row. Returns True if no project needs the file any more. Raises NotFound."""

@@ -43,6 +43,14 @@ def after(
     return [EventRow(*row) for row in rows]
 
 
+def before(conn: Connection, job_id: JobId, no: int | None, limit: int, kinds: Collection[str]) -> list[EventRow]:
+    """Returns the newest events of some kinds, newest first. With `no`, only events before that one."""
+    wanted = select(*_COLUMNS).where(events.c.job_id == job_id, events.c.kind.in_([str(kind) for kind in kinds]))
+    if no is not None:
+        wanted = wanted.where(events.c.no < no)
+    return [EventRow(*row) for row in conn.execute(wanted.order_by(events.c.no.desc()).limit(limit))]
+
+
 def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], now: int) -> int | None:
     """Writes an event of the service's own under the next number. Returns None if the job does not exist."""
     row = conn.execute(_NEXT_NO, {"id_": job_id}).one_or_none()

@@ -48,6 +48,11 @@ class JobFilter:
         return sorted(set(self.states)) or [None]
 
 
+def newest(conn: Connection, filter: JobFilter, after: JobId | None, limit: int) -> list[JobRow]:
+    """Returns matching jobs, newest first, with ids below `after`."""
+    return _rows(conn, filter, _Order("-created"), None if after is None else (0, after), limit)
+
+
 def page(
     conn: Connection, filter: JobFilter, sort: Sort = "-created", cursor: str | None = None, limit: int = 50
 ) -> JobPage:

@@ -9,7 +9,19 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from footplate.contract.ids import CheckpointId, ClaimId, DeliveryId, Fence, FileId, JobId, KeyId, NodeId, WebhookId
+from footplate.contract.ids import (
+    CheckpointId,
+    ClaimId,
+    DeliveryId,
+    Fence,
+    FileId,
+    JobId,
+    KeyId,
+    NodeId,
+    PartId,
+    UploadId,
+    WebhookId,
+)
 from footplate.contract.layout import pinned_folder
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 
@@ -72,6 +84,8 @@ class JobRow:
     """The checkpoint of another job that its first attempt continues from, and every one until it has its own."""
     warnings: str | None = None
     """JSON list: the warnings that its submission was answered with."""
+    fine_tune: str | None = None
+    """JSON object: what the request at /v1 named, of which the spec says nothing. None if the job came otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +378,30 @@ class FileRow:
     kind: str
     created_at: int
     created_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRow:
+    """An upload in parts, which becomes a file once all parts have arrived."""
+
+    id: UploadId
+    project: str
+    name: str
+    bytes: int
+    """The number of bytes of all parts, as its creator announced it."""
+    created_at: int
+    status: str
+    """The status: pending, completed or cancelled."""
+    file_id: FileId | None = None
+    """The file that it has become."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPartRow:
+    id: PartId
+    upload_id: UploadId
+    bytes: int
+    created_at: int
 
 
 @dataclass(frozen=True, slots=True)

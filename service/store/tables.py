@@ -51,6 +51,7 @@ jobs = Table(
     # The checkpoint of another job from which this job starts.
     Column("starts_from", String),
     Column("warnings", Text),
+    Column("fine_tune", Text),
     # The name of the job's needs. Jobs with equal needs have equal shapes. Written together with `needs`.
     Column("shape", String, nullable=False, server_default=""),
 )
@@ -314,6 +315,30 @@ files = Table(
     Column("created_by", String),
 )
 Index("ix_files_project", files.c.project, files.c.created_at, files.c.id)
+
+# Uploads in parts. A part's content is a file of the artifact store until the upload is complete or a day old.
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("project", String, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", String, nullable=False),
+    Column("file_id", String),
+)
+Index("ix_uploads_created", uploads.c.created_at)
+
+upload_parts = Table(
+    "upload_parts",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("upload_id", String, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+Index("ix_upload_parts_upload", upload_parts.c.upload_id)
 
 idempotency = Table(
     "idempotency",

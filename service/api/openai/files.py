@@ -1,0 +1,116 @@
+"""OpenAI's routes for files. A file here is a file of `POST /files`, and its lines are checked when it is uploaded."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from footplate.contract.errors import Problem
+from footplate.contract.files import kind_of
+from footplate.contract.ids import JobId, is_id
+from service.api.downloads import download
+from service.api.files import FilePath, content_of, file_row, most_bytes, remove_file, store_file, too_large
+from service.api.form import form_file
+from service.api.openai import from_job
+from service.api.openai.models import Deleted, FileObject, Page
+from service.api.openai.results import results_of
+from service.api.openai.rows import check_rows, remember
+from service.api.uploads import Upload, body_of
+from service.deps import StrictRoute, services_of
+from service.jobs.file_kinds import InvalidFile, checked_name
+from service.problems import InvalidQuery
+from service.store.files import SHELF
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+
+PURPOSES = ("assistants", "batch", from_job.PURPOSE, "vision", "user_data", "evals")
+MOST = 10_000
+
+
+@router.post("/v1/files")
+async def create_file(request: Request) -> FileObject:
+    """Stores a file of rows to train on. Raises InvalidRows, which names the first line that cannot be used."""
+    services = services_of(request)
+    limit = most_bytes(services)
+    body = body_of(request, limit, partial(too_large, limit))
+    form = form_file(request.headers.get("content-type", ""), body, fields=("purpose",))
+    name = rows_name(await form.name())
+
+    def check(upload: Upload) -> None:
+        require_purpose(form.fields.get("purpose"))
+        remember(upload.sha256, check_rows(upload.file))
+
+    row, _ = await store_file(services, name, form.pieces(), check)
+    return from_job.file(row)
+
+
+def rows_name(name: str) -> str:
+    """Returns the file's name with the suffix of JSON lines, which OpenAI does not require. Raises InvalidFile."""
+    if kind_of(name) not in (None, "jsonl"):
+        raise InvalidFile([Problem("/file", "unknown_kind", f"{name[:80]!r} is not a file of JSON lines")])
+    return checked_name(name if kind_of(name) else f"{name}.jsonl")
+
+
+def require_purpose(purpose: str | None) -> None:
+    if purpose != from_job.PURPOSE:
+        detail = "is missing" if purpose is None else f"{purpose[:40]!r} is not supported here"
+        raise InvalidFile([Problem("/purpose", "not_supported", detail, f"purpose={from_job.PURPOSE!r}")])
+
+
+@router.get("/v1/files")
+async def list_files(
+    request: Request,
+    after: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: Annotated[str | None, Query(max_length=40)] = None,
+) -> Page[FileObject]:
+    services = services_of(request)
+    if purpose not in (None, *PURPOSES):
+        raise InvalidQuery([Problem("/query/purpose", "invalid_parameter", f"known: {', '.join(PURPOSES)}")])
+    if purpose not in (None, from_job.PURPOSE):
+        return Page.of([], has_more=False)
+    place = None
+    if after is not None:
+        last = await file_row(services, after)
+        place = (last.created_at, last.id)
+    read = partial(SHELF.page, project=services.project, limit=limit + 1, after=place, oldest_first=order == "asc")
+    rows = await services.db.read(read)
+    return Page.of([from_job.file(row) for row in rows[:limit]], has_more=len(rows) > limit)
+
+
+@router.get("/v1/files/{file}")
+async def get_file(request: Request, file: FilePath) -> FileObject:
+    services = services_of(request)
+    if (owner := _owner_of_results(file)) is not None:
+        results = await results_of(services, owner)
+        return results.about(file)
+    return from_job.file(await file_row(services, file))
+
+
+@router.get("/v1/files/{file}/content")
+async def get_file_content(request: Request, file: FilePath) -> Response:
+    services = services_of(request)
+    if (owner := _owner_of_results(file)) is not None:
+        results = await results_of(services, owner)
+        return Response(results.content, media_type="text/csv")
+    row = await file_row(services, file)
+    content = await asyncio.to_thread(content_of, services, row)
+    return download(request, content, row.name, sha256=row.sha256)
+
+
+@router.delete("/v1/files/{file}")
+async def delete_file(request: Request, file: FilePath) -> Deleted:
+    """Deletes the file. The answer is 409 while an unfinished job names the file."""
+    await remove_file(services_of(request), file)
+    return Deleted(id=file, object="file")
+
+
+def _owner_of_results(file: str) -> JobId | None:
+    """Returns the job whose metrics the file holds, or None for an uploaded file."""
+    job = file.removeprefix(from_job.results_id(JobId("")))
+    return JobId(job) if job != file and is_id(job, "job") else None

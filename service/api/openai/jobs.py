@@ -1,0 +1,200 @@
+"""OpenAI's routes for fine-tuning jobs, which are ordinary jobs: `GET /jobs` and the dashboard show the same ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from footplate.contract.errors import InvalidSpec, NotFound, did_you_mean
+from footplate.contract.ids import JobId, is_file, is_id
+from footplate.contract.lifecycle import StopMode
+from service import base_models
+from service.api.files import content_of, file_row
+from service.api.jobs import JSON, accept, idempotency, write_job
+from service.api.openai import from_job
+from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, NewFineTuningJob, Page
+from service.api.openai.names import ModelName, read_model_name
+from service.api.openai.rows import checked_once
+from service.api.openai.to_spec import Base, TuningFile, in_the_request, plan
+from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
+from service.jobs.cancel import cancel
+from service.jobs.pause import pause
+from service.jobs.resume import NO_CHANGES, resume
+from service.store import checkpoints, events, job_list, jobs
+from service.store.job_list import JobFilter
+from service.store.rows import JobRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+
+JOBS = "/v1/fine_tuning/jobs"
+After = Annotated[str | None, Query(max_length=200)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+Verb = Callable[[Connection, str, JobId, str | None], JobRow]
+
+
+class UnknownModel(NotFound):
+    code = "model_not_found"
+    title = "There is no such model"
+
+
+@router.post(JOBS)
+async def create_job(request: Request) -> FineTuningJob | Any:
+    """Checks the files line by line, and submits a job that trains on them."""
+    services = services_of(request)
+    raw = await read_body(request)
+    body = await beside(len(raw), lambda: model_of(raw, NewFineTuningJob))
+    base = await _base(services, body.model)
+    train = await _file(services, body.training_file, "training_file")
+    valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
+    planned = plan(body, base, train, valid)
+    use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
+    try:
+        spec = await beside(LARGE, lambda: accept(services, planned.document))
+        submitted = await write_job(
+            request, services, spec, planned.document, use, fine_tune=json.dumps(planned.fine_tune)
+        )
+    except InvalidSpec as invalid:
+        raise InvalidSpec(in_the_request(invalid.problems)) from invalid
+    if submitted.replayed and submitted.response:
+        return Response(submitted.response, 200, {"Idempotency-Replayed": "true"}, JSON)
+    return _shown(submitted.job)
+
+
+def _shown(row: JobRow) -> FineTuningJob:
+    return from_job.job(row, now_ms())
+
+
+async def _file(services: Services, name: str, parameter: str) -> TuningFile:
+    """Returns an uploaded file whose lines are all good. Raises NotFound, also for another project's file."""
+    if not is_file(name):
+        raise NotFound(f"{parameter}: there is no file {name[:100]!r}", hint="files.create() uploads one")
+    row = await file_row(services, name)
+    rows = await asyncio.to_thread(checked_once, row.sha256, partial(content_of, services, row), parameter)
+    return TuningFile(row.id, rows)
+
+
+async def _base(services: Services, name: str) -> Base:
+    """Returns a base model of the operator's table, a model by its path, or a model that was fine-tuned here."""
+    if (tuned := read_model_name(name)) is not None:
+        return await services.db.read(partial(_tuned, project=services.project, name=tuned))
+    table = services.settings.base_models
+    part = base_models.find(table, name)
+    if part is None:
+        names = ", ".join(table) or "none"
+        hint = did_you_mean(name, table) or "the operator adds models in the file of FOOTPLATE_OPENAI_MODELS"
+        detail = f"there is no base model {name[:100]!r}; known: {names}, and paths such as models://qwen2.5-0.5b"
+        raise UnknownModel(detail, hint=hint)
+    return Base(name, part)
+
+
+def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
+    """Returns a base that starts from the weights of a job's newest checkpoint, or of the checkpoint at a step."""
+    row = jobs.get(conn, project, name.job)
+    spec = json.loads(row.spec)
+    checkpoint = "latest"
+    if name.step is not None:
+        matches = [item.id for item in checkpoints.of_job(conn, row.id) if item.step == name.step]
+        if not matches:
+            raise UnknownModel(f"job {row.id} has no checkpoint at step {name.step}")
+        checkpoint = matches[0]
+    part = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
+    return Base(name.base, part, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
+
+
+@router.get(JOBS)
+async def list_jobs(request: Request, after: After = None, limit: Limit = 20) -> Page[FineTuningJob]:
+    """Lists every job of the project, newest first, also those that came through `POST /jobs`."""
+    services = services_of(request)
+    place = None if after is None else job_id(after)
+    read = partial(job_list.newest, filter=JobFilter(services.project), after=place, limit=limit + 1)
+    rows = await services.db.read(read)
+    return Page.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
+
+
+@router.get(f"{JOBS}/{{job}}")
+async def get_job(request: Request, job: JobPath) -> FineTuningJob:
+    services = services_of(request)
+    return _shown(await services.db.read(partial(jobs.get, project=services.project, job_id=job_id(job))))
+
+
+@router.post(f"{JOBS}/{{job}}/cancel")
+async def cancel_job(request: Request, job: JobPath) -> FineTuningJob:
+    """Saves a checkpoint and stops. A running job needs a moment, and is `running` until then."""
+    seconds = services_of(request).settings.stop_seconds
+
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return cancel(conn, project, job, StopMode.CHECKPOINT, now_ms(), stop_seconds=seconds, by=by)
+
+    return await _do(request, job, verb)
+
+
+@router.post(f"{JOBS}/{{job}}/pause")
+async def pause_job(request: Request, job: JobPath) -> FineTuningJob:
+    seconds = services_of(request).settings.stop_seconds
+
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return pause(conn, project, job, now_ms(), stop_seconds=seconds, by=by)
+
+    return await _do(request, job, verb)
+
+
+@router.post(f"{JOBS}/{{job}}/resume")
+async def resume_job(request: Request, job: JobPath) -> FineTuningJob:
+    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+        return resume(conn, project, job, NO_CHANGES, now_ms(), by=by)
+
+    return await _do(request, job, verb)
+
+
+async def _do(request: Request, job: str, verb: Verb) -> FineTuningJob:
+    services, changed = services_of(request), job_id(job)
+    row = await services.db.write(lambda conn: verb(conn, services.project, changed, services.caller.by))
+    services.changed(changed)
+    return _shown(row)
+
+
+@router.get(f"{JOBS}/{{job}}/events")
+async def list_events(request: Request, job: JobPath, after: After = None, limit: Limit = 20) -> Page[JobEvent]:
+    """Lists changes of state, metrics, checkpoints and notes, newest first."""
+    services, owner_id = services_of(request), job_id(job)
+    no = None if after is None else from_job.event_no(owner_id, after)
+    if after is not None and no is None:
+        raise NotFound(f"job {owner_id} has no event {after[:100]!r}")
+
+    def read(conn: Connection) -> Page[JobEvent]:
+        owner = jobs.get(conn, services.project, owner_id)
+        rows = events.before(conn, owner_id, no, limit + 1, from_job.SHOWN_KINDS)
+        return Page.of([from_job.event(row, owner) for row in rows[:limit]], has_more=len(rows) > limit)
+
+    return await services.db.read(read)
+
+
+@router.get(f"{JOBS}/{{job}}/checkpoints")
+async def list_checkpoints(
+    request: Request, job: JobPath, after: After = None, limit: Limit = 10
+) -> Page[JobCheckpoint]:
+    """Lists the checkpoints that can be used, newest first."""
+    services, owner_id = services_of(request), job_id(job)
+    if after is not None and not is_id(after, "ckpt"):
+        raise NotFound(f"job {owner_id} has no checkpoint {after[:100]!r}")
+
+    def read(conn: Connection) -> Page[JobCheckpoint]:
+        owner = jobs.get(conn, services.project, owner_id)
+        rows = checkpoints.of_job(conn, owner_id)
+        places = {row.id: index for index, row in enumerate(rows)}
+        if after is not None and after not in places:
+            raise NotFound(f"job {owner_id} has no checkpoint {after}")
+        first = 0 if after is None else places[after] + 1  # type: ignore[index]
+        usable = [row for row in rows[first:] if row.status == checkpoints.COMMITTED]
+        shown = [from_job.checkpoint(row, owner) for row in usable[:limit]]
+        return Page.of(shown, has_more=len(usable) > limit)
+
+    return await services.db.read(read)

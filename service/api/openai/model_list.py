@@ -1,0 +1,106 @@
+"""OpenAI's routes for models: the operator's base models, and the models of jobs that have succeeded."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from fastapi import APIRouter, Request
+from sqlalchemy import Connection
+
+from footplate.contract.errors import Forbidden, NotFound
+from footplate.contract.ids import JobId, is_id
+from footplate.contract.lifecycle import JobState
+from service import base_models
+from service.api.jobs import audit, remove_folders
+from service.api.openai import from_job
+from service.api.openai.jobs import UnknownModel
+from service.api.openai.models import Deleted, ModelObject, Page
+from service.api.openai.names import ModelName, read_model_name
+from service.deps import Services, StrictRoute, services_of
+from service.jobs.delete import delete
+from service.store import checkpoints, job_list, jobs
+from service.store.job_list import JobFilter
+from service.store.rows import JobRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+
+ONE = "/v1/models/{model:path}"
+OPERATOR = "operator"
+MOST_TUNED = 1000
+"""The most models of jobs in the list, because OpenAI's list has no pages."""
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> Page[ModelObject]:
+    services = services_of(request)
+    succeeded = JobFilter(services.project, states=(JobState.SUCCEEDED,))
+    rows = await services.db.read(partial(job_list.newest, filter=succeeded, after=None, limit=MOST_TUNED))
+    bases = [_base(name) for name in services.settings.base_models]
+    return Page.of([*bases, *map(from_job.model, rows)], has_more=False)
+
+
+@router.get(ONE)
+async def get_model(request: Request, model: str) -> ModelObject:
+    services = services_of(request)
+    tuned = _named(model)
+    if tuned is not None:
+        return await services.db.read(partial(_tuned, project=services.project, name=tuned))
+    if base_models.find(services.settings.base_models, model) is None:
+        raise _unknown(model)
+    return _base(model)
+
+
+@router.delete(ONE)
+async def delete_model(request: Request, model: str) -> Deleted:
+    """Deletes the model's job, with its history, checkpoints and outputs."""
+    services = services_of(request)
+    tuned = _named(model)
+    if tuned is None:
+        if base_models.find(services.settings.base_models, model) is None:
+            raise _unknown(model)
+        raise Forbidden(f"{model[:100]!r} is a base model", hint="the operator removes it from FOOTPLATE_OPENAI_MODELS")
+    folders = await _deleted(services, tuned, model)
+    services.changed(tuned.job)
+    audit.info("job %s of project %s deleted by %s", tuned.job, services.project, services.caller.by)
+    await asyncio.to_thread(remove_folders, services.settings.store, folders)
+    return Deleted(id=model, object="model")
+
+
+async def _deleted(services: Services, name: ModelName, text: str) -> list[str]:
+    def write(conn: Connection) -> list[str]:
+        _tuned(conn, services.project, name)
+        if name.step is not None:
+            hint = f"DELETE /jobs/{name.job}/checkpoints/… deletes a checkpoint"
+            raise Forbidden(f"{text[:200]!r} is a checkpoint of a job", hint=hint)
+        return delete(conn, services.project, name.job, now_ms())
+
+    return await services.db.write(write)
+
+
+def _base(name: str) -> ModelObject:
+    return ModelObject(id=name, created=0, owned_by=OPERATOR)
+
+
+def _named(text: str) -> ModelName | None:
+    """Returns the parts of a fine-tuned model's name. The id of its job is such a name, too."""
+    return ModelName(JobId(text), "", None) if is_id(text, "job") else read_model_name(text)
+
+
+def _tuned(conn: Connection, project: str, name: ModelName) -> ModelObject:
+    row = jobs.find(conn, project, name.job)
+    if row is None or not _has_model(conn, row, name.step):
+        raise UnknownModel(f"there is no model of job {name.job!r} in this project", hint="models.list() lists them")
+    return from_job.model(row, name.step)
+
+
+def _has_model(conn: Connection, row: JobRow, step: int | None) -> bool:
+    if step is None:
+        return row.state is JobState.SUCCEEDED
+    rows = checkpoints.of_job(conn, row.id)
+    return any(item.step == step and item.status == checkpoints.COMMITTED for item in rows)
+
+
+def _unknown(name: str) -> NotFound:
+    return UnknownModel(f"there is no model {name[:100]!r}", hint="models.list() lists them")

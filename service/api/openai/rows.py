@@ -1,0 +1,220 @@
+"""Checks files of fine-tuning line by line, so that a wrong line is named at the upload and nothing is trained.
+
+    chat          {"messages": […, {"role": "assistant", …}], "tools": […]}                      supervised
+    completions   {"prompt": "…", "completion": "…"}                                             supervised
+    preference    {"input": {"messages": […]}, "preferred_output": […], "non_preferred_output": […]}    dpo
+    prompts       {"messages": […, {"role": "user", …}], and any columns for the grader}         reinforcement
+
+The first line decides the format, and all other lines must have the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.explain import kind_of
+from service.jobs.file_kinds import PACKED
+
+Format = Literal["chat", "completions", "preference", "prompts"]
+Row = dict[str, Any]
+
+LONGEST_LINE = 16 * 1024 * 1024
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MESSAGE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+_CHAT_KEYS = frozenset({"messages", "tools", "parallel_tool_calls"})
+
+
+class InvalidRows(InvalidSpec):
+    code = "invalid_file"
+    title = "A line of the file cannot be used"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The result of a check in which every line was good."""
+
+    format: Format
+    count: int
+
+
+class _Wrong(Exception):
+    """The reason for which a line cannot be used, and what would work."""
+
+
+def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
+    """Returns the format of a file and the number of its rows. Raises InvalidRows, which names the first wrong line."""
+    file.seek(0)
+    if file.read(4).startswith(PACKED):
+        raise _refused(parameter, "the file is packed: unpack it first")
+    file.seek(0)
+    chosen: Format | None = None
+    count = 0
+    for number, line in _lines(file):
+        try:
+            row = _object(line)
+            is_format = _format_of(row)
+            _CHECKS[is_format](row)
+            if chosen not in (None, is_format):
+                raise _Wrong(f"{_NAMES[is_format]}, and the first row {_NAMES[chosen]}")
+        except _Wrong as wrong:
+            raise _refused(parameter, f"line {number:,}: {wrong}") from None
+        chosen, count = is_format, count + 1
+    if chosen is None:
+        raise _refused(parameter, "the file has no rows")
+    return Rows(chosen, count)
+
+
+_CHECKED: dict[str, Rows] = {}
+"""The results of earlier checks by the sha256 of the content, which never changes."""
+MOST_REMEMBERED = 1000
+
+
+def remember(sha256: str, rows: Rows) -> None:
+    if len(_CHECKED) >= MOST_REMEMBERED:
+        _CHECKED.clear()
+    _CHECKED[sha256] = rows
+
+
+def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> Rows:
+    """Does the same as `check_rows` for a stored file, which another process or `POST /files` may have taken."""
+    if sha256 not in _CHECKED:
+        with opened() as file:
+            remember(sha256, check_rows(file, parameter))
+    return _CHECKED[sha256]
+
+
+def _refused(parameter: str, detail: str) -> InvalidRows:
+    return InvalidRows([Problem(f"/{parameter}", "invalid_training_file", detail)])
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yields each line that is not empty, with its number from 1."""
+    number = 0
+    rest = b""
+    while piece := file.read(1024 * 1024):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line
+        if len(rest) > LONGEST_LINE:
+            yield number + 1, rest
+    if rest.strip():
+        yield number + 1, rest
+
+
+def _object(line: bytes) -> Row:
+    if len(line) > LONGEST_LINE:
+        raise _Wrong(f"has more than {LONGEST_LINE // 1024**2} MiB")
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _Wrong(f"is not UTF-8: byte {error.start} is 0x{line[error.start]:02x}") from error
+    except (ValueError, RecursionError) as error:
+        raise _Wrong(f"is not JSON: {str(error)[:120]}") from error
+    if not isinstance(row, dict):
+        raise _Wrong(f"is {kind_of(row)}, and an object is needed")
+    return row
+
+
+def _format_of(row: Row) -> Format:
+    if "messages" in row:
+        messages = row["messages"]
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        # A last message without a good role is reported by the check of chats.
+        return "prompts" if isinstance(last, dict) and last.get("role") in ("user", "tool") else "chat"
+    if "preferred_output" in row or "non_preferred_output" in row:
+        return "preference"
+    if "prompt" in row or "completion" in row:
+        return "completions"
+    needed = "messages; input, preferred_output and non_preferred_output; or prompt and completion"
+    raise _Wrong(f"has none of the formats: it has {_list(row)}, and needs {needed}")
+
+
+def _check_chat(row: Row) -> None:
+    _only(row, _CHAT_KEYS)
+    _check_messages(row["messages"], "messages")
+    if row["messages"][-1]["role"] != "assistant":
+        raise _Wrong("messages: the last message must be from the assistant")
+
+
+def _check_prompts(row: Row) -> None:
+    _check_messages(row["messages"], "messages")
+
+
+def _check_completions(row: Row) -> None:
+    _only(row, frozenset({"prompt", "completion"}))
+    for name in ("prompt", "completion"):
+        if not isinstance(row.get(name), str):
+            raise _Wrong(f"{name}: {_is(row, name)}, and a string is needed")
+
+
+def _check_preference(row: Row) -> None:
+    _only(row, frozenset({"input", "preferred_output", "non_preferred_output"}))
+    question = row.get("input")
+    if not isinstance(question, dict):
+        raise _Wrong(f"input: {_is(row, 'input')}, and an object with messages is needed")
+    _only(question, _CHAT_KEYS, "input.")
+    _check_messages(question.get("messages"), "input.messages")
+    for name in ("preferred_output", "non_preferred_output"):
+        _check_messages(row.get(name), name, follows=True)
+        if wrong := [message["role"] for message in row[name] if message["role"] != "assistant"]:
+            raise _Wrong(f"{name}: has a message from {wrong[0]}, and only the assistant answers there")
+
+
+def _check_messages(messages: object, where: str, *, follows: bool = False) -> None:
+    """Raises _Wrong for a message that cannot be used, or one at a place where its role cannot be."""
+    if not isinstance(messages, list) or not messages:
+        raise _Wrong(f"{where}: must be a list of messages, and has none")
+    before: str | None = "user" if follows else None
+    has_calls = False
+    for index, message in enumerate(messages):
+        here = f"{where}[{index}]"
+        if not isinstance(message, dict):
+            raise _Wrong(f"{here}: is {kind_of(message)}, and an object is needed")
+        _only(message, MESSAGE_KEYS, f"{here}.")
+        role = message.get("role")
+        if role not in ROLES:
+            raise _Wrong(f"{here}.role: is {str(role)[:40]!r}, and must be one of {', '.join(ROLES)}")
+        if role in ("system", "developer") and before not in (None, "system", "developer"):
+            raise _Wrong(f"{here}: a {role} message must come first, and this one follows {before}")
+        if role == "tool" and not has_calls:
+            raise _Wrong(f"{here}: a tool message must follow an assistant's tool_calls, and this one follows {before}")
+        calls = message.get("tool_calls")
+        content = message.get("content")
+        if not (isinstance(content, str) or (content is None and role == "assistant" and calls)):
+            raise _Wrong(f"{here}.content: {_is(message, 'content')}, and text is needed")
+        has_calls = bool(calls) if role == "assistant" else has_calls and role == "tool"
+        before = role
+
+
+def _only(value: Row, known: frozenset[str], where: str = "") -> None:
+    if not value.keys() <= known:
+        name = next(name for name in value if name not in known)
+        raise _Wrong(f"{where}{name[:60]}: is not supported here; known: {', '.join(sorted(known))}")
+
+
+def _is(row: Row, name: str) -> str:
+    return f"is {kind_of(row[name])}" if name in row else "is missing"
+
+
+def _list(row: Row) -> str:
+    return ", ".join(name[:40] for name in list(row)[:10]) or "no field"
+
+
+_CHECKS: dict[Format, Callable[[Row], None]] = {
+    "chat": _check_chat,
+    "prompts": _check_prompts,
+    "completions": _check_completions,
+    "preference": _check_preference,
+}
+_NAMES: dict[Format | None, str] = {
+    "chat": "ends with a message from the assistant",
+    "prompts": "ends with a message from the user",
+    "completions": "has a prompt and a completion",
+    "preference": "has a preferred and a non-preferred output",
+}

@@ -1,0 +1,212 @@
+"""Turns a request of OpenAI's fine-tuning API into a job's spec, and problems of the spec into those of the request.
+
+`WAYS` says for each method what trains it here. An argument of training comes from the request, else from the base
+model's entry in the operator's table, else from `WAYS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.ids import FileId
+from service.api.openai.models import Hyperparameters, Integration, Method, NewFineTuningJob
+from service.api.openai.rows import Format, Rows
+from service.base_models import Part
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The training of one method: a trainer, its arguments, and the rows that it takes."""
+
+    trainer: str
+    training: Json
+    maps: Mapping[Format, tuple[Json | str, ...]]
+    """The maps for rows of each format that the method takes."""
+
+
+EVERY_RUN: Json = {
+    "num_train_epochs": 3,
+    "logging_steps": 1,
+    "save_strategy": "epoch",
+    "save_total_limit": 3,
+}
+"""OpenAI logs every step, and keeps the checkpoints of the last three epochs."""
+WAYS: Mapping[str, Way] = {
+    "supervised": Way("trl/sft", {"learning_rate": 2e-5}, {"chat": (), "completions": ()}),
+}
+ROWS_PER_BATCH_ROW, LARGEST_BATCH = 500, 16
+""""auto" batches have 0.2 % of the rows, between 1 and 16."""
+PARAMETERS: Mapping[str, str] = {
+    "/data/train": "training_file",
+    "/data/eval": "validation_file",
+    "/data": "training_file",
+    "/model": "model",
+    "/processor": "model",
+    "/resume_from": "model",
+    "/trainer": "method",
+    "/code": "method/reinforcement/grader",
+    "/training/num_train_epochs": "hyperparameters/n_epochs",
+    "/training/per_device_train_batch_size": "hyperparameters/batch_size",
+    "/training/learning_rate": "hyperparameters/learning_rate_multiplier",
+    "/training/seed": "seed",
+    "/training": "hyperparameters",
+    "/env": "integrations",
+    "/report_to": "integrations",
+    "/name": "suffix",
+    "/metadata": "metadata",
+}
+"""The parameter of the request to which a place of the spec belongs. The first entry that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningFile:
+    id: FileId
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The model to start from: its name, the part of a spec that it sets, and a job if it was fine-tuned here."""
+
+    name: str
+    part: Part
+    resume_from: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A spec, and what only answers of this API show."""
+
+    document: Json
+    fine_tune: Json = field(default_factory=dict)
+
+
+def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None) -> Plan:
+    """Returns the spec of a request. Raises InvalidSpec for what cannot be done here."""
+    method = _method(body)
+    way = WAYS.get(method.type)
+    if way is None:
+        raise _refused("method/type", "not_supported", f"{method.type!r} cannot be trained here", _known(WAYS))
+    for parameter, file in (("training_file", train), ("validation_file", valid)):
+        if file is not None:
+            _require_format(method.type, way, file, parameter)
+    if valid is not None and valid.rows.format != train.rows.format:
+        detail = f"has rows of the format {valid.rows.format}, and the training file {train.rows.format}"
+        raise _refused("validation_file", "invalid_training_file", detail)
+    wanted = _hyperparameters(method)
+    defaults = {**EVERY_RUN, **way.training, **base.part.get("training", {})}
+    training, resolved = _training(wanted, defaults, train.rows.count)
+    if body.seed is not None:
+        training |= {"seed": body.seed, "data_seed": body.seed}
+    data: Json = {"train": _reader(train), "map": list(way.maps[train.rows.format])}
+    if valid is not None:
+        data["eval"] = _reader(valid)
+        training.setdefault("eval_strategy", "epoch")
+    document: Json = {**base.part, "data": data, "trainer": way.trainer}
+    if body.suffix is not None:
+        document["name"] = body.suffix
+    if body.metadata:
+        document["metadata"] = body.metadata
+    if base.resume_from is not None:
+        document["resume_from"] = base.resume_from
+    for integration in body.integrations or ():
+        document["report_to"] = [integration.type]
+        training |= _tracked(integration)
+        document["env"] = {**document.get("env", {}), **_variables(integration)}
+    document["training"] = training
+    return Plan(document, _fine_tune(body, base, method, resolved))
+
+
+def in_the_request(problems: Iterable[Problem]) -> list[Problem]:
+    """Returns problems of the spec with pointers into the request."""
+    return [Problem(f"/{_parameter(item.pointer)}", item.code, item.detail, item.hint) for item in problems]
+
+
+def _parameter(pointer: str) -> str:
+    for place, parameter in PARAMETERS.items():
+        if pointer == place or pointer.startswith(f"{place}/"):
+            return parameter
+    return "model"  # All other fields of the spec come from the base model's entry.
+
+
+def _refused(parameter: str, code: str, detail: str, hint: str | None = None) -> InvalidSpec:
+    return InvalidSpec([Problem(f"/{parameter}", code, detail, hint)])
+
+
+def _known(names: Iterable[str]) -> str:
+    return f"known: {', '.join(names)}"
+
+
+def _method(body: NewFineTuningJob) -> Method:
+    """Returns the method. The older field `hyperparameters` means a supervised one."""
+    if body.method is None:
+        older = body.hyperparameters or Hyperparameters()
+        return Method.model_validate({"type": "supervised", "supervised": {"hyperparameters": older}})
+    if body.hyperparameters is not None:
+        hint = f"put them into method.{body.method.type}.hyperparameters"
+        raise _refused("hyperparameters", "two_places", "is the older form of method, and both are there", hint)
+    for name in ("supervised", "dpo", "reinforcement"):
+        if name != body.method.type and getattr(body.method, name) is not None:
+            raise _refused(f"method/{name}", "not_its_type", f"method.type is {body.method.type!r}", "leave it out")
+    if body.method.type == "reinforcement" and body.method.reinforcement is None:
+        raise _refused("method/reinforcement", "missing", "reinforcement needs a grader")
+    return body.method
+
+
+def _hyperparameters(method: Method) -> Hyperparameters:
+    group = getattr(method, method.type)
+    return group.hyperparameters if group is not None else Hyperparameters()
+
+
+def _require_format(method: str, way: Way, file: TuningFile, parameter: str) -> None:
+    if file.rows.format not in way.maps:
+        detail = f"has rows of the format {file.rows.format}, and {method} needs {' or '.join(way.maps)}"
+        fitting = [name for name, other in WAYS.items() if file.rows.format in other.maps]
+        hint = f"method.type {fitting[0]!r} trains on such rows" if fitting else None
+        raise _refused(parameter, "invalid_training_file", detail, hint)
+
+
+def _reader(file: TuningFile) -> Json:
+    return {"use": "files/jsonl", "args": {"paths": [file.id]}}
+
+
+def _training(wanted: Hyperparameters, defaults: Json, rows: int) -> tuple[Json, Json]:
+    """Returns the arguments of training, and the hyperparameters with every "auto" replaced."""
+    automatic = min(max(rows // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
+    epochs = wanted.n_epochs or defaults["num_train_epochs"]
+    batch = wanted.batch_size or defaults.get("per_device_train_batch_size") or automatic
+    multiplier = wanted.learning_rate_multiplier or 1.0
+    training = {
+        **defaults,
+        "num_train_epochs": epochs,
+        "per_device_train_batch_size": batch,
+        "learning_rate": defaults["learning_rate"] * multiplier,
+    }
+    return training, {"n_epochs": epochs, "batch_size": batch, "learning_rate_multiplier": multiplier}
+
+
+def _tracked(integration: Integration) -> Json:
+    run = integration.wandb
+    return {"project": run.project} | ({"run_name": run.name} if run.name else {})
+
+
+def _variables(integration: Integration) -> dict[str, str]:
+    run = integration.wandb
+    variables = {"WANDB_ENTITY": run.entity, "WANDB_TAGS": ",".join(run.tags)}
+    return {name: value for name, value in variables.items() if value}
+
+
+def _fine_tune(body: NewFineTuningJob, base: Base, method: Method, resolved: Json) -> Json:
+    group = getattr(method, method.type)
+    stated = {} if group is None else group.model_dump(mode="json", exclude={"hyperparameters"})
+    return {
+        "model": base.name,
+        "suffix": body.suffix,
+        "method": {"type": method.type, method.type: {**stated, "hyperparameters": resolved}},
+        "integrations": [item.model_dump(mode="json") for item in body.integrations or ()],
+    }

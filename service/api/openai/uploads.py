@@ -1,0 +1,206 @@
+"""OpenAI's routes for uploads in parts. A complete upload is a file like any other.
+
+The parts are in the artifact store and their names in SQL, so that each request may reach another API process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from fastapi import APIRouter, Request
+from sqlalchemy import Connection
+
+from footplate.contract import layout
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.ids import UploadId, is_id, new_part_id, new_upload_id
+from service.api.downloads import in_threads
+from service.api.files import most_bytes, store_file, too_large
+from service.api.form import form_file
+from service.api.openai import from_job
+from service.api.openai.files import require_purpose, rows_name
+from service.api.openai.models import CompletedUpload, FileObject, NewUpload, UploadObject, UploadPart
+from service.api.openai.rows import check_rows, remember
+from service.api.uploads import Upload, body_of, keep, uploaded
+from service.artifact_files import exactly, open_below
+from service.deps import Services, StrictRoute, read_model, services_of
+from service.jobs.remove_folders import why_it_stays_there
+from service.problems import BodyTooLarge
+from service.store import uploads
+from service.store.rows import UploadPartRow, UploadRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+
+ONE = "/v1/uploads/{upload}"
+PART_BYTES = 64 * 1024 * 1024
+FORM_BYTES = 64 * 1024
+"""The room for the boundaries and headers of a form around a part."""
+LIVES_MS = 3_600_000
+"""A pending upload takes parts for an hour, as OpenAI's does."""
+EXPIRED = "expired"
+MEDIA_TYPES = ("text/jsonl", "application/jsonl", "application/x-ndjson", "application/json", "text/plain",
+               "application/octet-stream")  # fmt: skip
+
+
+class UploadEnded(FootplateError):
+    code = "upload_ended"
+    status = 409
+    title = "The upload takes no more parts"
+
+
+@router.post("/v1/uploads")
+async def create_upload(request: Request) -> UploadObject:
+    services = services_of(request)
+    body = await read_model(request, NewUpload)
+    require_purpose(body.purpose)
+    if body.mime_type not in MEDIA_TYPES:
+        detail = f"{body.mime_type[:80]!r} is not a type of JSON lines"
+        raise InvalidSpec([Problem("/mime_type", "not_supported", detail, f"known: {', '.join(MEDIA_TYPES)}")])
+    if body.bytes > (limit := most_bytes(services)):
+        raise too_large(limit)
+    row = UploadRow(
+        new_upload_id(), services.project, rows_name(body.filename), body.bytes, now_ms(), uploads.PENDING
+    )  # fmt: skip
+    await services.db.write(partial(uploads.insert_upload, row=row))
+    return _shown(row)
+
+
+@router.post(f"{ONE}/parts")
+async def create_part(request: Request, upload: str) -> UploadPart:
+    """Stores one part of at most 64 MiB."""
+    services, owner = services_of(request), upload_id(upload)
+    await services.db.read(lambda conn: _pending(conn, services.project, owner))
+    body = body_of(request, PART_BYTES + FORM_BYTES, _part_too_large)
+    form = form_file(request.headers.get("content-type", ""), body)
+    await form.name()
+    part = new_part_id()
+    folder = services.settings.artifacts_path / layout.parts_folder(owner)
+    async with uploaded(form.pieces(), folder, PART_BYTES, _part_too_large) as content:
+        row = UploadPartRow(part, owner, content.bytes, now_ms())
+        write = partial(_store_part, project=services.project, row=row)
+        path = str(layout.parts_folder(owner) / part)
+        await keep(services.settings.store, path, content, lambda put: services.db.write(partial(write, put=put)))
+    return UploadPart(id=part, created_at=from_job.seconds(row.created_at), upload_id=owner)
+
+
+@router.post(f"{ONE}/complete")
+async def complete_upload(request: Request, upload: str) -> UploadObject:
+    """Joins the parts in this order to a file, whose lines are checked as those of any file."""
+    services, owner = services_of(request), upload_id(upload)
+    body = await read_model(request, CompletedUpload)
+    row = await services.db.read(lambda conn: _pending(conn, services.project, owner))
+    parts = _ordered(body, row, await services.db.read(lambda conn: uploads.parts_of(conn, owner)))
+    digest = hashlib.md5(usedforsecurity=False)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for part in parts:
+            async for piece in _content(services, part):
+                digest.update(piece)
+                yield piece
+
+    def check(content: Upload) -> None:
+        if body.md5 is not None and digest.hexdigest() != body.md5.lower():
+            raise InvalidSpec([Problem("/md5", "other_content", f"the content has the MD5 {digest.hexdigest()}")])
+        remember(content.sha256, check_rows(content.file))
+
+    kept, _ = await store_file(services, row.name, pieces(), check)
+    file = from_job.file(kept)
+    await services.db.write(partial(uploads.end, upload=owner, status=uploads.COMPLETED, file=kept.id))
+    await _remove_parts(services, owner)
+    return _shown(row, status=uploads.COMPLETED, file=file)
+
+
+@router.post(f"{ONE}/cancel")
+async def cancel_upload(request: Request, upload: str) -> UploadObject:
+    services, owner = services_of(request), upload_id(upload)
+
+    def write(conn: Connection) -> UploadRow:
+        row = _pending(conn, services.project, owner, hold=True)
+        uploads.end(conn, owner, uploads.CANCELLED)
+        return row
+
+    row = await services.db.write(write)
+    await _remove_parts(services, owner)
+    return _shown(row, status=uploads.CANCELLED)
+
+
+def _store_part(conn: Connection, project: str, row: UploadPartRow, put: Callable[[], None]) -> None:
+    whole = _pending(conn, project, row.upload_id, hold=True)
+    if (arrived := uploads.bytes_of(conn, row.upload_id) + row.bytes) > whole.bytes:
+        detail = f"the parts have {arrived:,} bytes so far, and the upload was created for {whole.bytes:,}"
+        raise InvalidSpec([Problem("/data", "too_long", detail)])
+    put()
+    uploads.insert_part(conn, row)
+
+
+def upload_id(text: str) -> UploadId:
+    if not is_id(text, "upload"):
+        raise NotFound(f"there is no upload {text[:80]!r} in this project")
+    return UploadId(text)
+
+
+def _pending(conn: Connection, project: str, upload: UploadId, *, hold: bool = False) -> UploadRow:
+    """Returns an upload that takes parts. Raises UploadEnded for one that has ended or has expired."""
+    row = uploads.get(conn, project, upload, hold=hold)
+    if (status := _status(row)) != uploads.PENDING:
+        raise UploadEnded(f"upload {upload} is {status}", hint="uploads.create() makes a new one")
+    return row
+
+
+def _status(row: UploadRow) -> str:
+    has_expired = row.status == uploads.PENDING and now_ms() >= row.created_at + LIVES_MS
+    return EXPIRED if has_expired else row.status
+
+
+def _ordered(body: CompletedUpload, row: UploadRow, arrived: list[UploadPartRow]) -> list[UploadPartRow]:
+    """Returns the parts in the order of the request. Raises InvalidSpec if they are not the whole upload."""
+    by_id: dict[str, UploadPartRow] = {part.id: part for part in arrived}
+    problems = [
+        Problem(f"/part_ids/{index}", "unknown_part", f"upload {row.id} has no part {name[:80]!r}")
+        for index, name in enumerate(body.part_ids)
+        if name not in by_id
+    ]
+    if not problems and len(set(body.part_ids)) < len(body.part_ids):
+        problems = [Problem("/part_ids", "duplicate_part", "names a part twice")]
+    if problems:
+        raise InvalidSpec(problems)
+    parts = [by_id[name] for name in body.part_ids]
+    if (total := sum(part.bytes for part in parts)) != row.bytes:
+        detail = f"the parts have {total:,} bytes, and the upload was created for {row.bytes:,}"
+        raise InvalidSpec([Problem("/part_ids", "wrong_size", detail)])
+    return parts
+
+
+async def _content(services: Services, part: UploadPartRow) -> AsyncIterator[bytes]:
+    path = str(layout.parts_folder(part.upload_id) / part.id)
+    file = await asyncio.to_thread(open_below, services.settings.store, path)
+    if file is None:
+        raise NotFound(f"part {part.id} is missing in the artifact store", hint="upload the file again")
+    with file:
+        async for piece in in_threads(exactly(file, part.bytes)):
+            yield piece
+
+
+async def _remove_parts(services: Services, upload: UploadId) -> None:
+    """Deletes the parts. Control deletes what cannot be deleted now."""
+    await asyncio.to_thread(why_it_stays_there, services.settings.store, str(layout.parts_folder(upload)))
+
+
+def _part_too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"a part may have at most {PART_BYTES // 1024**2} MiB", hint="send more parts")
+
+
+def _shown(row: UploadRow, status: str | None = None, file: FileObject | None = None) -> UploadObject:
+    return UploadObject(
+        id=row.id,
+        bytes=row.bytes,
+        created_at=from_job.seconds(row.created_at),
+        expires_at=from_job.seconds(row.created_at + LIVES_MS),
+        filename=row.name,
+        purpose=from_job.PURPOSE,
+        status=status or _status(row),
+        file=file,
+    )

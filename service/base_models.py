@@ -1,0 +1,62 @@
+"""The base models of `/v1`: the names that programs written for OpenAI's API use, and what is trained here instead.
+
+The operator keeps them in a JSON file, which FOOTPLATE_OPENAI_MODELS names:
+
+    {"gpt-4o-mini": "models://qwen2.5-0.5b",
+     "gpt-4.1": {"model": {"use": "hf/causal-lm", "args": {"path": "hub://owner/name", "peft": {"r": 16}}},
+                 "training": {"learning_rate": 2e-4, "bf16": true}, "resources": {"gpus_per_node": 1}}}
+
+An entry is a path, or a part of a spec. The part's training arguments are what "auto" means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.spec import JobSpec
+
+ROOTS = ("models://", "hub://")
+"""Names that begin like this are paths of models, and need no entry."""
+SET_BY_THE_REQUEST = frozenset({"name", "project", "data", "metadata", "report_to", "resume_from", "loop"})
+"""Fields of a spec that an entry cannot have, because each request sets them."""
+
+Part = dict[str, Any]
+
+
+def read_table(path: Path) -> dict[str, Part]:
+    """Returns the part of a spec for each name. Raises ValueError with a sentence."""
+    try:
+        table = json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"the file cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"the file is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise ValueError('the file must hold an object, such as {"gpt-4o-mini": "models://qwen2.5-0.5b"}')
+    return {name: _checked(name, entry) for name, entry in table.items()}
+
+
+def find(table: Mapping[str, Part], name: str) -> Part | None:
+    """Returns the part of a spec for a base model, or None if the name is neither in the table nor a path."""
+    return table.get(name) or (model_at(name) if name.startswith(ROOTS) else None)
+
+
+def model_at(path: str) -> Part:
+    return {"model": {"use": "hf/causal-lm", "args": {"path": path}}}
+
+
+def _checked(name: str, entry: object) -> Part:
+    part = model_at(entry) if isinstance(entry, str) else entry
+    if not isinstance(part, dict) or "model" not in part:
+        raise ValueError(f'{name!r} must be a path, or a part of a spec with "model"')
+    if wrong := sorted(SET_BY_THE_REQUEST & part.keys()):
+        raise ValueError(f"{name!r} has {', '.join(wrong)}, which each request sets")
+    try:
+        JobSpec.parse({**part, "data": "data://rows.jsonl"})
+    except InvalidSpec as invalid:
+        raise ValueError(f"{name!r} is not a part of a spec: {invalid.message}") from invalid
+    return part

@@ -1,0 +1,373 @@
+"""Programs written for OpenAI's fine-tuning API run here with another base URL and key: its own SDK is the client."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.fine_tuning import FineTuningJob
+
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.lifecycle import JobState
+from service.store import checkpoints
+from service.store.rows import CheckpointRow
+from service.store.times import now_ms
+from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.test_keys import a_key
+
+BASE = "gpt-4o-mini-2024-07-18"
+TABLE = {
+    BASE: "models://tiny",
+    "gpt-4.1": {
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://small"}},
+        "training": {"learning_rate": 1e-3, "num_train_epochs": 7},
+    },
+}
+
+
+def rows(count: int = 10, question: str = "2 + 2?") -> bytes:
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": "4"}]
+    return b"".join(json.dumps({"messages": messages}).encode() + b"\n" for _ in range(count))
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str, tmp_path: Path) -> Api:
+    table = tmp_path / "models.json"
+    table.write_text(json.dumps(TABLE))
+    return await serve(sqlite_url, api_key=KEY, openai_models=table, rate_per_key=0)
+
+
+def client_of(api: Api, key: str = KEY) -> AsyncOpenAI:
+    # The default client reads the machine's certificates, which takes longer than a test.
+    http = openai.DefaultAsyncHttpxClient(verify=False)
+    return AsyncOpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0, http_client=http)
+
+
+@pytest.fixture
+def client(api: Api) -> AsyncOpenAI:
+    return client_of(api)
+
+
+async def uploaded(client: AsyncOpenAI, content: bytes | None = None, name: str = "rows.jsonl") -> str:
+    return (await client.files.create(file=(name, content or rows()), purpose="fine-tune")).id
+
+
+async def submitted(client: AsyncOpenAI, **changes: Any) -> FineTuningJob:
+    wanted: dict[str, Any] = {"model": BASE, "training_file": await uploaded(client), **changes}
+    return await client.fine_tuning.jobs.create(**wanted)
+
+
+def said(refused: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str | None, str | None]:
+    return refused.value.status_code, refused.value.code, refused.value.param
+
+
+async def test_a_file_is_uploaded_found_read_and_deleted(api: Api, client: AsyncOpenAI, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(rows())
+
+    made = await client.files.create(file=path, purpose="fine-tune")
+    processed = await client.files.wait_for_processing(made.id)
+
+    assert (processed.status, processed.purpose, processed.filename, processed.bytes) == (
+        "processed", "fine-tune", "rows.jsonl", len(rows()),
+    )  # fmt: skip
+    assert (await api.client.get(f"/files/{made.id}")).json()["name"] == "rows.jsonl"
+    assert (await client.files.content(made.id)).content == rows()
+    assert (await client.files.delete(made.id)).deleted
+    with pytest.raises(openai.NotFoundError) as gone:
+        await client.files.retrieve(made.id)
+    assert said(gone) == (404, "not_found", None)
+
+
+async def test_files_are_listed_page_by_page_in_both_orders(client: AsyncOpenAI) -> None:
+    made = [await uploaded(client, rows(count)) for count in (1, 2, 3)]
+
+    newest_first = [item.id async for item in client.files.list(limit=2)]
+    oldest_first = [item.id async for item in client.files.list(limit=2, order="asc", purpose="fine-tune")]
+
+    assert newest_first == list(reversed(oldest_first))
+    assert sorted(newest_first) == sorted(made)
+    assert [item async for item in client.files.list(purpose="batch")] == []
+
+
+async def test_a_wrong_line_refuses_the_file_and_keeps_nothing(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="line 4: is not JSON") as refused:
+        await uploaded(client, rows(3) + b"{\n")
+
+    assert said(refused) == (400, "invalid_training_file", "file")
+    assert [item async for item in client.files.list()] == []
+
+
+@pytest.mark.parametrize(("changes", "param"), [({"purpose": "batch"}, "purpose"), ({"name": "rows.csv"}, "file")])
+async def test_a_file_for_another_purpose_is_refused_by_name(
+    client: AsyncOpenAI, changes: dict[str, Any], param: str
+) -> None:
+    wanted: dict[str, Any] = {"name": "rows.jsonl", "purpose": "fine-tune", **changes}
+
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.files.create(file=(wanted["name"], rows()), purpose=wanted["purpose"])
+
+    assert refused.value.param == param
+
+
+async def test_a_job_is_the_same_one_behind_both_doors(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(
+        client,
+        suffix="custom",
+        seed=7,
+        metadata={"team": "vision"},
+        method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": "auto"}}},
+    )
+
+    ours = (await api.client.get(f"/jobs/{made.id}")).json()
+    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    assert (ours["name"], ours["state"], ours["metadata"]) == ("custom", "queued", {"team": "vision"})
+    assert spec["model"] == {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
+    assert spec["data"]["train"]["args"]["paths"] == [made.training_file]
+    assert {"num_train_epochs": 2, "seed": 7, "per_device_train_batch_size": 1}.items() <= spec["training"].items()
+    assert (made.model, made.status, made.seed, made.fine_tuned_model) == (BASE, "queued", 7, None)
+    assert made.hyperparameters.n_epochs == 2
+    assert made.hyperparameters.batch_size == 1
+    assert await client.fine_tuning.jobs.retrieve(made.id) == made
+    there = JobId((await api.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"})).json()["id"])
+    seen = await client.fine_tuning.jobs.retrieve(there)
+    assert (seen.model, seen.training_file, seen.status) == ("toy/mlp", "toy/regression", "queued")
+
+
+async def test_auto_means_the_arguments_of_the_base_model_s_entry(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(
+        client, model="gpt-4.1", hyperparameters={"n_epochs": "auto", "learning_rate_multiplier": 2.0}
+    )
+
+    training = (await api.client.get(f"/jobs/{made.id}/spec")).json()["training"]
+    assert made.hyperparameters.n_epochs == training["num_train_epochs"] == 7
+    assert training["learning_rate"] == pytest.approx(2e-3)
+
+
+async def test_a_validation_file_is_evaluated_every_epoch(api: Api, client: AsyncOpenAI) -> None:
+    file = await uploaded(client, rows(2, "3 + 3?"))
+
+    made = await submitted(client, validation_file=file)
+
+    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    assert (made.validation_file, spec["training"]["eval_strategy"]) == (file, "epoch")
+    assert spec["data"]["eval"]["args"]["paths"] == [file]
+
+
+async def test_jobs_are_listed_page_by_page_newest_first(client: AsyncOpenAI) -> None:
+    made = [(await submitted(client)).id for _ in range(3)]
+
+    page = await client.fine_tuning.jobs.list(limit=2)
+    assert (len(page.data), page.has_more) == (2, True)
+    assert [job.id async for job in client.fine_tuning.jobs.list(limit=2)] == made[::-1]
+
+
+async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> None:
+    jobs = client.fine_tuning.jobs
+    made = await submitted(client)
+
+    assert (await jobs.pause(made.id)).status == "paused"
+    assert (await jobs.resume(made.id)).status == "queued"
+    assert (await jobs.cancel(made.id)).status == "cancelled"
+    with pytest.raises(openai.ConflictError) as refused:
+        await jobs.pause(made.id)
+    assert refused.value.code == "conflict"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code", "param"),
+    [
+        ({"model": "gpt-9"}, 404, "model_not_found", None),
+        ({"training_file": "file-abc"}, 404, "not_found", None),
+        ({"training_file": f"file_{'0' * 64}.jsonl"}, 404, "not_found", None),
+        ({"extra_body": {"colour": "red"}}, 400, "unknown_field", "colour"),
+        ({"hyperparameters": {"n_epochs": 0}}, 400, "out_of_range", "hyperparameters.n_epochs"),
+        ({"hyperparameters": {}, "method": {"type": "supervised"}}, 400, "two_places", "hyperparameters"),
+        ({"method": {"type": "supervised", "dpo": {}}}, 400, "not_its_type", "method.dpo"),
+        ({"suffix": "a b"}, 400, "not_well_formed", "suffix"),
+        ({"integrations": [{"type": "wandb", "wandb": {"project": "p", "entity": "me"}}]},
+         400, "env_not_allowed", "integrations"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_done_here_is_refused_by_its_name(
+    client: AsyncOpenAI, changes: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        await submitted(client, **changes)
+
+    assert said(refused) == (status, code, param), refused.value.message
+    assert [job async for job in client.fine_tuning.jobs.list()] == []
+
+
+async def test_another_project_s_file_and_job_are_missing(api: Api, client: AsyncOpenAI) -> None:
+    key = await a_key(api, "vision")
+    theirs = client_of(api, key["key"])
+    file = await uploaded(client)
+    made = await submitted(client)
+
+    for ask in (
+        lambda: theirs.fine_tuning.jobs.create(model=BASE, training_file=file),
+        lambda: theirs.files.content(file),
+        lambda: theirs.fine_tuning.jobs.retrieve(made.id),
+        lambda: theirs.fine_tuning.jobs.list_events(made.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            await ask()
+
+
+async def test_a_repeated_request_with_one_key_is_one_job(client: AsyncOpenAI) -> None:
+    once = {"Idempotency-Key": "sst2-on-monday"}
+
+    first = await submitted(client, extra_headers=once)
+    again = await submitted(client, extra_headers=once)
+
+    assert first == again
+    assert len([job async for job in client.fine_tuning.jobs.list()]) == 1
+
+
+async def test_failures_have_the_form_that_the_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.AuthenticationError) as no_key:
+        await client_of(api, "wrong").models.list()
+    reader = await a_key(api, scopes=["read"])
+    with pytest.raises(openai.PermissionDeniedError, match="'submit'"):
+        await uploaded(client_of(api, reader["key"]))
+    with pytest.raises(openai.NotFoundError) as nothing_here:
+        await client.post("/nix", cast_to=object)
+
+    assert said(no_key) == (401, "invalid_api_key", None)
+    assert said(nothing_here) == (404, "not_found", None)
+    assert no_key.value.request_id
+
+
+async def test_events_are_in_openai_s_words_newest_first(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(client)
+    job = JobId(made.id)
+    await api.append(job, {"loss": 0.5, "mean_token_accuracy": 0.9}, {"line": "not shown"}, kind=Kind.LOG)
+    await api.append(job, {"eval_loss": 0.25}, kind=Kind.EVAL)
+    await api.append(job, {"line": "hidden"}, kind=Kind.LINE)
+    await api.end(job)
+
+    every = [event async for event in client.fine_tuning.jobs.list_events(made.id, limit=2)]
+
+    messages = [event.message for event in every]
+    assert messages[0] == "The job has successfully completed"
+    assert messages[-1] == f"Created fine-tuning job: {made.id}"
+    assert "Fine-tuning job started" in messages
+    assert not any("hidden" in message for message in messages)
+    metrics = [event.data for event in every if event.type == "metrics"]
+    assert any(data["valid_loss"] == data["full_valid_loss"] == 0.25 for data in metrics if "valid_loss" in data)  # type: ignore[index,operator]
+    assert any(data.get("train_mean_token_accuracy") == 0.9 for data in metrics)  # type: ignore[union-attr]
+    assert len({event.id for event in every}) == len(every)
+
+
+async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(client, suffix="custom")
+    job = JobId(made.id)
+    steps = [await stored_checkpoint(api, job, step) for step in (10, 20)]
+    await api.end(job)
+
+    done = await client.fine_tuning.jobs.retrieve(made.id)
+    name = f"ft:{BASE}:default:custom:{made.id.removeprefix('job_')}"
+    assert (done.status, done.fine_tuned_model) == ("succeeded", name)
+    assert done.finished_at
+    listed = [item async for item in client.fine_tuning.jobs.checkpoints.list(made.id, limit=1)]
+    assert [item.id for item in listed] == steps[::-1]
+    assert listed[0].fine_tuned_model_checkpoint == f"{name}:ckpt-step-20"
+    assert (listed[0].metrics.valid_loss, listed[0].step_number) == (0.25, 20)
+    assert {BASE, "gpt-4.1", name} == {model.id async for model in client.models.list()}
+    assert (await client.models.retrieve(name)).owned_by == "default"
+    assert (await client.models.retrieve(f"{name}:ckpt-step-10")).id.endswith(":ckpt-step-10")
+    with pytest.raises(openai.PermissionDeniedError):
+        await client.models.delete(BASE)
+    assert (await client.models.delete(name)).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve(name)
+
+
+async def stored_checkpoint(api: Api, job: JobId, step: int) -> str:
+    row = CheckpointRow(
+        new_checkpoint_id(), job, 1, step, step, f"jobs/{job}/attempts/1/checkpoint-{step}", "committed", 1, 1,
+        "0" * 64, '{"eval_loss": 0.25, "loss": 0.5}', False, None, now_ms(),
+    )  # fmt: skip
+    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
+    return row.id
+
+
+async def test_a_fine_tuned_model_is_the_base_of_the_next_job(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(client)
+    job = JobId(made.id)
+    first = await stored_checkpoint(api, job, 10)
+    await stored_checkpoint(api, job, 20)
+    await api.end(job)
+    done = await client.fine_tuning.jobs.retrieve(made.id)
+
+    following = await submitted(client, model=f"{done.fine_tuned_model}:ckpt-step-10")
+
+    spec = (await api.client.get(f"/jobs/{following.id}/spec")).json()
+    start = spec["resume_from"]
+    assert (start["job"], start["checkpoint"], start["mode"]) == (made.id, first, "weights")
+    assert following.model == BASE
+
+
+async def test_the_results_file_holds_the_metrics_of_each_step(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(client)
+    job = JobId(made.id)
+    await api.append(job, {"loss": 0.5}, kind=Kind.LOG)
+    await api.append(job, {"eval_loss": 0.25}, kind=Kind.EVAL)
+    await api.end(job, JobState.SUCCEEDED)
+
+    [file] = (await client.fine_tuning.jobs.retrieve(made.id)).result_files
+
+    assert (await client.files.retrieve(file)).purpose == "fine-tune-results"
+    header, row = (await client.files.content(file)).text.splitlines()
+    assert header == "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"
+    assert row == "0,0.5,,0.25,"
+
+
+async def test_a_file_is_uploaded_in_parts_in_any_order(client: AsyncOpenAI, tmp_path: Path) -> None:
+    content = rows(100)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+
+    whole = await client.uploads.upload_file_chunked(
+        file=path, mime_type="text/jsonl", purpose="fine-tune", part_size=4000
+    )
+
+    assert (whole.status, whole.bytes) == ("completed", len(content))
+    assert whole.file
+    assert (await client.files.content(whole.file.id)).content == content
+    made = await client.fine_tuning.jobs.create(model=BASE, training_file=whole.file.id)
+    assert made.training_file == whole.file.id
+    assert list((tmp_path / "artifacts" / "parts").iterdir()) == []
+    with pytest.raises(openai.ConflictError) as ended:
+        await client.uploads.parts.create(whole.id, data=b"more")
+    assert ended.value.code == "upload_ended"
+
+
+async def test_parts_that_are_not_the_whole_file_are_refused(client: AsyncOpenAI) -> None:
+    content = rows(2)
+    upload = await client.uploads.create(
+        bytes=len(content), filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
+    )
+    first = await client.uploads.parts.create(upload.id, data=content[:50])
+    last = await client.uploads.parts.create(upload.id, data=content[50:])
+
+    refusals = {
+        "wrong_size": {"part_ids": [first.id]},
+        "duplicate_part": {"part_ids": [first.id, first.id]},
+        "unknown_part": {"part_ids": [first.id, "part_none"]},
+        "other_content": {"part_ids": [first.id, last.id], "md5": "0" * 32},
+        "invalid_training_file": {"part_ids": [last.id, first.id]},
+    }
+    for code, wanted in refusals.items():
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.uploads.complete(upload.id, **wanted)  # type: ignore[arg-type]
+        assert refused.value.code == code
+    with pytest.raises(openai.BadRequestError, match="was created for"):
+        await client.uploads.parts.create(upload.id, data=b"too much")
+    assert (await client.uploads.cancel(upload.id)).status == "cancelled"

@@ -1,0 +1,97 @@
+"""Files of fine-tuning are checked line by line, and the first line that cannot be used is named."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from service.api.openai.rows import InvalidRows, Rows, check_rows
+
+USER = {"role": "user", "content": "2 + 2?"}
+ANSWER = {"role": "assistant", "content": "4"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+CALL = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
+TOOL = {"role": "tool", "content": "4", "tool_call_id": "c"}
+CHAT = {"messages": [SYSTEM, USER, ANSWER]}
+PAIR = {"input": {"messages": [USER]}, "preferred_output": [ANSWER], "non_preferred_output": [ANSWER]}
+
+
+def lines(*rows: Any) -> io.BytesIO:
+    return io.BytesIO(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        (CHAT, "chat"),
+        ({"messages": [USER, CALL, TOOL, ANSWER], "tools": []}, "chat"),
+        ({"prompt": "2 + 2?", "completion": "4"}, "completions"),
+        (PAIR, "preference"),
+        ({"messages": [USER], "reference_answer": "4"}, "prompts"),
+    ],
+)
+def test_the_format_of_a_file_is_that_of_its_rows(row: Any, named: str) -> None:
+    assert check_rows(lines(row, row)) == Rows(named, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ([1], "line 3: is a list"),
+        ({"text": "4"}, "line 3: has none of the formats: it has text"),
+        ({"messages": []}, "messages: must be a list of messages"),
+        ({"messages": [USER, SYSTEM, ANSWER]}, "messages[1]: a system message must come first"),
+        ({"messages": [USER, TOOL, ANSWER]}, "messages[1]: a tool message must follow an assistant's tool_calls"),
+        ({"messages": [ANSWER, USER]}, "ends with a message from the user"),
+        ({"messages": [USER, SYSTEM]}, "messages[1]: a system message must come first"),
+        ({"messages": [USER, {"role": "robot", "content": "4"}]}, "messages[1].role: is 'robot'"),
+        ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content: is missing"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "messages[1].weight: is not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, ANSWER]}, "content: is a list"),
+        ({**CHAT, "functions": []}, "functions: is not supported"),
+        (PAIR, "line 3: has a preferred and a non-preferred output, and the first row ends with"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) -> None:
+    with pytest.raises(InvalidRows) as refused:
+        check_rows(lines(CHAT, CHAT, row, CHAT))
+
+    [problem] = refused.value.problems
+    assert (problem.pointer, problem.code) == ("/file", "invalid_training_file")
+    assert problem.detail.startswith("line 3: ")
+    assert named in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({**PAIR, "preferred_output": [USER]}, "preferred_output: has a message from user"),
+        ({**PAIR, "input": "2 + 2?"}, "input: is a string"),
+        ({**PAIR, "input": {"messages": [USER, SYSTEM]}}, "input.messages[1]: a system message must come first"),
+    ],
+)
+def test_both_answers_of_a_pair_are_from_the_assistant(row: Any, named: str) -> None:
+    with pytest.raises(InvalidRows, match=r"line 2") as refused:
+        check_rows(lines(PAIR, row))
+
+    assert named in refused.value.problems[0].detail
+
+
+def test_one_broken_line_among_many_is_named_by_its_number() -> None:
+    good = json.dumps(CHAT).encode() + b"\n"
+    file = io.BytesIO(good * 15_000 + b"\n" + b'{"messages": [\n' + good)
+
+    with pytest.raises(InvalidRows, match=r"line 15,002: is not JSON"):
+        check_rows(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(b"\n\n", "no rows"), (b"\x1f\x8b\x08", "is packed"), (b'{"a": "\xff"}\n', "line 1: is not UTF-8")],
+)
+def test_a_file_without_readable_rows_is_refused(content: bytes, named: str) -> None:
+    with pytest.raises(InvalidRows, match=named):
+        check_rows(io.BytesIO(content))
