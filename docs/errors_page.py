@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).parents[1]
 CURES: dict[str, dict[str, tuple[str, str]]] = {
     "Answers of the service": {
         "bundle_in_use": ("A job that has not ended needs this bundle.", "Wait for the job, or cancel it."),
+        "cannot_answer": ("The model cannot answer this request.", "The message says why, and the hint what would work."),
         "cannot_pin": ("The artifact store refuses the link that keeps a checkpoint.", "Use a file system with hard links."),
         "checkpoint_damaged": ("The files of the checkpoint differ from its manifest.", "Use an older checkpoint."),
         "checkpoint_gone": ("The checkpoint was deleted.", "List the checkpoints and choose another one."),
@@ -44,7 +45,13 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "keys_not_in_force": ("The service was started without a key.", "Set `FOOTPLATE_API_KEY` and start it again."),
         "not_available_yet": ("The request is understood, but not built yet.", "`detail` says what to use instead."),
         "not_found": ("No such thing exists, or it belongs to another project.", "Check the id, and the key's project."),
+        "no_checkpoint": ("The job has no such checkpoint.", "`footplate checkpoints JOB` lists those that it has."),
+        "not_servable": ("A checkpoint of this job can only be loaded by the job's own code.", "Download it."),
+        "not_served_yet": ("The model was not loaded, or had no time, within the `wait` of the request.", "Try again; `detail` says what it waits for."),
         "range_not_satisfiable": ("The range lies outside of the file.", "The answer says how many bytes the file has."),
+        "serving_busy": ("As many requests as allowed wait for this checkpoint.", "Wait for the seconds in `Retry-After`."),
+        "serving_ended": ("The process that answered has ended, or its answer was lost.", "Send the request again; the session's job says why."),
+        "serving_failed": ("The checkpoint cannot be loaded.", "`footplate show` of the session's job has the error."),
         "store_unreadable": ("The artifact store cannot be read.", "Mount it, or fix its permissions."),
         "store_unwritable": ("The artifact store cannot be written.", "Mount it, add space, or fix its permissions."),
         "too_many_requests": ("The key or address sends too many requests.", "Wait for the seconds in `Retry-After`."),

@@ -21,7 +21,17 @@ from footplate.contract.fields import PATTERNS, Group
 from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.short_forms import READERS, long_form
 from footplate.contract.spec import JobSpec, job_schema
-from footplate.contract.spec_parts import Bundle, Component, Data, Optimizer, ResumeFrom, Schedule, Script
+from footplate.contract.spec_parts import (
+    Bundle,
+    Component,
+    Data,
+    Export,
+    Optimizer,
+    ResumeFrom,
+    Schedule,
+    Script,
+    Serve,
+)
 from footplate.runtime.catalogue import describe_all
 
 Json = dict[str, Any]
@@ -36,6 +46,7 @@ INTENTS = {
     "How": ("training", "optimizers", "metrics", "compute_metrics", "callbacks", "report_to"),
     "Where": ("resources", "env", "secrets"),
     "What happens when it fails": ("retry", "resume_from"),
+    "How a checkpoint is used": ("serve", "export"),
     "How it is listed and queued": ("name", "project", "tags", "metadata", "priority"),
 }
 """The fields of a spec, by what their writer wants to say."""
@@ -49,6 +60,8 @@ INSIDE: dict[str, dict[str, type[Group]]] = {
     "resources": {"resources": Resources},
     "retry": {"retry": Retry},
     "resume_from": {"resume_from": ResumeFrom},
+    "serve": {"serve": Serve},
+    "export": {"export": Export},
 }
 """The objects inside a field, by their place in a spec."""
 
@@ -66,6 +79,8 @@ MORE = {
     "env": "[Variables and secrets](../guides/bundles.md#variables-and-secrets) lists what a job may set.",
     "retry": "[The life of a job](lifecycle.md) lists all reasons.",
     "priority": "`footplate queue` shows the order.",
+    "serve": "[Try a checkpoint](../guides/try-a-checkpoint.md) shows how sessions are used.",
+    "export": "[Try a checkpoint](../guides/try-a-checkpoint.md#export-for-production) shows how exports are used.",
 }
 """The page to read next about a field."""
 
@@ -73,8 +88,20 @@ OWN_CODE: Json = {"code": {"bundle": SHA256}}
 _MAIN = {"id": "main", "params": ["."], "use": "adamw", "args": {"lr": 0.001}}
 _CODEC = {"model": "toy/compression", "data": "toy/regression"}
 _CAUSAL_LM = {"use": "hf/causal-lm", "args": {"path": "models://gpt2"}}
+_LORA = {"use": "hf/causal-lm", "args": {"path": "models://gpt2", "peft": {"r": 8}}}
+
+_USED: Json = {"data": {}, "resume_from": {"job": JOB, "mode": "weights"}}
 
 EXAMPLES: dict[str, Json] = {
+    "serve": {**_USED, "serve": {"idle": "10m"}},
+    "serve.idle": {**_USED, "serve": {"idle": "1h"}},
+    "serve.max_batch": {**_USED, "serve": {"max_batch": 16}},
+    "serve.max_queue": {**_USED, "serve": {"max_queue": 64}},
+    "serve.max_tokens": {**_USED, "serve": {"max_tokens": 4096}},
+    "serve.max_inputs": {**_USED, "serve": {"max_inputs": 1000}},
+    "export": {**_USED, "export": {"merge": True}},
+    "export.merge": {**_USED, "model": _LORA, "export": {"merge": True}},
+    "export.card": {**_USED, "export": {"card": "# My model"}},
     "model": {"model": _CAUSAL_LM, "data": "data://rows.jsonl"},
     "model.use": {"model": _CAUSAL_LM, "data": "data://rows.jsonl"},
     "model.args": {"model": {"use": "toy/mlp", "args": {"hidden": 64}}},

@@ -26,6 +26,7 @@ from service.api import (
     curves,
     dashboard,
     deliveries,
+    exports,
     files,
     forks,
     history,
@@ -36,6 +37,7 @@ from service.api import (
     nodes,
     openapi,
     outputs,
+    predict,
     queue,
     stream,
     stream_many,
@@ -43,9 +45,9 @@ from service.api import (
     verbs,
     webhooks,
 )
+from service.api.openai import completions, model_list
 from service.api.openai import files as openai_files
 from service.api.openai import jobs as openai_jobs
-from service.api.openai import model_list
 from service.api.openai import uploads as openai_uploads
 from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER
@@ -98,6 +100,9 @@ def routes() -> FastAPI:
         listing,
         checkpoints,
         outputs,
+        predict,
+        completions,
+        exports,
         bundles,
         files,
         nodes,

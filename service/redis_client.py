@@ -67,6 +67,11 @@ class Pipe:
         self._is_poked = True
         self._something.set()
 
+    @property
+    def redis(self) -> Redis:
+        """The connections of this process to Redis, for messages that wait for an answer."""
+        return self._redis
+
     async def is_there(self) -> bool:
         try:
             async with asyncio.timeout(1):

@@ -174,7 +174,7 @@ def labels(
             hint='name them: {"use": "labels", "args": {"names": […]}}, or labels of the model',
         )
     if names is not None:
-        _tell(config, names, numbers_of_model)
+        name_classes(config, names, numbers_of_model)
     return mapped(rows, Labels(column, numbers))
 
 
@@ -184,7 +184,8 @@ def _names_of(config: Any) -> dict[str, int]:
     return {} if all(name.startswith("LABEL_") for name in numbers) else dict(numbers)
 
 
-def _tell(config: Any, names: list[str], known: dict[str, int]) -> None:
+def name_classes(config: Any, names: list[str], known: dict[str, int]) -> None:
+    """Stores the names of the classes in a model's config. `known` are the names that the config has already."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) != len(names):
         raise NotBuildable("labels: a name is in `names` twice")

@@ -57,6 +57,30 @@ def watermark(job: JobId, attempt: int, source: int) -> str:
     return f"fp:mark:{job}:{attempt}:{source}"
 
 
+SERVING_SECONDS = 600
+"""The time after which Redis drops a request to a serving session, or an answer that nobody reads."""
+
+
+def serving_queue(session: JobId) -> str:
+    """List: ids of requests that wait for this serving session. It ends with the last of them."""
+    return f"fp:serve:{session}"
+
+
+def serving_withdrawn(session: JobId) -> str:
+    """List: ids of requests whose clients have gone while this session answers them."""
+    return f"fp:serve:{session}:withdrawn"
+
+
+def serving_request(request: str) -> str:
+    """String: the body of one request to a serving session."""
+    return f"fp:serve:request:{request}"
+
+
+def serving_answer(request: str) -> str:
+    """List: the pieces of the answer to one request."""
+    return f"fp:serve:answer:{request}"
+
+
 def queue(node: NodeId) -> str:
     """The Celery queue of one node."""
     return f"fp.node.{node}"

@@ -38,7 +38,9 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
         detail = f"{name[:80]!r} is not a function of your own, as compute_metrics needs"
         yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
-    if document.get("loop"):
+    if uses := [name for name in ("serve", "export") if document.get(name) is not None]:
+        yield from _of_a_use(document, uses)
+    elif document.get("loop"):
         yield from _of_a_loop(document, has_code=has_code)
     else:
         yield from _what_is_trained(document)
@@ -102,6 +104,29 @@ def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
         if any(value.values()) if field == "data" and isinstance(value, dict) else value:
             text = "a script does not read this field" if is_script else "an own loop does not use this field"
             yield Problem(f"/{field}", "disagreement", f"there is a loop, and {text}", f"leave out {field} or the loop")
+
+
+def _of_a_use(document: Json, uses: list[str]) -> Iterator[Problem]:
+    """Yields a problem for each field that a serving session or an export lacks, or would ignore."""
+    use = uses[0]
+    if len(uses) > 1:
+        yield Problem("/export", "disagreement", "a job either serves a checkpoint or exports it", "keep one of them")
+    if document.get("model") is None:
+        detail = f"{use} loads a checkpoint into the model of the spec"
+        yield Problem("/model", "missing", detail, "copy the model of the job that wrote the checkpoint")
+    if not isinstance(document.get("resume_from"), dict):
+        detail = f"{use} needs a checkpoint, and none is named"
+        yield Problem("/resume_from", "missing", detail, '{"job": "job_…", "mode": "weights"}')
+    data = document.get("data")
+    names = [f"data/{name}" for name in ("train", "eval", "test") if isinstance(data, dict) and data.get(name)]
+    names += [name for name in ("loop", "optimizers", "callbacks", "report_to") if document.get(name)]
+    for name in names:
+        detail = f"a job with {use} trains nothing and does not read this field"
+        yield Problem(f"/{name}", "disagreement", detail, f"leave this field or {use} out")
+    resources = document.get("resources")
+    for name in ("nodes", "processes_per_node"):
+        if isinstance(resources, dict) and resources.get(name) not in (None, 1):
+            yield Problem(f"/resources/{name}", "disagreement", f"a job with {use} is one process", f"leave {name} out")
 
 
 _BESIDE_A_LOOP = ("trainer", "report_to")

@@ -27,7 +27,18 @@ from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
 from footplate.contract.short_forms import long_form
-from footplate.contract.spec_parts import Bundle, Component, Data, Loop, Optimizer, ResumeFrom, Schedule, Script
+from footplate.contract.spec_parts import (
+    Bundle,
+    Component,
+    Data,
+    Export,
+    Loop,
+    Optimizer,
+    ResumeFrom,
+    Schedule,
+    Script,
+    Serve,
+)
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_TRAINING_FIELDS = 300
@@ -58,7 +69,8 @@ class JobSpec(Group):
     processor: Component | None = None
     """The tokenizer or image processor. null takes the one that belongs to the model."""
     data: Data = Data()
-    """The datasets. A component or a path alone is the training set. Required unless `loop` is given."""
+    """The datasets. A component or a path alone is the training set. Required unless there is `loop`, `serve` or
+    `export`."""
     collator: Component | None = None
     """Makes a batch from samples. null takes the collator that fits the processor and the model."""
     loss: Component | None = None
@@ -95,6 +107,13 @@ class JobSpec(Group):
     """The rules for another attempt after a failed or lost one."""
     resume_from: ResumeFrom | None = None
     """The checkpoint of another job, or a folder, to start from."""
+    # Left out if it is not set, because a node of an older version refuses a spec with an unknown field.
+    serve: Annotated[Serve | None, Field(exclude_if=lambda serve: serve is None)] = None
+    """Answers requests with the checkpoint of `resume_from` until none comes for a while. Such a job trains nothing.
+    `POST /jobs/{job}/predict` and `POST /v1/chat/completions` make one when they need it."""
+    export: Annotated[Export | None, Field(exclude_if=lambda export: export is None)] = None
+    """Writes the checkpoint of `resume_from` to the outputs, for use elsewhere. Such a job trains nothing.
+    `POST /jobs/{job}/export` makes one."""
 
     @field_serializer("training")
     def _only_what_was_changed(self, training: TrainingArguments) -> dict[str, Any]:
@@ -173,7 +192,7 @@ def _without_tags(path: Path) -> Path:
 
 _GROUPS: dict[Path, type[Group]] = {
     (): JobSpec, ("data",): Data, ("resources",): Resources, ("retry",): Retry, ("resume_from",): ResumeFrom,
-    ("code",): Bundle, ("loop", "script"): Script,
+    ("code",): Bundle, ("loop", "script"): Script, ("serve",): Serve, ("export",): Export,
     **{("resources", "strategy", name): strategy for name, strategy in STRATEGIES.items()},
 }  # fmt: skip
 

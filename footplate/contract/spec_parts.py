@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
-from footplate.contract.fields import Group, Many, Slug, Text, Whole, pattern
+from footplate.contract.fields import DURATION, Group, Many, Slug, Text, Whole, pattern
 
 ComponentName = Annotated[
     str,
@@ -143,6 +143,30 @@ class Bundle(Group):
     requires: Annotated[Many[Text], Field(max_length=100)] = ()
     """Python packages that the code needs, for example "einops>=0.8". The service compares them with the packages that
     nodes have. Nothing is installed."""
+
+
+class Serve(Group):
+    """Limits of a serving session, which answers requests with a checkpoint instead of training."""
+
+    idle: Annotated[float, Field(gt=0, le=86_400), DURATION] = 300.0
+    """The time without a request after which the session ends, so that its slot is free again. At most a day."""
+    max_batch: Annotated[Whole, Field(ge=1, le=256)] = 8
+    """The largest number of requests that the session answers at the same time."""
+    max_queue: Annotated[Whole, Field(ge=1, le=1024)] = 16
+    """The largest number of requests that wait. Further requests are answered 429."""
+    max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1024
+    """The largest number of tokens that one answer may have."""
+    max_inputs: Annotated[Whole, Field(ge=1, le=10_000)] = 256
+    """The largest number of rows or texts in one request."""
+
+
+class Export(Group):
+    """The outputs of an export, beside the checkpoint's model and its tokenizer."""
+
+    merge: bool = False
+    """Merges the model's adapters into its weights, so that the model can be loaded without them."""
+    card: Annotated[str, Field(max_length=100_000)] = ""
+    """The text of the model card, README.md."""
 
 
 CheckpointName = Annotated[

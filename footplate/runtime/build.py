@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -77,6 +77,14 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         trainer_args=builder.trainer_args(),
         read=roots.read,
     )
+
+
+def apply_maps(rows: Any, maps: Sequence[Component], spec: JobSpec, roots: Roots, *, processor: Any, model: Any) -> Any:
+    """Returns rows after these maps, which get a processor and a model that exist already."""
+    builder = _Builder(spec, roots)
+    for component in maps:
+        rows = builder.make("maps", component, rows=rows, processor=processor, model=model)
+    return rows
 
 
 class _Builder:

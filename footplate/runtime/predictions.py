@@ -20,7 +20,7 @@ MANY_NUMBERS = 1000
 
 def write(folder: Path, predictions: Any, labels: Any) -> Path:
     """Writes predictions and labels to one of the two files, and returns its path."""
-    arrays = {**_arrays("prediction", predictions), **_arrays("label", labels)}
+    arrays = {**arrays_of("prediction", predictions), **arrays_of("label", labels)}
     if max((array[0].size for array in arrays.values() if len(array)), default=0) > MANY_NUMBERS:
         save_file({name: numpy.ascontiguousarray(array) for name, array in arrays.items()}, folder / TENSORS)
         return folder / TENSORS
@@ -39,7 +39,7 @@ def as_texts(tokens: Any, processor: Any) -> Any:
     return numpy.array([text.strip() for text in texts])
 
 
-def _arrays(name: str, value: Any) -> dict[str, Any]:
+def arrays_of(name: str, value: Any) -> dict[str, Any]:
     """Returns the arrays in a value by name. There may be several, because a model may return more than logits."""
     if value is None:
         return {}
@@ -49,7 +49,7 @@ def _arrays(name: str, value: Any) -> dict[str, Any]:
         return {name: numpy.atleast_1d(value)}
     arrays: dict[str, Any] = {}
     for part, inner in value.items():
-        arrays |= _arrays(f"{name}.{part}", inner)
+        arrays |= arrays_of(f"{name}.{part}", inner)
     return arrays
 
 

@@ -44,9 +44,11 @@ from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, notes, own_code, own_loop, predictions, process_group
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
+from footplate.runtime.export import export
 from footplate.runtime.inherited_best import KeepBest
 from footplate.runtime.learning import check_trainer, save_model
 from footplate.runtime.live_commands import OurRun, Steering
+from footplate.runtime.serving.start import serve
 from footplate.runtime.starting_point import StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
 from footplate.trainer.checkpoint import CannotSave
@@ -70,7 +72,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting:
         wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
         settle(order)
         process_group.join(order, meeting)
-        done = train(order, emit)
+        done = train(order, emit, meeting)
     except BaseException as error:
         # Without this, torch's handler would raise again here when another data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -103,8 +105,8 @@ def settle(order: Order) -> None:
     os.register_at_fork(before=_remember_forker, after_in_child=_die_with_trainer)
 
 
-def train(order: Order, emit: Emit) -> DoneData:
-    """Runs the attempt, and returns its outcome."""
+def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
+    """Runs the attempt, and returns its outcome. A serving session reads its requests from `inherited`."""
     spec = JobSpec.parse(order.spec)
     placed = {
         "output_dir": str(order.files.folder),
@@ -135,6 +137,10 @@ def train(order: Order, emit: Emit) -> DoneData:
     trainer._footplate.hooks.relied_on = emit.relied_on
     trainer._footplate.hooks.where_is = order.files.here
     emit.peers = trainer._footplate.strategy.peers
+    if spec.export is not None:
+        return export(spec.export, spec, trainer, order, emit)
+    if spec.serve is not None:
+        return serve(spec, parts, trainer, order, emit, inherited)
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
     if not order.gpus and order.rank == 0 and (trainer.args.bf16 or trainer.args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")

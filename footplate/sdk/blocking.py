@@ -140,6 +140,27 @@ class Job(JobView):
         """
         return Job(now(self._job.fork(checkpoint, mode=mode, patch=patch, idempotency_key=idempotency_key)))
 
+    def predict(
+        self, inputs: Sequence[Any], *, checkpoint: str | None = None, wait: float = 60.0, **parameters: Any
+    ) -> Sequence[dict[str, Any]]:
+        """Runs a checkpoint of the job on rows or texts, and returns a result for each.
+
+        The checkpoint is "latest", "best" or an id. Without one, the job's final model answers. If the model is not
+        loaded, a node loads it within `wait` seconds. `parameters` are those of a language model: max_tokens,
+        temperature, top_p, stop, seed.
+        """
+        return now(self._job.predict(inputs, checkpoint=checkpoint, wait=wait, **parameters))
+
+    def export(
+        self, folder: str | os.PathLike[str], *, checkpoint: str | None = None, merge: bool = False
+    ) -> Sequence[Path]:
+        """Writes a model's weights, tokenizer and card to a local folder, for use elsewhere.
+
+        A node makes these files, with the adapters merged into the weights if `merge` is true. Without a checkpoint,
+        the job's final model is exported.
+        """
+        return now(self._job.export(folder, checkpoint=checkpoint, merge=merge))
+
     def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
         """Changes the named fields. With `if_version`, raises VersionChanged if the job has changed since."""
         now(self._job.amend(if_version=if_version, **changes))

@@ -261,6 +261,35 @@ class AsyncJob(JobView):
         answer = await ask_json(self._wire, what)
         return AsyncJob(self._wire, JobInfo.model_validate(answer), self._patience)
 
+    async def predict(
+        self, inputs: Sequence[Any], *, checkpoint: str | None = None, wait: float = 60.0, **parameters: Any
+    ) -> Sequence[dict[str, Any]]:
+        """Runs a checkpoint of the job on rows or texts, and returns a result for each.
+
+        The checkpoint is "latest", "best" or an id. Without one, the job's final model answers. If the model is not
+        loaded, a node loads it within `wait` seconds. `parameters` are those of a language model: max_tokens,
+        temperature, top_p, stop, seed.
+        """
+        body = {"inputs": list(inputs), "checkpoint": checkpoint, "wait": wait, "parameters": parameters}
+        what = Ask.with_json(
+            "POST", f"{self._path}/predict", body, is_repeatable=True, read_seconds=wait + ANSWER_SECONDS
+        )
+        return list((await ask_json(self._wire, what))["data"])
+
+    async def export(
+        self, folder: str | os.PathLike[str], *, checkpoint: str | None = None, merge: bool = False
+    ) -> Sequence[Path]:
+        """Writes a model's weights, tokenizer and card to a local folder, for use elsewhere.
+
+        A node makes these files, with the adapters merged into the weights if `merge` is true. Without a checkpoint,
+        the job's final model is exported.
+        """
+        what = Ask.with_json("POST", f"{self._path}/export", {"checkpoint": checkpoint, "merge": merge})
+        made = AsyncJob(self._wire, JobInfo.model_validate(await ask_json(self._wire, what)), self._patience)
+        await made.wait()
+        made.raise_for_status()
+        return await made.outputs.download(folder)
+
     async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
         """Changes the named fields. With `if_version`, raises VersionChanged if the job has changed since."""
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
@@ -355,6 +384,10 @@ class AsyncJob(JobView):
     def _now(self, told: dict[str, Any]) -> Self:
         self.info = JobInfo.model_validate(told)
         return self
+
+
+ANSWER_SECONDS = 600.0
+"""The time that an answer may take after a session has begun to work on it."""
 
 
 def as_json(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from footplate.sdk.waiting import Wire
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 20.0
+CONNECT_SECONDS = 10.0
 COME_BACK = frozenset({429, 502, 503, 504})
 SAFE_METHODS = frozenset({"GET", "HEAD", "DELETE"})
 
@@ -34,6 +35,8 @@ class Ask:
     body: bytes | None = None
     is_repeatable: bool = False
     """True if sending it twice has the effect of sending it once. GET and DELETE always are."""
+    read_seconds: float | None = None
+    """The time to wait for the answer, if it may take longer than the client's timeout."""
 
     @classmethod
     def with_json(cls, method: str, path: str, value: Any, **more: Any) -> Ask:
@@ -47,6 +50,8 @@ class Ask:
     def on(self, wire: Wire, **more: Any) -> httpx2.Request:
         params = {name: value for name, value in self.params.items() if value is not None}
         headers = in_trace(dict(self.headers))
+        if self.read_seconds is not None:
+            more["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=self.read_seconds)
         return wire.request(self.method, self.path, params=params or None, headers=headers, content=self.body, **more)
 
 

@@ -121,6 +121,12 @@ BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("Resume", "num_train_epochs"): 5.0,
     ("Bundle", "unpacked_bytes"): 40_960,
     ("BundleFile", "path"): "my_code.py",
+    ("Predict", "inputs"): [{"text": "a train at dawn"}],
+    ("Predict", "checkpoint"): "latest",
+    ("NewExport", "checkpoint"): "best",
+    ("PredictionList", "session"): "job_019a9d0d2b7c7d8e9f0a1b2c3d4e5f60",
+    ("PredictionList", "data"): [{"label": "calm", "score": 0.93, "scores": {"calm": 0.93, "wild": 0.07}}],
+    ("Served", "id"): "ckpt_019a9d0d1e2f7a3b8c4d5e6f70819203",
 }
 _HOOK: Json = {
     "id": WEBHOOK,

@@ -40,6 +40,13 @@ _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
 _ACTIVE = select(*COLUMNS).where(IS_ACTIVE)
 _STOPPING = _ACTIVE.where(jobs.c.state == JobState.STOPPING.value)
+_STARTED_FROM = (
+    select(*COLUMNS)
+    .join(checkpoints, jobs.c.starts_from == checkpoints.c.id)
+    .where(checkpoints.c.job_id == bindparam("job_id"), jobs.c.starts_from.is_not(None))
+    .where(jobs.c.state.not_in(plain_list(TERMINAL)))
+    .order_by(jobs.c.id)
+)
 _FIND = _BY_ID.where(jobs.c.project == bindparam("project"))
 
 
@@ -74,6 +81,11 @@ def peek(conn: Connection, job_id: JobId) -> JobRow | None:
     """Returns a job of any project, for callers that have its id from a worker."""
     row = conn.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return to_row(row) if row else None
+
+
+def started_from(conn: Connection, job_id: JobId) -> list[JobRow]:
+    """Returns the jobs that started from a checkpoint of this job and have not ended, oldest first."""
+    return [to_row(row) for row in conn.execute(_STARTED_FROM, {"job_id": job_id})]
 
 
 def lock(conn: Connection, job_id: JobId, *, project: str | None = None) -> JobRow | None:

@@ -43,6 +43,7 @@ from worker.attempt.local_ranks import LocalRanks
 from worker.attempt.prefetch import HubFetch
 from worker.attempt.rank_process import LAST_REPORTS_SECONDS, Events
 from worker.attempt.rendezvous import NO_RENDEZVOUS, Rendezvous
+from worker.attempt.serve_link import ServeLink
 from worker.attempt.training_processes import Stopping, Training
 from worker.attempt.usage import Usage
 from worker.identity import Node
@@ -124,6 +125,8 @@ class Attempt:
     rendezvous: Rendezvous = field(init=False)
     training: Training = field(init=False)
     stopping: Stopping = field(init=False)
+    serving: ServeLink | None = field(default=None, init=False)
+    """Passes requests to the process, if the job answers requests instead of training."""
     clocks: Clocks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,6 +146,8 @@ class Attempt:
         self.rendezvous = Rendezvous(grant, self.claimed)
         self.training = Training(self.selector, partial(receive_from_training, self))
         self.stopping = Stopping(self.training)
+        if (limits := grant.spec.get("serve")) is not None:
+            self.serving = ServeLink(self.client, grant.job, int(limits["max_batch"]), self.hidden)
         self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
 
     def enter(self, phase: Phase) -> None:
@@ -287,7 +292,11 @@ def _start(attempt: Attempt) -> None:
     ranks = attempt.ranks
     with attempt.rendezvous.address() if ranks.needs_rendezvous else nullcontext(NO_RENDEZVOUS) as address:
         orders = ranks.orders(address, attempt.environment, attempt.hub.folders)
-        attempt.training.start(attempt.node.places.run, orders, address.listening, ranks.user, ranks.lock)
+        # A serving session is one process, which meets no other rank, so its socket takes the place of that socket.
+        inherited = address.listening if attempt.serving is None else attempt.serving.theirs
+        attempt.training.start(attempt.node.places.run, orders, inherited, ranks.user, ranks.lock)
+        if attempt.serving is not None:
+            attempt.serving.start()
 
 
 def _wait(attempt: Attempt, is_done: Callable[[], bool]) -> None:
@@ -530,6 +539,8 @@ def deliver(attempt: Attempt) -> None:
 def close(attempt: Attempt) -> None:
     """Closes every part. The journal is deleted if nobody needs it any more."""
     attempt.hub.close()
+    if attempt.serving is not None:
+        attempt.serving.close()
     attempt.link.close()
     attempt.spans.close()
     if attempt.is_delivered or attempt.is_superseded:

@@ -60,11 +60,13 @@ class Training:
         self,
         folder: Path,
         orders: Sequence[Order],
-        rendezvous: socket.socket | None = None,
+        inherited: socket.socket | None = None,
         user: User | None = None,
         lock: int | None = None,
     ) -> None:
-        """Sends the orders to the warm parent, and `rendezvous` to the first rank. `lock` reserves the attempt's user.
+        """Sends the orders to the warm parent, and `inherited` to the first rank. `lock` reserves the attempt's user.
+
+        `inherited` is the socket of the rendezvous, or that of a serving session.
 
         Raises OSError while there is no warm parent.
         """
@@ -74,7 +76,7 @@ class Training:
         try:
             for rank, order in zip(self.ranks, orders, strict=True):
                 more = [] if lock is None else [lock]
-                more += [rendezvous.fileno()] if rendezvous is not None and rank is self.ranks[0] else []
+                more += [inherited.fileno()] if inherited is not None and rank is self.ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
                     launch.send_start(warm, order, user, events, self._stop_fd, stdout, stderr, *more)
         except OSError:

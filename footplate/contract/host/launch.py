@@ -147,7 +147,8 @@ FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
 """The descriptors of a start in this order: the order, the socket for events, the stop byte, and two pipes.
 
 If the user is not shared, the lock by which the attempt holds this user follows. The warm parent keeps the lock until
-the user has no processes left. The first of several ranks then gets the socket that listens for the rendezvous.
+the user has no processes left. The first of several ranks then gets the socket that listens for the rendezvous, and a
+serving session the socket with its requests.
 """
 
 

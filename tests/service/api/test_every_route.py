@@ -28,6 +28,7 @@ PLACES = {
 """Values for the parts of an address."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/jobs/{job}"): {"priority": 1},
+    ("POST", "/jobs/{job}/predict"): {"inputs": [1]},
     ("PATCH", "/jobs/{job}/checkpoints/{checkpoint}"): {"pinned": True},
 }
 """Routes that refuse an empty object before they look for the job."""

@@ -1,0 +1,33 @@
+"""Exports a checkpoint: writes its model as safetensors, with its tokenizer, chat template and card, to the outputs."""
+
+from __future__ import annotations
+
+from footplate.contract.errors import NotBuildable
+from footplate.contract.events import DoneData, Ending, Kind, StateData
+from footplate.contract.host.launch import Order
+from footplate.contract.lifecycle import Reason
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Export
+from footplate.runtime.emit import Emit
+from footplate.runtime.starting_point import find_starting_point
+from footplate.trainer import adapters
+from footplate.trainer.trainer import Trainer
+
+CARD = "README.md"
+
+
+def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: Emit) -> DoneData:
+    """Writes the outputs and returns the outcome. Raises NotBuildable if there are no adapters to merge."""
+    emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+    if wanted.merge and not adapters.are_in(trainer.model):
+        raise NotBuildable(
+            f"the model, a {type(trainer.model).__name__}, has no adapters to merge", hint="export it without merge"
+        )
+    start = find_starting_point(spec, order, emit)
+    if start is None:
+        raise NotBuildable("an export needs a checkpoint", hint="name one in resume_from")
+    start.load(trainer)
+    folder = order.files.outputs
+    (trainer.save_merged_model if wanted.merge else trainer.save_model)(str(folder))
+    (folder / CARD).write_text(wanted.card, encoding="utf-8")
+    return DoneData(ending=Ending.FINISHED, reason=Reason.COMPLETED, result={}, outputs=order.files.relative(folder))

@@ -1,0 +1,48 @@
+"""Returns a vector for each text: the mean of the model's last hidden states, scaled to length 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.functional import normalize
+
+from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+
+
+class Embeddings:
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    def answer(self, body: dict[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
+        tokenizer = self._loaded.require_tokenizer()
+        rows = [list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in body["inputs"]]
+        for row in rows:
+            if not row:
+                raise CannotAnswer("an input is empty", hint="send texts with at least one token")
+            self._loaded.require_room(len(row))
+        vectors: list[list[float]] = []
+        size = self._loaded.limits.max_batch
+        for first in range(0, len(rows), size):
+            vectors += self._vectors(rows[first : first + size])
+            tick()
+        return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
+
+    def _vectors(self, rows: list[list[int]]) -> list[list[float]]:
+        batch = self._loaded.padded(rows, on_left=False)
+        model, config = self._loaded.model, self._loaded.config
+        if config is None:
+            raise CannotAnswer(
+                f"a {type(self._loaded.base).__name__} is not from transformers, so its hidden states are not known",
+                code="not_a_language_model",
+                hint="POST /jobs/{job}/predict answers with this model's own outputs",
+            )
+        if getattr(config, "is_encoder_decoder", False):
+            model = self._loaded.base.get_encoder()
+        with torch.inference_mode():
+            hidden = model(**batch, output_hidden_states=True).hidden_states[-1].float()
+        mask = batch["attention_mask"].unsqueeze(-1).float()
+        means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        vectors: list[list[float]] = normalize(means, dim=-1).tolist()
+        return vectors

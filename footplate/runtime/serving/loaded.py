@@ -1,0 +1,89 @@
+"""The loaded model of a serving session, with its tokenizer and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from footplate.contract.errors import FootplateError
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Serve
+from footplate.trainer.adapters import base_model
+from footplate.trainer.trainer import Trainer
+
+
+class CannotAnswer(FootplateError):
+    """The model cannot answer this request. Another request may work."""
+
+    code = "cannot_answer"
+    status = 422
+    title = "The model cannot answer this"
+
+    def __init__(self, message: str, *, code: str = "cannot_answer", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Loaded:
+    spec: JobSpec
+    limits: Serve
+    trainer: Trainer
+    model: Any
+    """The model, prepared for evaluation on its device."""
+    tokenizer: Any
+    """The job's processor, which may be None or not a tokenizer."""
+
+    @property
+    def base(self) -> Any:
+        """The model without peft's wrapper."""
+        return base_model(self.model)
+
+    @property
+    def config(self) -> Any:
+        return getattr(self.base, "config", None)
+
+    @property
+    def device(self) -> torch.device:
+        return self.trainer._footplate.strategy.device
+
+    @property
+    def context_length(self) -> int | None:
+        """The largest number of tokens that the model can read, or None if its config has no limit."""
+        length = getattr(self.config, "max_position_embeddings", None)
+        return length if isinstance(length, int) and length > 0 else None
+
+    def require_tokenizer(self) -> Any:
+        if not callable(getattr(self.tokenizer, "convert_tokens_to_ids", None)):
+            raise CannotAnswer(
+                "the job has no tokenizer, so this model cannot read texts",
+                code="no_tokenizer",
+                hint="POST /jobs/{job}/predict takes rows with the columns of the job's data",
+            )
+        return self.tokenizer
+
+    def require_room(self, tokens: int) -> None:
+        """Raises CannotAnswer if the model cannot read this number of tokens."""
+        length = self.context_length
+        if length is not None and tokens > length:
+            raise CannotAnswer(
+                f"the input has {tokens:,} tokens, and this model reads at most {length:,}",
+                code="context_length_exceeded",
+                hint="send a shorter text",
+            )
+
+    def padded(self, rows: Sequence[Sequence[int]], *, on_left: bool) -> dict[str, Tensor]:
+        """Returns the tokens of several texts as one batch, and the mask of its padding."""
+        width = max(map(len, rows))
+        pad = getattr(self.tokenizer, "pad_token_id", None) or 0
+        ids = torch.full((len(rows), width), pad, dtype=torch.long)
+        mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for at, row in enumerate(rows):
+            place = slice(width - len(row), width) if on_left else slice(0, len(row))
+            ids[at, place] = torch.tensor(row, dtype=torch.long)
+            mask[at, place] = 1
+        return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}

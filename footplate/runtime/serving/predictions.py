@@ -1,0 +1,136 @@
+"""Predicts rows, with the collator and the step of an evaluation. Language models generate a text for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from footplate.components.maps import name_classes
+from footplate.contract.host.file_roots import Roots
+from footplate.runtime.build import apply_maps
+from footplate.runtime.predictions import arrays_of
+from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.rows import as_tensors, maps_for, prepared
+from footplate.runtime.serving.tasks import readable, task_of
+from footplate.runtime.serving.texts import Text, Texts
+from footplate.trainer.collators import DataCollatorWithPadding
+from footplate.trainer.prediction_step import prediction_step
+
+MASKING = ("masked-lm", "t5-spans")
+"""Collators that hide tokens at random, which a prediction must not do."""
+READS_ROWS = "hf/seq2seq"
+"""The language model whose prompts are made from rows by the spec's maps. Others take a prompt or messages."""
+
+
+class Predictions:
+    def __init__(self, loaded: Loaded, texts: Texts, roots: Roots) -> None:
+        self._loaded, self._texts, self._roots = loaded, texts, roots
+        spec = loaded.spec
+        use = spec.model.use if spec.model is not None else ""
+        self._task = task_of(loaded.base, use)
+        self._generates = texts.can_generate
+        self._reads_rows = use == READS_ROWS
+        collator = spec.collator.use if spec.collator is not None else ""
+        if self._task == "hf/masked-lm" or collator in MASKING:
+            loaded.trainer.data_collator = DataCollatorWithPadding(loaded.require_tokenizer())
+        for component in spec.data.map:
+            names = component.args.get("names")
+            if component.use == "labels" and isinstance(names, list):
+                name_classes(loaded.config, [str(name) for name in names], {})
+
+    def answer(self, body: Mapping[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
+        inputs, most = body["inputs"], self._loaded.limits.max_inputs
+        if len(inputs) > most:
+            raise CannotAnswer(
+                f"there are {len(inputs)} inputs, and this session takes at most {most} at once",
+                code="too_many_inputs",
+                hint="send several requests",
+            )
+        predict = self._generated if self._generates else self._predicted
+        return {"predictions": list(predict(body, tick))}
+
+    def _predicted(self, body: Mapping[str, Any], tick: Callable[[], None]) -> Iterator[dict[str, Any]]:
+        trainer, model = self._loaded.trainer, self._loaded.model
+        loader = trainer.get_test_dataloader(self._rows(body["inputs"]))
+        step = prediction_step(trainer, model, loss_only=False, ignore_keys=None)
+        for batch in trainer._footplate.strategy.plain_loader(loader):
+            outputs = _arrays("prediction", step(batch)[1])
+            yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if _is_tensor(v)}))
+            tick()
+
+    def _rows(self, inputs: Any) -> Any:
+        rows = prepared(inputs, self._loaded.spec)
+        maps = maps_for(rows, self._loaded.spec)
+        if not maps:
+            return as_tensors(rows)
+        return apply_maps(
+            rows, maps, self._loaded.spec, self._roots, processor=self._loaded.tokenizer, model=self._loaded.base
+        )
+
+    def _results(self, outputs: dict[str, Any], batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yields the result of each row. Padding is cut off from arrays that have a value for each token."""
+        mask = batch.get("attention_mask")
+        for at in range(max((len(array) for array in outputs.values()), default=0)):
+            real = None if mask is None else mask[at].astype(bool)
+            row = {name: _cut(array[at], real) for name, array in outputs.items() if len(array) > at}
+            inputs = {name: _cut(array[at], real) for name, array in batch.items() if array.ndim and len(array) > at}
+            yield readable(self._task, row, inputs, self._loaded.config, self._loaded.tokenizer)
+
+    def _generated(self, body: Mapping[str, Any], tick: Callable[[], None]) -> Iterator[dict[str, Any]]:
+        parameters = body["parameters"]
+        stops = tuple(parameters.get("stop") or ())
+        texts = [
+            Text("", at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops)
+            for at, prompt in enumerate(self._prompts(body["inputs"]))
+        ]
+        size = self._loaded.limits.max_batch
+        for first in range(0, len(texts), size):
+            self._texts.generate(
+                texts[first : first + size], parameters["temperature"], parameters["top_p"], parameters.get("seed"),
+                lambda *_: None, lambda _: False, tick,
+            )  # fmt: skip
+        for text in texts:
+            result = self._texts.whole(text)
+            yield {"text": result, "finish_reason": text.finish or "length", "tokens": len(text.tokens)}
+
+    def _prompts(self, inputs: Any) -> Iterator[list[int]]:
+        if self._reads_rows:
+            rows = self._rows(inputs)
+            yield from ([int(token) for token in rows[at]["input_ids"]] for at in range(len(rows)))
+            return
+        for number, value in enumerate(inputs):
+            if isinstance(value, dict) and isinstance(value.get("messages"), list):
+                yield self._texts.prompt_of(value["messages"])
+            elif isinstance(prompt := value.get("prompt") if isinstance(value, dict) else value, str):
+                yield self._texts.tokens_of(prompt)
+            else:
+                raise CannotAnswer(
+                    f"input {number} is neither a text, nor an object with a prompt or messages",
+                    code="bad_input",
+                    hint='for example "Once upon a time", or {"messages": [{"role": "user", "content": "Hello"}]}',
+                )
+
+
+def _arrays(name: str, value: Any) -> dict[str, Any]:
+    """Returns the tensors in a value as arrays, by name."""
+    arrays = arrays_of(name, _on_cpu(value))
+    return {key.removeprefix("."): array for key, array in arrays.items()}
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).cpu().numpy()
+    if isinstance(value, Mapping):
+        return {name: _on_cpu(item) for name, item in value.items() if _is_tensor(item) or isinstance(item, Mapping)}
+    return [_on_cpu(item) for item in value if _is_tensor(item)] if isinstance(value, list | tuple) else value
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _cut(array: Any, real: Any) -> Any:
+    return array[real] if real is not None and array.ndim and len(array) == len(real) else array

@@ -1,0 +1,168 @@
+"""The loop of a serving session: takes requests, answers them in batches, and ends after an idle time.
+
+One thread reads requests from the supervisor's socket. The main thread answers them, so that torch is used by one
+thread only. Requests that can share one batch are answered together.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from footplate.contract.errors import FootplateError
+from footplate.contract.events import DoneData, Ending, json_safe
+from footplate.contract.host.launch import TICK
+from footplate.contract.lifecycle import Reason
+from footplate.contract.serving import MAX_PIECE_BYTES, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.spec_parts import Serve
+from footplate.runtime.emit import Emit
+from footplate.runtime.serving.embeddings import Embeddings
+from footplate.runtime.serving.loaded import CannotAnswer
+from footplate.runtime.serving.predictions import Predictions
+from footplate.runtime.serving.texts import Texts
+
+LOOK_SECONDS = 0.5
+"""The longest time between two reads of the stop byte."""
+READ_BYTES = 256 * 1024
+
+
+class Requests:
+    """The requests that the supervisor has sent, in their order. A thread reads them."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self.withdrawn: set[str] = set()
+        """The requests whose clients have gone."""
+        self._stream = stream
+        self._incoming: queue.SimpleQueue[ServingRequest] = queue.SimpleQueue()
+        self._waiting: deque[ServingRequest] = deque()
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+
+    def next_batch(self, limit: int) -> list[ServingRequest]:
+        """Waits a moment for a request. Returns it with the waiting ones that can share its batch."""
+        if not self._waiting:
+            try:
+                self._waiting.append(self._incoming.get(timeout=LOOK_SECONDS))
+            except queue.Empty:
+                return []
+        while not self._incoming.empty():
+            self._waiting.append(self._incoming.get())
+        first = self._waiting.popleft()
+        key = _batch_key(first)
+        same = [request for request in self._waiting if key is not None and _batch_key(request) == key][: limit - 1]
+        self._waiting = deque(request for request in self._waiting if request not in same)
+        return [first, *same]
+
+    def _read(self) -> None:
+        rest = b""
+        while chunk := self._stream.recv(READ_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                try:
+                    self._incoming.put(ServingRequest.model_validate_json(line))
+                except ValidationError:
+                    self.withdrawn.add(Piece.model_validate_json(line).id)
+
+
+def _batch_key(request: ServingRequest) -> Any:
+    """Returns a value that is equal for requests that share a batch. None: the request is answered alone."""
+    body = request.body
+    if request.work is not Work.COMPLETE or body.get("seed") is not None:
+        return None
+    return body["temperature"], body["top_p"]
+
+
+class Session:
+    """Answers requests until it is stopped, or until none has come for the idle time."""
+
+    def __init__(self, limits: Serve, emit: Emit, stream: socket.socket) -> None:
+        self._limits, self._emit, self._stream = limits, emit, stream
+        self._requests = Requests(stream)
+        self._answered = self._tokens = 0
+        self._ticked_at = 0.0
+
+    def run(self, predictions: Predictions, texts: Texts, embeddings: Embeddings) -> DoneData:
+        answer: dict[Work, Callable[[Sequence[ServingRequest]], None]] = {
+            Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0].body, self.tick)),
+            Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0].body, self.tick)),
+            Work.COMPLETE: lambda batch: self._complete(texts, batch),
+        }
+        self._send(Piece(id="", kind=PieceKind.ALIVE))
+        idle_since = time.monotonic()
+        while not self._emit.asked_to_stop():
+            batch = self._requests.next_batch(self._limits.max_batch)
+            self.tick()
+            if batch:
+                self._answer(batch, answer[batch[0].work])
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > self._limits.idle:
+                self._emit.note(f"no request came for {self._limits.idle:g} s, so the session ends")
+                return self._end(Ending.FINISHED, Reason.COMPLETED)
+        return self._end(Ending.STOPPED, Reason.CANCEL)
+
+    def tick(self) -> None:
+        """Reports that the process works, at most once a second."""
+        if time.monotonic() - self._ticked_at > 1.0:
+            self._ticked_at = time.monotonic()
+            self._emit.wire.send(TICK, {})
+
+    def _answer(self, batch: Sequence[ServingRequest], answer: Callable[[Sequence[ServingRequest]], None]) -> None:
+        wanted = [request for request in batch if request.id not in self._requests.withdrawn]
+        for request in batch:
+            is_wanted = request in wanted
+            self._send(Piece(id=request.id, kind=PieceKind.STARTED if is_wanted else PieceKind.ERROR))
+        try:
+            if wanted:
+                answer(wanted)
+        except Exception as error:
+            # One request must not end the session of all others.
+            refusal = _refusal(error)
+            for request in wanted:
+                self._send(Piece(id=request.id, kind=PieceKind.ERROR, data=refusal))
+            if isinstance(error, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
+        self._requests.withdrawn.difference_update(request.id for request in batch)
+
+    def _complete(self, texts: Texts, batch: Sequence[ServingRequest]) -> None:
+        def say(request: str, kind: PieceKind, data: dict[str, Any]) -> None:
+            self._send(Piece(id=request, kind=kind, data=data))
+
+        def is_withdrawn(request: str) -> bool:
+            return request in self._requests.withdrawn
+
+        self._tokens += texts.answer(batch, say, is_withdrawn, self.tick)
+        self._answered += len(batch)
+
+    def _done(self, request: str, data: dict[str, Any]) -> None:
+        self._send(Piece(id=request, kind=PieceKind.DONE, data=data))
+        self._answered += 1
+
+    def _send(self, piece: Piece) -> None:
+        line = json.dumps(json_safe(piece.model_dump(mode="json")), separators=(",", ":")).encode()
+        if len(line) > MAX_PIECE_BYTES:
+            size = f"{len(line) // 2**20} MiB, and {MAX_PIECE_BYTES // 2**20} MiB is the limit"
+            refusal = {"code": "answer_too_large", "message": f"the answer has {size}", "hint": "send fewer inputs"}
+            line = Piece(id=piece.id, kind=PieceKind.ERROR, data=refusal).model_dump_json().encode()
+        self._stream.sendall(line + b"\n")
+
+    def _end(self, ending: Ending, reason: Reason) -> DoneData:
+        return DoneData(ending=ending, reason=reason, result={"requests": self._answered, "tokens": self._tokens})
+
+
+def _refusal(error: Exception) -> dict[str, Any]:
+    """Returns the error that the client of a request reads."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return {"code": "out_of_memory", "message": str(error).partition("\n")[0][:300], "hint": "send fewer inputs"}
+    if isinstance(error, FootplateError):
+        return {"code": error.code, "message": error.message, "hint": error.hint}
+    text = " ".join(str(error).split())[:500]
+    message = f"the model cannot take these inputs: {type(error).__name__}: {text}"
+    return {"code": CannotAnswer.code, "message": message, "hint": "send rows with the columns of the job's data"}

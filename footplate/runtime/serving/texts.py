@@ -1,0 +1,287 @@
+"""Generates texts for the requests of one batch with `generate` of transformers, and streams them while it runs.
+
+`generate` calls `Watch` after every step. So one batch can hold requests with different lengths and stop texts, and a
+request whose client has gone ends early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from footplate.contract.serving import PieceKind, ServingRequest
+from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+
+Say = Callable[[str, PieceKind, dict[str, Any]], None]
+STREAM_SECONDS = 0.03
+"""The shortest time between two parts of a streamed answer. The first part is sent at once."""
+STOP_WINDOW = 8
+"""The number of tokens beside a stop text's characters in which this text is searched after each step."""
+REPLACEMENT = "\ufffd"
+"""The character that stands for an incomplete one. Its other bytes are in the next token."""
+
+
+@dataclass(eq=False)
+class Text:
+    """One text that is being generated."""
+
+    request: str
+    index: int
+    prompt: list[int]
+    limit: int
+    stops: tuple[str, ...]
+    is_streamed: bool = False
+    tokens: list[int] = field(default_factory=list)
+    finish: str | None = None
+    sent: int = 0
+    """The number of characters that were streamed."""
+
+    def add(self, token: int, ends: frozenset[int], decode: Callable[[list[int]], str]) -> None:
+        if self.finish is not None:
+            return
+        if token in ends:
+            self.finish = "stop"
+            return
+        self.tokens.append(token)
+        if self.stops and self._has_stop(decode):
+            self.finish = "stop"
+        elif len(self.tokens) >= self.limit:
+            self.finish = "length"
+
+    def _has_stop(self, decode: Callable[[list[int]], str]) -> bool:
+        window = max(map(len, self.stops)) + STOP_WINDOW
+        tail = decode(self.tokens[-window:])
+        return any(stop in tail for stop in self.stops)
+
+    def whole(self, decode: Callable[[list[int]], str]) -> str:
+        """Returns the text up to the first stop text."""
+        text = decode(self.tokens)
+        places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
+        return text[: min(places)] if places else text
+
+    def news(self, decode: Callable[[list[int]], str]) -> str:
+        """Returns the characters that were not streamed yet. The beginning of a stop text is held back."""
+        text = self.whole(decode)
+        if self.finish is None:
+            held = max((size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size])),
+                       default=0)  # fmt: skip
+            text = text[: len(text) - held].rstrip(REPLACEMENT)
+        news, self.sent = text[self.sent :], max(self.sent, len(text))
+        return news
+
+
+class Watch:
+    """Called by `generate` after every step with all tokens so far. Returns which texts are finished."""
+
+    def __init__(
+        self,
+        texts: Sequence[Text],
+        ends: frozenset[int],
+        decode: Callable[[list[int]], str],
+        say: Say,
+        is_withdrawn: Callable[[str], bool],
+        tick: Callable[[], None],
+    ) -> None:
+        self._texts, self._ends, self._decode = texts, ends, decode
+        self._say, self._is_withdrawn, self._tick = say, is_withdrawn, tick
+        self._streams_at = 0.0
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        for text, token in zip(self._texts, input_ids[:, -1].tolist(), strict=True):
+            text.add(token, self._ends, self._decode)
+            if text.finish is None and self._is_withdrawn(text.request):
+                text.finish = "withdrawn"
+        self._tick()
+        if time.monotonic() >= self._streams_at:
+            self.stream()
+            self._streams_at = time.monotonic() + STREAM_SECONDS
+        finished = [text.finish is not None for text in self._texts]
+        return torch.tensor(finished, dtype=torch.bool, device=input_ids.device)
+
+    def stream(self) -> None:
+        """Sends what is new in each streamed text."""
+        for text in self._texts:
+            if text.is_streamed and (news := text.news(self._decode)):
+                self._say(text.request, PieceKind.CHUNK, {"index": text.index, "text": news})
+
+
+class Texts:
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    @property
+    def can_generate(self) -> bool:
+        can = getattr(self._loaded.base, "can_generate", None)
+        return callable(can) and bool(can())
+
+    def answer(
+        self,
+        batch: Sequence[ServingRequest],
+        say: Say,
+        is_withdrawn: Callable[[str], bool],
+        tick: Callable[[], None],
+    ) -> int:
+        """Answers the requests of a batch, and returns the number of generated tokens.
+
+        A request that cannot be answered is refused alone.
+        """
+        if not self.can_generate:
+            raise CannotAnswer(
+                f"a {type(self._loaded.base).__name__} does not generate text",
+                code="not_a_language_model",
+                hint="POST /jobs/{job}/predict answers with this model's own outputs",
+            )
+        texts: list[Text] = []
+        wanted = []
+        for request in batch:
+            try:
+                texts += self._texts_of(request)
+                wanted.append(request)
+            except CannotAnswer as error:
+                say(request.id, PieceKind.ERROR, {"code": error.code, "message": error.message, "hint": error.hint})
+        if not texts:
+            return 0
+        settings = wanted[0].body
+        self.generate(texts, settings["temperature"], settings["top_p"], settings.get("seed"), say, is_withdrawn, tick)
+        for request in wanted:
+            own = [text for text in texts if text.request == request.id]
+            say(request.id, PieceKind.DONE, self._answer_of(request, own))
+        return sum(len(text.tokens) for text in texts)
+
+    def generate(
+        self,
+        texts: Sequence[Text],
+        temperature: float,
+        top_p: float,
+        seed: int | None,
+        say: Say,
+        is_withdrawn: Callable[[str], bool],
+        tick: Callable[[], None],
+    ) -> None:
+        """Generates all texts together. A temperature of 0 always takes the likeliest token."""
+        from transformers import StoppingCriteriaList
+
+        model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
+        watch = Watch(texts, self._ends(), self._decode, say, is_withdrawn, tick)
+        if seed is not None:
+            torch.manual_seed(seed)
+        sampling: dict[str, Any] = (
+            {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
+            if temperature > 0
+            else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        )
+        pad = getattr(tokenizer, "pad_token_id", None)
+        inputs = self._loaded.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
+        with torch.inference_mode():
+            model.generate(
+                **inputs,
+                max_new_tokens=max(text.limit for text in texts),
+                num_beams=1,
+                use_cache=True,
+                pad_token_id=pad if pad is not None else min(self._ends(), default=0),
+                eos_token_id=sorted(self._ends()) or None,
+                stopping_criteria=StoppingCriteriaList([watch]),
+                **sampling,
+            )
+        watch.stream()
+
+    def whole(self, text: Text) -> str:
+        """Returns a finished text, without what follows its stop text."""
+        return text.whole(self._decode)
+
+    @property
+    def _is_encoder_decoder(self) -> bool:
+        return bool(getattr(self._loaded.config, "is_encoder_decoder", False))
+
+    def _ends(self) -> frozenset[int]:
+        """Returns the tokens that end a text, by the model's generation config and by its tokenizer."""
+        of_model = getattr(getattr(self._loaded.base, "generation_config", None), "eos_token_id", None)
+        of_tokenizer = getattr(self._loaded.tokenizer, "eos_token_id", None)
+        return frozenset(_listed(of_model) + _listed(of_tokenizer))
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._loaded.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _texts_of(self, request: ServingRequest) -> Iterator[Text]:
+        body, count = request.body, request.body["n"]
+        prompts = [self.prompt_of(body["messages"])] if body.get("messages") else [
+            self.tokens_of(prompt) for prompt in body["prompts"]
+        ]  # fmt: skip
+        if len(prompts) * count > self._loaded.limits.max_batch:
+            raise CannotAnswer(
+                f"{len(prompts)} prompts with n={count} make {len(prompts) * count} texts, and a batch of this session "
+                f"has at most {self._loaded.limits.max_batch}",
+                code="too_many_texts",
+                hint="send fewer prompts, or a smaller n",
+            )
+        for at, prompt in enumerate(prompts):
+            limit = self.limit_of(prompt, body.get("max_tokens"))
+            for number in range(count):
+                index, stops = at * count + number, tuple(body.get("stop") or ())
+                yield Text(request.id, index, prompt, limit, stops, is_streamed=bool(body.get("stream")))
+
+    def limit_of(self, prompt: Sequence[int], wanted: int | None) -> int:
+        """Returns the largest number of tokens of an answer. Raises CannotAnswer if there is no room for it."""
+        most, context = self._loaded.limits.max_tokens, self._loaded.context_length
+        if wanted is not None and wanted > most:
+            raise CannotAnswer(
+                f"max_tokens is {wanted:,}, and this session generates at most {most:,} tokens for one answer",
+                code="too_many_tokens",
+                hint=f"set max_tokens to {most} or less",
+            )
+        if context is None or self._is_encoder_decoder:
+            return wanted or most
+        self._loaded.require_room(len(prompt) + (wanted or 1))
+        return wanted or min(most, context - len(prompt))
+
+    def prompt_of(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Returns the tokens of a conversation and of the beginning of its next answer, by the chat template."""
+        from jinja2 import TemplateError
+
+        tokenizer = self._loaded.require_tokenizer()
+        if not getattr(tokenizer, "chat_template", None):
+            raise CannotAnswer(
+                "the job's tokenizer has no chat template, so a conversation cannot become a prompt",
+                code="no_chat_template",
+                hint="POST /v1/completions takes a prompt. A spec's processor may have a chat_template",
+            )
+        try:
+            text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise CannotAnswer(f"the chat template refuses this conversation: {error}", code="bad_messages") from error
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def tokens_of(self, prompt: str | list[int]) -> list[int]:
+        """Returns the tokens of a prompt. The token that would end the text is left out."""
+        tokenizer = self._loaded.require_tokenizer()
+        tokens = list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) else prompt
+        if not self._is_encoder_decoder and len(tokens) > 1 and tokens[-1] == getattr(tokenizer, "eos_token_id", None):
+            tokens = tokens[:-1]
+        rows = self._loaded.base.get_input_embeddings().weight.shape[0]
+        if any(not 0 <= token < rows for token in tokens):
+            raise CannotAnswer(f"the prompt has a token outside of 0 to {rows - 1}", code="bad_token")
+        if not tokens:
+            first = getattr(tokenizer, "bos_token_id", None)
+            first = getattr(tokenizer, "eos_token_id", None) if first is None else first
+            if first is None:
+                raise CannotAnswer("the prompt is empty, and this tokenizer has no token to start with")
+            return [first]
+        return tokens
+
+    def _answer_of(self, request: ServingRequest, texts: Sequence[Text]) -> dict[str, Any]:
+        choices = [
+            {"index": text.index, "text": self.whole(text), "finish_reason": text.finish or "length",
+             "tokens": len(text.tokens)}
+            for text in texts
+        ]  # fmt: skip
+        prompts = texts[:: request.body["n"]]
+        return {"choices": choices, "prompt_tokens": sum(len(text.prompt) for text in prompts)}
+
+
+def _listed(ids: Any) -> list[int]:
+    return [] if ids is None else list(ids) if isinstance(ids, list | tuple) else [ids]

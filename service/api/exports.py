@@ -1,0 +1,51 @@
+"""The route that exports a checkpoint of a job, for use with another program."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from footplate.contract.fields import Group
+from footplate.contract.resources.jobs import Job
+from footplate.contract.spec_parts import CheckpointName
+from service.api import views
+from service.api.documented import takes
+from service.api.views import etag
+from service.deps import LARGE, JobPath, StrictRoute, beside, job_id, read_model, services_of
+from service.jobs.serving import export_spec, find, start_export
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+class NewExport(Group):
+    checkpoint: CheckpointName | None = None
+    """"latest", "best" or a checkpoint's id. null takes the model that the job ends with."""
+    merge: bool = False
+    """Merges the model's adapters into its weights, so that the model can be loaded without them."""
+
+
+@router.post(
+    "/jobs/{job}/export",
+    status_code=202,
+    operation_id="export_job",
+    summary="Write a checkpoint's model, tokenizer and card to the outputs of a new job",
+    responses={409: {}},
+    **takes(NewExport),
+)
+async def export_job(request: Request, response: Response, job: JobPath) -> Job:
+    """Returns the job that exports. Its outputs can be downloaded once it has succeeded."""
+    services = services_of(request)
+    body = await read_model(request, NewExport)
+    wanted = await services.db.read(partial(find, project=services.project, job_id=job_id(job), name=body.checkpoint))
+    spec = await beside(LARGE, lambda: export_spec(wanted, merge=body.merge))
+    has_webhook = services.webhooks.may_listen(services.project)
+    write = partial(
+        start_export, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
+    )
+    row = await services.db.write(write)
+    services.poke()
+    response.headers.update({"Location": f"/jobs/{row.id}", "ETag": etag(row.version)})
+    return views.job(row)

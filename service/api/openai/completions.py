@@ -1,0 +1,324 @@
+"""Routes in the form of OpenAI's API that generate text with a checkpoint of a job, or return vectors of texts.
+
+`model` names a job or one of its checkpoints. A field of OpenAI's API that has no effect here is refused by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fastapi import APIRouter, Request
+from pydantic import Field, JsonValue
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from footplate.contract.errors import FootplateError, InvalidSpec, Problem
+from footplate.contract.fields import Group, Many, Whole
+from footplate.contract.ids import JobId, uuid7
+from footplate.contract.serving import Piece, PieceKind, Work
+from service.api.openai.jobs import UnknownModel
+from service.api.openai.names import read_model_name
+from service.api.predict import WAIT_SECONDS
+from service.deps import StrictRoute, json_response, read_model, services_of
+from service.jobs.serving import STEP
+from service.serving import Answering, Question, asked
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+
+Json = dict[str, Any]
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+LAST_EVENT = b"data: [DONE]\n\n"
+MOST_TEXTS = 2048
+_JOB = re.compile(r"(?P<job>job_[0-9a-f]{32})(?::(?P<checkpoint>latest|best|step-[0-9]{1,18}|ckpt_[0-9a-f]{32}))?")
+"""A job's id. A checkpoint may follow, such as `:step-100` or `:best`."""
+
+Stop = Annotated[str, Field(max_length=100)] | Annotated[Many[Annotated[str, Field(min_length=1, max_length=100)]],
+                                                         Field(max_length=16)]  # fmt: skip
+
+
+class StreamOptions(Group):
+    include_usage: bool = False
+
+
+class _Sampling(Group):
+    """The fields that chats and completions share."""
+
+    model: Annotated[str, Field(max_length=600)]
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=128)] | None = None
+    stop: Stop | None = None
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    """The caller's own name of its user, which has no effect on the answer."""
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+
+
+class TextPart(Group):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Group):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[tuple[TextPart, ...], Field(strict=False)]
+    name: str | None = None
+
+
+class TextFormat(Group):
+    type: Literal["text"]
+
+
+class Chat(_Sampling):
+    messages: Annotated[Many[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    response_format: TextFormat | None = None
+
+
+class Completion(_Sampling):
+    prompt: JsonValue
+
+
+class Embedding(Group):
+    model: Annotated[str, Field(max_length=600)]
+    input: JsonValue
+    encoding_format: Literal["float", "base64"] = "float"
+    user: str | None = None
+
+
+class Model(NamedTuple):
+    job: JobId
+    checkpoint: str | None
+
+
+@router.post("/v1/chat/completions")
+async def create_chat_completion(request: Request) -> Response:
+    body = await read_model(request, Chat)
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        detail = "max_tokens is the older name of max_completion_tokens, and both are there"
+        raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
+    asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {
+        "messages": list(map(_message, body.messages))
+    }
+    return await _generated(request, body, asks, _CHAT)
+
+
+@router.post("/v1/completions")
+async def create_completion(request: Request) -> Response:
+    body = await read_model(request, Completion)
+    asks = _sampling(body, body.max_tokens or DEFAULT_TOKENS) | {"prompts": _texts(body.prompt, "prompt")}
+    return await _generated(request, body, asks, _TEXT)
+
+
+@router.post("/v1/embeddings")
+async def create_embedding(request: Request) -> Response:
+    body = await read_model(request, Embedding)
+    question = _question(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
+    async with asked(services_of(request), question, request.is_disconnected) as answering:
+        data = await _whole(answering)
+    vectors = [
+        {
+            "object": "embedding",
+            "index": at,
+            "embedding": _packed(vector) if body.encoding_format == "base64" else vector,
+        }
+        for at, vector in enumerate(data["vectors"])
+    ]
+    usage = {"prompt_tokens": data["prompt_tokens"], "total_tokens": data["prompt_tokens"]}
+    return json_response({"object": "list", "model": body.model, "data": vectors, "usage": usage})
+
+
+DEFAULT_TOKENS = 16
+"""OpenAI's length of a completion that names none."""
+
+
+# Requests
+
+
+def model_of_name(name: str) -> Model:
+    """Returns the job and the checkpoint that a model's name means. Raises UnknownModel."""
+    if (tuned := read_model_name(name)) is not None:
+        return Model(tuned.job, None if tuned.step is None else f"{STEP}{tuned.step}")
+    match = _JOB.fullmatch(name)
+    if match is None:
+        hint = "name a fine-tuned model, or a job's id, also with a checkpoint: job_…:best, job_…:step-100"
+        raise UnknownModel(f"there is no model {name[:100]!r} that answers", hint=hint)
+    return Model(JobId(match["job"]), match["checkpoint"])
+
+
+def _question(model: str, work: Work, body: Json) -> Question:
+    named = model_of_name(model)
+    return Question(named.job, named.checkpoint, work, body, WAIT_SECONDS)
+
+
+def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidSpec([Problem("/stream_options", "disagreement", "is only for stream: true", "leave it out")])
+    stops = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
+    return {
+        "max_tokens": max_tokens,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "n": body.n or 1,
+        "stop": [stop for stop in stops if stop],
+        "seed": body.seed,
+        "stream": bool(body.stream),
+    }
+
+
+def _message(message: Message) -> Json:
+    """Returns a message as chat templates know it. They have no role `developer`, which is OpenAI's newer `system`."""
+    content = message.content if isinstance(message.content, str) else "".join(part.text for part in message.content)
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": content} | ({"name": message.name} if message.name else {})
+
+
+def _texts(value: JsonValue, field: str) -> list[str | list[int]]:
+    """Returns the texts of a request: one text, several, the tokens of one, or the tokens of several."""
+    values = value if isinstance(value, list) and not _are_tokens(value) else [value]
+    for at, text in enumerate(values[: MOST_TEXTS + 1]):
+        if not isinstance(text, str) and not _are_tokens(text):
+            pointer = f"/{field}/{at}" if values is value else f"/{field}"
+            raise InvalidSpec([Problem(pointer, "wrong_type", "must be a text, or a list of token numbers")])
+    if not 0 < len(values) <= MOST_TEXTS:
+        detail = f"has {len(values)} texts, and 1 to {MOST_TEXTS} are possible"
+        raise InvalidSpec([Problem(f"/{field}", "out_of_range", detail)])
+    return values  # type: ignore[return-value]
+
+
+def _are_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+
+
+# Answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The form of an answer: the kind of object, and its choices, whole and in parts."""
+
+    prefix: str
+    whole: str
+    part: str
+    choice: Callable[[Json], Json]
+    begin: Callable[[int], Json] | None
+    delta: Callable[[str], Json]
+    """The fields of a choice that hold the next characters."""
+    nothing: Json
+    """The same fields in the last part of a choice."""
+
+
+_CHAT = _Form(
+    prefix="chatcmpl",
+    whole="chat.completion",
+    part="chat.completion.chunk",
+    choice=lambda choice: {"message": {"role": "assistant", "content": choice["text"], "refusal": None}},
+    begin=lambda index: {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
+                         "finish_reason": None},
+    delta=lambda text: {"delta": {"content": text}},
+    nothing={"delta": {}},
+)  # fmt: skip
+_TEXT = _Form(
+    prefix="cmpl",
+    whole="text_completion",
+    part="text_completion",
+    choice=lambda choice: {"text": choice["text"]},
+    begin=None,
+    delta=lambda text: {"text": text},
+    nothing={"text": ""},
+)
+
+
+async def _generated(request: Request, body: _Sampling, asks: Json, form: _Form) -> Response:
+    question = _question(body.model, Work.COMPLETE, asks)
+    about = {"id": f"{form.prefix}-{uuid7()}", "created": now_ms() // 1000, "model": body.model}
+    services = services_of(request)
+    if not body.stream:
+        async with asked(services, question, request.is_disconnected) as answering:
+            data = await _whole(answering)
+        choices = [
+            {
+                "index": choice["index"],
+                **form.choice(choice),
+                "logprobs": None,
+                "finish_reason": choice["finish_reason"],
+            }
+            for choice in data["choices"]
+        ]
+        return json_response({**about, "object": form.whole, "choices": choices, "usage": _usage(data)})
+    stack = AsyncExitStack()
+    answering = await stack.enter_async_context(asked(services, question, request.is_disconnected))
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+    events = _events(answering, form, {**about, "object": form.part}, with_usage=with_usage)
+    return _Stream(events, stack)
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events. Whatever ends them, the request is withdrawn from its session if its answer is not whole."""
+
+    def __init__(self, events: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
+        super().__init__(events, 200, STREAM_HEADERS, "text/event-stream")
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+async def _events(answering: Answering, form: _Form, about: Json, *, with_usage: bool) -> AsyncIterator[bytes]:
+    begun: set[int] = set()
+    # With include_usage, OpenAI's parts have a usage of null, and the last one has the numbers.
+    usage: Json = {"usage": None} if with_usage else {}
+
+    def event(*choices: Json, **more: Any) -> bytes:
+        return f"data: {json.dumps({**about, 'choices': choices, **usage, **more}, ensure_ascii=False)}\n\n".encode()
+
+    def begin(index: int) -> bytes:
+        is_new = index not in begun
+        begun.add(index)
+        return event(form.begin(index)) if form.begin is not None and is_new else b""
+
+    try:
+        async for piece in answering.pieces:
+            if piece.kind is PieceKind.CHUNK:
+                index, text = piece.data["index"], piece.data["text"]
+                yield begin(index) + event(
+                    {"index": index, **form.delta(text), "logprobs": None, "finish_reason": None}
+                )
+                continue
+            for choice in piece.data["choices"]:
+                end = {"index": choice["index"], **form.nothing, "logprobs": None}
+                yield begin(choice["index"]) + event({**end, "finish_reason": choice["finish_reason"]})
+            if with_usage:
+                yield event(usage=_usage(piece.data))
+            yield LAST_EVENT
+    except FootplateError as error:
+        # The status has been sent, so the error is an event. OpenAI's clients raise it.
+        sentence = error.message + (f" ({error.hint})" if error.hint else "")
+        failure = {"message": sentence, "type": "server_error", "param": None, "code": error.code}
+        yield f"data: {json.dumps({'error': failure})}\n\n".encode()
+
+
+async def _whole(answering: Answering) -> Json:
+    pieces: list[Piece] = [piece async for piece in answering.pieces]
+    return pieces[-1].data
+
+
+def _usage(data: Json) -> Json:
+    prompt, made = data["prompt_tokens"], sum(choice["tokens"] for choice in data["choices"])
+    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+
+
+def _packed(vector: list[float]) -> str:
+    """Returns a vector as OpenAI's base64: 32-bit floats, little end first."""
+    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,78 @@
+"""The route that tries a checkpoint of a job on inputs of its own task."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field, JsonValue
+
+from footplate.contract.fields import DURATION, Group, Many, Whole
+from footplate.contract.resources.serving import PredictionList, Served
+from footplate.contract.serving import Work
+from footplate.contract.spec_parts import CheckpointName
+from service.api.documented import takes
+from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
+from service.serving import Question, asked
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+WAIT_SECONDS = 60.0
+LONGEST_WAIT_SECONDS = 600.0
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_WAIT_SECONDS), DURATION]
+Stops = Annotated[Many[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=16)]
+
+
+class Generation(Group):
+    """The way in which a language model generates its texts. Models of other tasks do not read this."""
+
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    """The largest number of tokens of each text. null takes the session's limit."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """0 always takes the likeliest token. Higher values draw tokens at random."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the probability from whose likeliest tokens a token is drawn."""
+    stop: Stops = ()
+    """Texts that end a generated text. They are not part of it."""
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
+    """The seed of the random draws, for equal answers to equal requests."""
+
+
+class Predict(Group):
+    inputs: Annotated[Many[JsonValue], Field(min_length=1)]
+    """Rows with the columns of the job's data, without labels. A language model takes texts, or objects with a prompt
+    or messages."""
+    checkpoint: CheckpointName | None = None
+    """"latest", "best" or a checkpoint's id. null takes the model that the job ends with. With `load_best_model_at_end`
+    that is the best checkpoint, else the latest one."""
+    parameters: Generation = Generation()
+    wait: Seconds = WAIT_SECONDS
+    """The time within which the answer must begin, at most 10 minutes. A model that is not loaded yet is loaded in this
+    time, if a slot is free."""
+
+
+_TAKES: Any = takes(Predict, required=True)
+
+
+@router.post(
+    "/jobs/{job}/predict",
+    operation_id="predict_job",
+    summary="Run a checkpoint of the job on inputs",
+    responses={409: {}, 429: {}, 503: {}},
+    **_TAKES,
+)
+async def predict_job(request: Request, job: JobPath) -> PredictionList:
+    """Returns a result for each input. The first request loads the checkpoint on a node, where it stays for a while."""
+    services = services_of(request)
+    body = await read_model(request, Predict)
+    values = {"inputs": list(body.inputs), "parameters": body.parameters.model_dump(mode="json")}
+    question = Question(job_id(job), body.checkpoint, Work.PREDICT, values, body.wait)
+    async with asked(services, question, request.is_disconnected) as answering:
+        results = [piece.data["predictions"] async for piece in answering.pieces]
+    checkpoint = answering.wanted.checkpoint
+    return PredictionList(
+        job=job,
+        checkpoint=Served(id=checkpoint.id, step=checkpoint.step),
+        session=answering.session,
+        data=tuple(results[-1]),
+    )

@@ -1,0 +1,45 @@
+"""Writes the card of an exported model: what it was trained from, with which spec, and how it was evaluated."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from service.jobs.fork import document_of
+from service.store.rows import CheckpointRow, JobRow
+
+TASKS = {
+    "hf/causal-lm": "text-generation",
+    "hf/seq2seq": "text2text-generation",
+    "hf/masked-lm": "fill-mask",
+    "hf/sequence-classification": "text-classification",
+    "hf/token-classification": "token-classification",
+    "hf/question-answering": "question-answering",
+}
+LEFT_OUT = ("env", "secrets", "metadata", "project", "resources", "retry", "priority", "tags", "resume_from")
+"""Fields of the spec that say nothing about the model, or that other readers may not see."""
+
+
+def model_card(job: JobRow, checkpoint: CheckpointRow, *, is_merged: bool) -> str:
+    """Returns README.md in the form that the hub reads."""
+    document = document_of(job)
+    spec = {name: value for name, value in document.items() if value and name not in LEFT_OUT}
+    model = document.get("model") or {}
+    front = {"library_name": _library(model, is_merged=is_merged), "pipeline_tag": TASKS.get(model.get("use", ""))}
+    rows = [f"| {name} | {value} |" for name, value in sorted(json.loads(checkpoint.metrics).items())]
+    metrics = ["| metric | value |", "|---|---|", *rows] if rows else ["The job was not evaluated."]
+    return "\n".join(
+        [
+            "---", *(f"{name}: {value}" for name, value in front.items() if value), "---", "",
+            f"# {job.name or job.id}", "",
+            f"The model of job `{job.id}` at step {checkpoint.step}, trained with Footplate.",
+            "", "## Evaluation", "", *metrics, "", "## Spec", "",
+            "```json", json.dumps(spec, indent=2, ensure_ascii=False), "```", "",
+        ]
+    )  # fmt: skip
+
+
+def _library(model: dict[str, Any], *, is_merged: bool) -> str | None:
+    if not str(model.get("use", "")).startswith("hf/"):
+        return None
+    return "peft" if (model.get("args") or {}).get("peft") and not is_merged else "transformers"

@@ -1,0 +1,192 @@
+"""Finds or opens the serving session of a checkpoint: a job that answers requests instead of training.
+
+A session is placed, granted, watched, stopped and rescued like any job. It starts from the checkpoint, which therefore
+cannot be deleted until the session has ended. Each checkpoint has at most one open session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from footplate.contract.errors import FootplateError, InvalidSpec, Problem
+from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.lifecycle import Desired, JobState, StopMode
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Serve
+from service.jobs.cancel import cancel
+from service.jobs.fork import document_of
+from service.jobs.model_card import model_card
+from service.jobs.start_checkpoint import choose
+from service.jobs.submit import submit
+from service.store import checkpoints, jobs
+from service.store.rows import CheckpointRow, JobRow
+
+LATEST, BEST, STEP = "latest", "best", "step-"
+"""Names of a checkpoint beside its id. The last one has the step's number behind it."""
+OPEN = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+KEPT = ("model", "processor", "collator", "trainer", "code", "env", "secrets", "project", "priority")
+"""The fields that a session takes from the job's spec."""
+KEPT_TRAINING = (
+    "bf16", "fp16", "tf32", "use_cpu", "seed", "label_names", "remove_unused_columns", "per_device_eval_batch_size",
+)  # fmt: skip
+KEPT_RESOURCES = ("gpu", "pool", "stall_limit")
+
+
+class CheckpointMissing(FootplateError):
+    """The job has no such checkpoint, or not yet."""
+
+    code = "no_checkpoint"
+    status = 409
+    title = "There is no such checkpoint"
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail, hint=problem.hint)
+        self.code = problem.code
+
+
+class NotServable(FootplateError):
+    """The job's checkpoints cannot be loaded without the job's own code."""
+
+    code = "not_servable"
+    status = 409
+    title = "This job cannot be tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A checkpoint of a job, and its open session if it has one."""
+
+    job: JobRow
+    checkpoint: CheckpointRow
+    name: str
+    """The checkpoint as the request names it: "latest", "best", an id, or `step-` and a number."""
+    session: JobRow | None
+
+    @property
+    def limits(self) -> Serve:
+        assert self.session is not None
+        return Serve.model_validate(json.loads(self.session.spec)["serve"])
+
+
+def find(conn: Connection, project: str, job_id: JobId, name: str | None) -> Wanted:
+    """Returns the wanted checkpoint. Without a name it is the one whose model the job ends with.
+
+    Raises NotFound, NotServable, and CheckpointMissing.
+    """
+    return _wanted(conn, jobs.get(conn, project, job_id), name)
+
+
+def open_session(
+    conn: Connection, wanted: Wanted, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
+) -> Wanted:
+    """Submits the session, unless another request has opened it in the meantime."""
+    # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
+    job = jobs.lock_for_user(conn, wanted.job.project, wanted.job.id)
+    again = _wanted(conn, job, wanted.checkpoint.id)
+    if again.session is not None:
+        return replace(again, name=wanted.name)
+    if wanted.name == LATEST:
+        _end_older(conn, job, now, by=by)
+    message = (
+        f"answers requests with checkpoint {wanted.checkpoint.id} of job {job.id}, of step {wanted.checkpoint.step}"
+    )
+    submitted = submit(
+        conn, project=job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(), by=by,
+        note={"message": message, "code": "serving", "job": job.id}, has_webhook=has_webhook,
+    )  # fmt: skip
+    return replace(again, name=wanted.name, session=submitted.job)
+
+
+def start_export(
+    conn: Connection, wanted: Wanted, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
+) -> JobRow:
+    """Submits the job that exports the checkpoint."""
+    jobs.lock_for_user(conn, wanted.job.project, wanted.job.id)
+    checkpoint = wanted.checkpoint
+    message = f"exports checkpoint {checkpoint.id} of job {wanted.job.id}, of step {checkpoint.step}"
+    note = {"message": message, "code": "export", "job": wanted.job.id}
+    submitted = submit(
+        conn, project=wanted.job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(),
+        by=by, note=note, has_webhook=has_webhook,
+    )  # fmt: skip
+    return submitted.job
+
+
+def session_spec(wanted: Wanted) -> JobSpec:
+    """Returns the spec of a session with the usual limits."""
+    return _spec(wanted, f"try {wanted.job.name or wanted.job.id}", {"serve": {}})
+
+
+def export_spec(wanted: Wanted, *, merge: bool) -> JobSpec:
+    """Returns the spec of a job that writes the checkpoint's model and its card to the outputs."""
+    card = model_card(wanted.job, wanted.checkpoint, is_merged=merge)
+    return _spec(wanted, f"export {wanted.job.name or wanted.job.id}", {"export": {"merge": merge, "card": card}})
+
+
+def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
+    """Returns a spec with the model of the job's spec, and nothing that only training needs."""
+    document = document_of(wanted.job)
+    gpus = document["resources"].get("gpus_per_node")
+    training = {name: value for name, value in document["training"].items() if name in KEPT_TRAINING}
+    if (trainer := document.get("trainer")) is not None and ":" not in trainer["use"]:
+        # A library's trainer trains only, and some need data. A subclass in the bundle may change the prediction.
+        document["trainer"] = None
+    resources = {name: document["resources"][name] for name in KEPT_RESOURCES}
+    place = {"job": wanted.job.id, "checkpoint": wanted.checkpoint.id, "mode": "weights"}
+    return JobSpec.parse({
+        **{name: document[name] for name in KEPT if document.get(name) is not None},
+        "name": name[:128],
+        "metadata": {"of": wanted.job.id, "checkpoint": wanted.name},
+        "data": {"map": document["data"]["map"]},
+        "training": training,
+        "resources": {**resources, "gpus_per_node": gpus if gpus is None else min(gpus, 1)},
+        "retry": {"max_attempts": 1},
+        "resume_from": place,
+        **use,
+    })  # fmt: skip
+
+
+def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
+    spec: dict[str, Any] = json.loads(job.spec)
+    if spec.get("serve") or spec.get("export"):
+        hint = f"name job {spec['resume_from'].get('job')} itself"
+        raise NotServable(f"job {job.id} serves or exports a checkpoint, and has none of its own", hint=hint)
+    if spec.get("loop"):
+        raise NotServable(
+            f"job {job.id} has a loop of its own, so only its own code can load its checkpoints",
+            hint=f"footplate download {job.id} --checkpoint latest",
+        )
+    rows = checkpoints.of_job(conn, job.id)
+    name = name or _final(spec, rows)
+    by_step = {f"{STEP}{row.step}": row.id for row in reversed(rows) if row.status == checkpoints.COMMITTED}
+    try:
+        checkpoint = choose(rows, job, by_step.get(name, name))
+    except InvalidSpec as invalid:
+        raise CheckpointMissing(invalid.problems[0]) from invalid
+    sessions = [row for row in _open_sessions(conn, job.id) if row.starts_from == checkpoint.id]
+    return Wanted(job, checkpoint, name, sessions[0] if sessions else None)
+
+
+def _final(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
+    """Returns "best" if the job ends with its best checkpoint and has one, else "latest"."""
+    has_best = any(row.is_best and row.status == checkpoints.COMMITTED for row in rows)
+    return BEST if has_best and spec["training"].get("load_best_model_at_end") else LATEST
+
+
+def _open_sessions(conn: Connection, job_id: JobId) -> list[JobRow]:
+    rows = jobs.started_from(conn, job_id)
+    return [
+        row for row in rows if row.state in OPEN and row.desired is Desired.RUN and json.loads(row.spec).get("serve")
+    ]
+
+
+def _end_older(conn: Connection, job: JobRow, now: int, *, by: str | None) -> None:
+    """Ends sessions of checkpoints that were the latest one, so that a running job does not collect them."""
+    for row in _open_sessions(conn, job.id):
+        if json.loads(row.job_metadata or "{}").get("checkpoint") == LATEST:
+            cancel(conn, job.project, row.id, StopMode.GRACEFUL, now, by=by)

@@ -1,0 +1,295 @@
+"""Sends a request to the serving session of a checkpoint, and reads the pieces of its answer from Redis.
+
+A session is opened if the checkpoint has none. A request that its session has not started is sent to the next session,
+for example if the session ended because it was idle. Nothing here is stored: if Redis loses a request or an answer, the
+client gets an error that says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from redis.asyncio import Redis
+from starlette.requests import ClientDisconnect
+
+from footplate.contract import keys
+from footplate.contract.errors import FootplateError, Unavailable
+from footplate.contract.ids import JobId, uuid7
+from footplate.contract.lifecycle import JobState, Reason, StopMode
+from footplate.contract.serving import SILENCE_SECONDS, Piece, PieceKind, ServingRequest, Work
+from service.deps import LARGE, Services, beside
+from service.jobs.cancel import cancel
+from service.jobs.serving import OPEN, Wanted, find, open_session, session_spec
+from service.problems import TooManyRequests
+from service.redis_client import AWAY
+from service.store import jobs
+from service.store.rows import JobRow
+from service.store.times import now_ms
+
+MOST_PIECES = 1000
+LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 1.0, 0.01
+"""The interval at which the state of the session is read while no piece of the answer comes."""
+MOST_SESSIONS = 3
+"""The number of sessions to which one request is sent if it was never started."""
+RETRY_SECONDS = 5
+AGAIN = "send the request again"
+MAY_WORK_AGAIN = (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED, Reason.OOM)
+"""The reasons of a failed session that are not the checkpoint's fault."""
+
+
+class ServingBusy(TooManyRequests):
+    """The queue of the session is full."""
+
+    code = "serving_busy"
+    title = "Too many requests wait for this model"
+
+
+class NotServedYet(Unavailable):
+    """The session has not started, or has not come to this request, within the time that the client waits."""
+
+    code = "not_served_yet"
+    title = "The model does not answer yet"
+    retry_after_seconds = RETRY_SECONDS
+
+
+class ServingEnded(Unavailable):
+    """The session ended while it answered, or its answer was lost."""
+
+    code = "serving_ended"
+    title = "The model has stopped answering"
+
+
+class ServingFailed(FootplateError):
+    """The session cannot load the checkpoint. Another request would fail in the same way."""
+
+    code = "serving_failed"
+    status = 409
+    title = "The checkpoint cannot be loaded"
+
+
+class Refused(FootplateError):
+    """The session cannot answer this request. Another request may work."""
+
+    code = "cannot_answer"
+    status = 422
+    title = "The model cannot answer this"
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__(str(data.get("message", "")), hint=data.get("hint"))
+        self.code = str(data.get("code", self.code))
+
+
+class _SendAgain(Exception):
+    """The session ended before it started the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request for a checkpoint of a job."""
+
+    job: JobId
+    checkpoint: str | None
+    work: Work
+    body: dict[str, Any]
+    wait_seconds: float
+    """The time within which a session must start to work on the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The session that answers, and the pieces of its answer: CHUNK pieces, and DONE at the end."""
+
+    session: JobId
+    wanted: Wanted
+    pieces: AsyncIterator[Piece]
+
+
+Gone = Callable[[], Awaitable[bool]]
+
+
+@asynccontextmanager
+async def asked(services: Services, question: Question, is_gone: Gone) -> AsyncIterator[Answering]:
+    """Sends the request, and yields once a session has started to work on it. Withdraws it if the caller leaves.
+
+    Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and Refused.
+    """
+    deadline = time.monotonic() + question.wait_seconds
+    for _ in range(MOST_SESSIONS):
+        wanted = await _session(services, question)
+        assert wanted.session is not None
+        exchange = _Exchange(services, wanted, question, deadline, is_gone)
+        try:
+            await exchange.send()
+            await exchange.until_started()
+        except _SendAgain:
+            await exchange.withdraw()
+            continue
+        except BaseException:
+            await exchange.withdraw()
+            raise
+        try:
+            yield Answering(wanted.session.id, wanted, exchange.pieces())
+        finally:
+            await exchange.withdraw()
+        return
+    raise ServingEnded(f"{MOST_SESSIONS} serving sessions ended before they came to this request", hint="try again")
+
+
+async def _session(services: Services, question: Question) -> Wanted:
+    wanted = await services.db.read(
+        partial(find, project=services.project, job_id=question.job, name=question.checkpoint)
+    )
+    if wanted.session is not None:
+        return wanted
+    spec = await beside(LARGE, lambda: session_spec(wanted))
+    has_webhook = services.webhooks.may_listen(services.project)
+    write = partial(
+        open_session, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
+    )
+    opened = await services.db.write(write)
+    services.poke()
+    return opened
+
+
+class _Exchange:
+    """One request and its answer, with one session."""
+
+    def __init__(self, services: Services, wanted: Wanted, question: Question, deadline: float, is_gone: Gone) -> None:
+        assert wanted.session is not None
+        self._services, self._session, self._limit = services, wanted.session.id, wanted.limits.max_queue
+        self._request = ServingRequest(id=f"ask_{uuid7()}", work=question.work, body=question.body)
+        self._redis: Redis = services.pipe.redis
+        self._deadline, self._is_gone = deadline, is_gone
+        self._is_started = self._is_over = False
+        self._heard_at = time.monotonic()
+        self._unread: deque[Piece] = deque()
+
+    async def send(self) -> None:
+        """Puts the request at the end of the session's queue. Raises ServingBusy if the queue is full."""
+        queue, request = keys.serving_queue(self._session), self._request.id
+        try:
+            async with self._redis.pipeline(transaction=True) as pipeline:
+                pipeline.set(keys.serving_request(request), self._request.model_dump_json(), ex=keys.SERVING_SECONDS)
+                pipeline.rpush(queue, request)
+                pipeline.expire(queue, keys.SERVING_SECONDS)
+                _, length, _ = await pipeline.execute()
+        except AWAY as error:
+            raise _redis_away() from error
+        if length > self._limit and await self._taken_back():
+            self._is_over = True
+            raise ServingBusy(f"{self._limit} requests wait for this checkpoint already", wait_seconds=RETRY_SECONDS)
+
+    async def until_started(self) -> None:
+        while not self._is_started:
+            if self._unread:
+                self._note(self._unread.popleft())
+            elif not await self._receive() and time.monotonic() > self._deadline:
+                await self._give_up()
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        while not self._is_over:
+            if not self._unread:
+                await self._receive()
+                continue
+            piece = self._unread.popleft()
+            self._note(piece)
+            if piece.kind in (PieceKind.CHUNK, PieceKind.DONE):
+                yield piece
+
+    async def withdraw(self) -> None:
+        """Makes the session drop the request, unless it has answered it."""
+        if self._is_over:
+            return
+        self._is_over = True
+        with suppress(*AWAY):
+            if not await self._taken_back():
+                withdrawn = keys.serving_withdrawn(self._session)
+                await self._redis.rpush(withdrawn, self._request.id)
+                await self._redis.expire(withdrawn, keys.SERVING_SECONDS)
+
+    def _note(self, piece: Piece) -> None:
+        self._is_over = self._is_over or piece.is_last
+        if piece.kind is PieceKind.AGAIN:
+            raise _SendAgain
+        self._is_started = self._is_started or piece.kind is not PieceKind.ALIVE
+        if piece.kind is PieceKind.ERROR:
+            if piece.data.get("code") == ServingEnded.code:
+                raise ServingEnded(str(piece.data.get("message")), hint=AGAIN)
+            raise Refused(piece.data)
+
+    async def _receive(self) -> bool:
+        """Waits a moment for pieces of the answer. Returns False if none came, and all is well."""
+        key = keys.serving_answer(self._request.id)
+        left = self._deadline - time.monotonic()
+        seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(left, SHORTEST_LOOK_SECONDS))
+        try:
+            popped = await self._redis.blpop([key], timeout=seconds)
+            # Pieces may have come while the session's state was read.
+            row = None if popped is not None else await self._look()
+            texts = [*([] if popped is None else [popped[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
+        except AWAY as error:
+            raise _redis_away() from error
+        if texts:
+            self._heard_at = time.monotonic()
+            self._unread.extend(map(Piece.model_validate_json, texts))
+        elif row is not None:
+            self._ended(row)
+        return bool(texts)
+
+    async def _look(self) -> JobRow | None:
+        """Returns the session if it takes no more requests. Raises ServingEnded if its answer is lost."""
+        if await self._is_gone():
+            raise ClientDisconnect
+        row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+        if row is None:
+            raise ServingEnded(f"the serving session {self._session} was deleted", hint=AGAIN)
+        is_silent = self._is_started and time.monotonic() - self._heard_at > SILENCE_SECONDS
+        if is_silent and not row.state.is_terminal:
+            text = f"nothing came from the serving session {self._session} for {SILENCE_SECONDS:g} s"
+            raise ServingEnded(text, hint=AGAIN)
+        # A session that is stopping still finishes the requests that it has started.
+        is_open = row.state in OPEN or (self._is_started and row.state is JobState.STOPPING)
+        return None if is_open else row
+
+    def _ended(self, row: JobRow) -> NoReturn:
+        """Raises the error for a session that has ended, or `_SendAgain` if it never started this request."""
+        why = f"{row.reason}: {row.message}" if row.message else str(row.reason)
+        if self._is_started:
+            raise ServingEnded(f"the serving session {row.id} ended before its answer was complete ({why})", hint=AGAIN)
+        if row.state is not JobState.FAILED:
+            raise _SendAgain
+        message = f"the serving session {row.id} could not load the checkpoint ({why})"
+        if row.reason in MAY_WORK_AGAIN:
+            raise ServingEnded(message, hint=AGAIN)
+        raise ServingFailed(message, hint=f"footplate logs {row.id} shows what it printed")
+
+    async def _give_up(self) -> NoReturn:
+        """Ends a session that was opened for this request only, and has not started."""
+        row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+        with suppress(*AWAY):
+            waiting = await self._redis.llen(keys.serving_queue(self._session))
+            if row is not None and row.state is JobState.QUEUED and waiting <= 1:
+                await self._services.db.write(
+                    lambda conn: cancel(conn, row.project, row.id, StopMode.GRACEFUL, now_ms())
+                )
+                self._services.changed(row.id)
+        if row is not None and row.state is JobState.RUNNING:
+            raise NotServedYet(f"the serving session {row.id} answers other requests", hint="try again in a moment")
+        why = f"{row.state}, {row.message or row.reason}" if row is not None else "deleted"
+        raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint="try again in a moment")
+
+    async def _taken_back(self) -> bool:
+        """Removes the request from the queue. Returns False if the session has taken it already."""
+        removed: Any = await self._redis.lrem(keys.serving_queue(self._session), 1, self._request.id)
+        await self._redis.delete(keys.serving_request(self._request.id))
+        return bool(removed)
+
+
+def _redis_away() -> Unavailable:
+    return Unavailable("Redis does not answer, and requests to models travel through it", hint="try again in a moment")

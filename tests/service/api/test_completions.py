@@ -1,0 +1,144 @@
+"""Chats, completions and embeddings in OpenAI's form, with this test as the node on which the session runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from base64 import b64decode
+from typing import Any
+
+import pytest
+
+from footplate.contract import keys
+from footplate.contract.serving import PieceKind
+from tests.service.api.conftest import Api
+from tests.service.api.test_predict import Node, session_of, trained
+from tests.service.api.test_predict import api as api
+from tests.service.api.test_predict import node as node
+from tests.service.api.test_predict import standing_redis as standing_redis
+from tests.support.processes import until_async
+
+DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "tokens": 2}], "prompt_tokens": 3}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+CHAT = {"messages": [{"role": "developer", "content": [{"type": "text", "text": "be brief"}]},
+                     {"role": "user", "content": "when?"}]}  # fmt: skip
+
+
+def events(text: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+async def test_a_chat_is_answered_in_openai_s_form(api: Api, node: Node) -> None:
+    job = await trained(api)
+    body = {"model": f"{job}:step-1", "max_completion_tokens": 5, "stop": "\n", "temperature": 0, **CHAT}
+    asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], **DONE)
+
+    answer = (await asking).json()
+    assert (answer["object"], answer["model"], answer["usage"]) == ("chat.completion", body["model"], USAGE)
+    [choice] = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "at dawn", "refusal": None}
+    assert choice["finish_reason"] == "stop"
+    assert request["body"] == {
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "when?"}],
+        "max_tokens": 5, "temperature": 0.0, "top_p": 1.0, "n": 1, "stop": ["\n"], "seed": None, "stream": False,
+    }  # fmt: skip
+
+
+async def test_a_stream_begins_goes_on_and_ends_as_openai_s_does(api: Api, node: Node) -> None:
+    job = await trained(api)
+    body = {"model": job, "stream": True, "stream_options": {"include_usage": True}, **CHAT}
+    asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
+    request = await node.taken(await session_of(node, job))
+    await node.say(request["id"], PieceKind.STARTED)
+    for text in ("at", " dawn"):
+        await node.say(request["id"], PieceKind.CHUNK, index=0, text=text)
+    await node.say(request["id"], PieceKind.DONE, **DONE)
+
+    answer = await asking
+    *parts, last = events(answer.text)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert last == "[DONE]"
+    deltas = [part["choices"][0]["delta"] for part in parts[:-1]]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": "at"}, {"content": " dawn"}, {}]
+    assert parts[-2]["choices"][0]["finish_reason"] == "stop"
+    assert (parts[-1]["choices"], parts[-1]["usage"]) == ([], USAGE)
+    assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+
+
+async def test_a_session_that_dies_in_the_midst_of_a_stream_ends_it_with_an_error(api: Api, node: Node) -> None:
+    job = await trained(api)
+    asking = asyncio.create_task(api.client.post("/v1/completions", json={"model": job, "prompt": "a", "stream": True}))
+    session = await session_of(node, job)
+    request = await node.taken(session)
+    await node.say(request["id"], PieceKind.STARTED)
+    await node.say(request["id"], PieceKind.CHUNK, index=0, text="at")
+    await node.say(request["id"], PieceKind.ERROR, code="serving_ended", message=f"GET /jobs/{session} says why")
+
+    part, error = events((await asking).text)
+
+    assert part["choices"][0]["text"] == "at"
+    assert error["error"]["code"] == "serving_ended"
+    assert session in error["error"]["message"]
+
+
+async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, node: Node) -> None:
+    job = await trained(api)
+    body = {"model": job, "prompt": "a", "stream": True}
+    asking = api.client.stream("POST", "/v1/completions", json=body)
+    opening = asyncio.create_task(asking.__aenter__())
+    session = await session_of(node, job)
+    request = await node.taken(session)
+    await node.say(request["id"], PieceKind.STARTED)
+    await node.say(request["id"], PieceKind.CHUNK, index=0, text="at")
+    await opening
+    await asking.__aexit__(None, None, None)
+
+    async def withdrawn() -> bool:
+        return bool(await node.redis.lrange(keys.serving_withdrawn(session), 0, -1) == [request["id"].encode()])
+
+    await until_async(withdrawn, what="the session is told that the client has gone")
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+async def test_vectors_come_as_numbers_or_packed(api: Api, node: Node, form: str) -> None:
+    job = await trained(api)
+    body = {"model": job, "input": ["a", "b"], "encoding_format": form}
+    asking = asyncio.create_task(api.client.post("/v1/embeddings", json=body))
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], vectors=[[1.0, 0.0], [0.0, 0.5]], prompt_tokens=2)
+
+    answer = (await asking).json()
+    vectors = [row["embedding"] for row in answer["data"]]
+    if form == "base64":
+        vectors = [list(struct.unpack("<2f", b64decode(vector))) for vector in vectors]
+    assert vectors == [[1.0, 0.0], [0.0, 0.5]]
+    assert answer["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("chat/completions", {"messages": []}, "/messages"),
+    ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "/messages/0/role"),
+    ("chat/completions", {**CHAT, "tools": []}, "/tools"),
+    ("chat/completions", {**CHAT, "max_tokens": 1, "max_completion_tokens": 1}, "/max_tokens"),
+    ("chat/completions", {**CHAT, "stream_options": {}}, "/stream_options"),
+    ("completions", {"prompt": [[1, 2], 3.5]}, "/prompt/1"),
+    ("completions", {"prompt": "a", "logprobs": 1}, "/logprobs"),
+    ("embeddings", {"input": []}, "/input"),
+    ("embeddings", {"input": "a", "dimensions": 8}, "/dimensions"),
+]
+
+
+async def test_what_has_no_meaning_here_is_refused_by_its_name(api: Api) -> None:
+    for path, body, place in REFUSED:
+        answer = await api.client.post(f"/v1/{path}", json={"model": "job_" + "0" * 32, **body})
+
+        assert answer.status_code in (400, 422), answer.text
+        assert place.lstrip("/").replace("/", ".") in answer.text.replace("/", "."), answer.text
+    unknown = await api.client.post("/v1/completions", json={"model": "gpt-4o", "prompt": "a"})
+    missing = await api.client.post("/v1/completions", json={"model": "job_" + "0" * 32, "prompt": "a"})
+    assert (unknown.status_code, missing.status_code) == (404, 404)
+    assert "gpt-4o" in unknown.text

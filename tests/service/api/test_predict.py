@@ -1,0 +1,222 @@
+"""Trying a checkpoint, with a real Redis and with this test as the node on which the session runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from footplate.contract import keys
+from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.serving import Piece, PieceKind
+from service.store import checkpoints, jobs
+from service.store.rows import CheckpointRow
+from service.store.times import now_ms
+from tests.service.api.conftest import Api, Serve
+from tests.support.processes import until_async
+from tests.support.redis_server import RedisServer
+
+
+class Node:
+    """The part of a node that a session needs: it takes requests from Redis and answers them."""
+
+    def __init__(self, api: Api, redis: Redis) -> None:
+        self.api, self.redis = api, redis
+
+    async def sessions(self, job: JobId) -> list[JobId]:
+        rows = await self.api.db.read(lambda conn: jobs.started_from(conn, job))
+        return [row.id for row in rows]
+
+    async def taken(self, session: JobId) -> dict[str, Any]:
+        popped = await self.redis.blpop([keys.serving_queue(session)], timeout=20)
+        assert popped is not None, "no request came"
+        body = await self.redis.getdel(keys.serving_request(popped[1].decode()))
+        assert body is not None, "the request has no body"
+        return dict(json.loads(body))
+
+    async def say(self, request: str, kind: PieceKind, **data: Any) -> None:
+        await self.redis.rpush(keys.serving_answer(request), Piece(id=request, kind=kind, data=data).model_dump_json())
+
+    async def answer(self, request: str, **data: Any) -> None:
+        await self.say(request, PieceKind.STARTED)
+        await self.say(request, PieceKind.DONE, **data)
+
+
+@pytest.fixture(scope="module")
+def standing_redis() -> Iterator[RedisServer]:
+    """A Redis for all tests of a module, each of which has sessions of its own."""
+    server = RedisServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str, standing_redis: RedisServer) -> Api:
+    return await serve(sqlite_url, redis=standing_redis.url)
+
+
+@pytest.fixture
+async def node(api: Api, standing_redis: RedisServer) -> AsyncIterator[Node]:
+    client = Redis.from_url(standing_redis.url)
+    yield Node(api, client)
+    await client.aclose()
+
+
+async def trained(api: Api, steps: int = 1, **spec: Any) -> JobId:
+    """A job that has ended, with checkpoints of the steps 1 to `steps`."""
+    job = await api.submit(**spec)
+
+    def write(conn: Any) -> None:
+        for step in range(1, steps + 1):
+            row = CheckpointRow(
+                id=new_checkpoint_id(), job_id=job, attempt=1, step=step, no=step, status="committed",
+                path=f"jobs/{job}/attempts/1/checkpoint-{step}", bytes=1, files=1, manifest_sha256="0" * 64,
+                metrics="{}", is_best=False, score=None, pinned_from=None, created_at=now_ms(),
+            )  # fmt: skip
+            checkpoints.insert_checkpoint(conn, row)
+
+    await api.db.write(write)
+    await api.end(job)
+    return job
+
+
+async def session_of(node: Node, job: JobId, after: JobId | None = None) -> JobId:
+    """Returns the newest session of a job, once there is one other than `after`."""
+
+    async def newest() -> JobId | None:
+        sessions = [session for session in await node.sessions(job) if session != after]
+        return sessions[-1] if sessions else None
+
+    session = await until_async(newest, what="a session is open")
+    assert session is not None
+    return session
+
+
+async def test_a_prediction_opens_a_session_and_later_ones_share_it(api: Api, node: Node) -> None:
+    job = await trained(api)
+    first = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [{"x": [1.0]}]}))
+    session = await session_of(node, job)
+    request = await node.taken(session)
+    await node.answer(request["id"], predictions=[{"output": [2.0]}])
+    second = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": ["a", "b"]}))
+    await node.answer((await node.taken(session))["id"], predictions=[{}, {}])
+
+    answer = (await first).json()
+    assert (answer["job"], answer["session"], answer["data"]) == (job, session, [{"output": [2.0]}])
+    assert answer["checkpoint"]["step"] == 1
+    assert (await second).json()["session"] == session
+    assert request["body"]["inputs"] == [{"x": [1.0]}]
+    spec = (await api.client.get(f"/jobs/{session}/spec")).json()
+    assert (spec["model"]["use"], spec["data"]["train"], spec["retry"]["max_attempts"]) == ("toy/mlp", None, 1)
+
+
+async def test_a_served_checkpoint_cannot_be_deleted(api: Api, node: Node) -> None:
+    job = await trained(api, steps=2)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
+    session = await session_of(node, job)
+
+    refused = await api.client.delete(f"/jobs/{job}")
+    await node.answer((await node.taken(session))["id"], predictions=[{}])
+    await waiting
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint_in_use")
+    assert session in refused.json()["detail"]
+
+
+async def test_a_full_queue_is_answered_429_and_keeps_nothing(api: Api, node: Node) -> None:
+    job = await trained(api)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [0]}))
+    session = await session_of(node, job)
+    request = await node.taken(session)
+    body = {"inputs": [1], "wait": 20}
+    many = [asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json=body)) for _ in range(50)]
+    done = 0
+    while done < 34:
+        finished, _ = await asyncio.wait([task for task in many if not task.done()], return_when="FIRST_COMPLETED")
+        done += len(finished)
+    refused = [task.result() for task in many if task.done()]
+    await node.answer(request["id"], predictions=[{}])
+    for _ in range(16):
+        await node.answer((await node.taken(session))["id"], predictions=[{}])
+
+    assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(429, "serving_busy")}
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
+    assert len(refused) == 34
+    assert {(await task).status_code for task in many} == {200, 429}
+    assert (await waiting).status_code == 200
+    assert await node.redis.keys("fp:serve:request:*") == [], "nothing is left of a refused request"
+
+
+async def test_a_session_that_does_not_start_is_given_up_with_the_reason(api: Api, node: Node) -> None:
+    job = await trained(api)
+
+    answer = await api.client.post(f"/jobs/{job}/predict", json={"inputs": [1], "wait": 0})
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_served_yet")
+    assert int(answer.headers["retry-after"]) > 0
+    assert "queued" in answer.json()["detail"]
+    assert await node.sessions(job) == [], "a session that nobody waits for is cancelled"
+    assert await node.redis.keys("fp:serve:*") == []
+
+
+async def test_a_session_that_fails_to_load_is_named_with_its_reason(api: Api, node: Node) -> None:
+    job = await trained(api)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
+    session = await session_of(node, job)
+    await api.end(session, JobState.FAILED)
+
+    answer = (await waiting).json()
+
+    assert answer["code"] == "serving_failed"
+    assert session in answer["detail"]
+
+
+async def test_a_request_that_its_session_did_not_start_goes_to_the_next(api: Api, node: Node) -> None:
+    job = await trained(api)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
+    first = await session_of(node, job)
+    request = await node.taken(first)
+    await api.end(first)
+    await node.say(request["id"], PieceKind.AGAIN)
+    second = await session_of(node, job, after=first)
+    await node.answer((await node.taken(second))["id"], predictions=[{"output": 1}])
+
+    answer = (await waiting).json()
+    assert (answer["session"], answer["data"]) == (second, [{"output": 1}])
+    assert second != first
+
+
+async def test_a_checkpoint_that_is_not_there_is_named(api: Api) -> None:
+    empty, looped = await api.submit(), await trained(api)
+    missing = await api.client.post(f"/jobs/{empty}/predict", json={"inputs": [1]})
+    unknown = await api.client.post(f"/jobs/{looped}/predict", json={"inputs": [1], "checkpoint": new_checkpoint_id()})
+
+    codes = [(answer.status_code, answer.json()["code"]) for answer in (missing, unknown)]
+    assert codes == [(409, "no_checkpoint"), (409, "unknown_checkpoint")]
+
+
+async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one(api: Api, node: Node) -> None:
+    job = await trained(api)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
+    older = await session_of(node, job)
+    await node.answer((await node.taken(older))["id"], predictions=[{}])
+    await waiting
+
+    def newer(conn: Any) -> None:
+        row = checkpoints.of_job(conn, job)[0]
+        checkpoints.insert_checkpoint(conn, replace(row, id=new_checkpoint_id(), step=9, no=9))
+
+    await api.db.write(newer)
+    again = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
+    session = await session_of(node, job, after=older)
+    await node.answer((await node.taken(session))["id"], predictions=[{}])
+
+    assert (await again).json()["checkpoint"]["step"] == 9
+    state = (await api.client.get(f"/jobs/{older}")).json()
+    assert (state["state"], state["reason"]) == ("cancelled", Reason.CANCEL)

@@ -1,0 +1,97 @@
+"""A serving session in this process, with a model of random weights: no node and no checkpoint is needed."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.file_roots import Roots
+from footplate.contract.ids import new_job_id
+from footplate.contract.serving import Piece, PieceKind
+from footplate.contract.spec import JobSpec
+from footplate.runtime import run
+from footplate.runtime.build import build
+from footplate.runtime.emit import Emit, Wire
+from footplate.runtime.serving.start import session_of
+
+NOWHERE = {"resume_from": {"job": "job_" + "0" * 32, "mode": "weights"}}
+
+
+class ServedModel:
+    """The supervisor's end of a session's socket."""
+
+    def __init__(self, stream: socket.socket, loaded: Any, thread: threading.Thread) -> None:
+        self.loaded, self.thread = loaded, thread
+        self._stream, self._file = stream, stream.makefile("rb")
+        self._count = 0
+
+    def send(self, work: str, **body: Any) -> str:
+        self._count += 1
+        name = f"ask_{self._count}"
+        self._stream.sendall(json.dumps({"id": name, "work": work, "body": body}).encode() + b"\n")
+        return name
+
+    def withdraw(self, request: str) -> None:
+        self._stream.sendall(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode() + b"\n")
+
+    def read(self) -> Piece:
+        return Piece.model_validate_json(self._file.readline())
+
+    def last(self, request: str) -> Piece:
+        """Returns the last piece of the answer to this request."""
+        while True:
+            piece = self.read()
+            if piece.id == request and piece.is_last:
+                return piece
+
+    def ask(self, work: str, **body: Any) -> dict[str, Any]:
+        piece = self.last(self.send(work, **body))
+        assert piece.kind is PieceKind.DONE, piece
+        return piece.data
+
+    def predict(self, *inputs: Any, **parameters: Any) -> list[dict[str, Any]]:
+        sampling = {"temperature": 0.0, "top_p": 1.0, **parameters}
+        return list(self.ask("predict", inputs=list(inputs), parameters=sampling)["predictions"])
+
+    def refusal(self, work: str, **body: Any) -> dict[str, Any]:
+        piece = self.last(self.send(work, **body))
+        assert piece.kind is PieceKind.ERROR, piece
+        return piece.data
+
+
+@contextmanager
+def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedModel]:
+    """Runs a session until the block ends, with a model of this spec."""
+    parsed = JobSpec.parse({**NOWHERE, **spec, "serve": serve})
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60)
+    stop = os.memfd_create("stop")
+    os.ftruncate(stop, mmap.PAGESIZE)
+    events, wire_end = socket.socketpair()
+    emit = Emit(Wire(wire_end.detach()), stop, AttemptFiles(folder, new_job_id(), 1))
+    args = replace(parsed.training, output_dir=str(folder))
+    parts = build(parsed, Roots(folder, folder, folder))
+    trainer = run.assemble(parsed, parts, args, emit, {})
+    session, answers = session_of(parsed, parts, trainer, Roots(folder, folder, folder), emit, theirs)
+    thread = threading.Thread(target=session.run, args=answers)
+    thread.start()
+    client = ServedModel(ours, answers[1]._loaded, thread)
+    assert client.read().kind is PieceKind.ALIVE
+    try:
+        yield client
+    finally:
+        with mmap.mmap(stop, mmap.PAGESIZE) as page:
+            page[0] = 2
+        thread.join(30)
+        for end in (ours, theirs, events):
+            end.close()
+        os.close(stop)

@@ -1,0 +1,141 @@
+"""The link of a serving session, with a real Redis, and with this test as the serving process and as the API."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from footplate.contract import keys
+from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.serving import Piece, PieceKind, ServingRequest, Work
+from tests.support.processes import until
+from tests.support.redis_server import RedisServer
+from worker.attempt.serve_link import ServeLink
+from worker.redis_client import connect
+
+
+class Linked:
+    def __init__(self, url: str, limit: int = 2) -> None:
+        self.client: redis_py.Redis = connect(url)
+        self.session: JobId = new_job_id()
+        self.link = ServeLink(self.client, self.session, limit, lambda data: data)
+        self.process = socket.socket(fileno=self.link.theirs.detach())
+        self.process.settimeout(20)
+        self._lines = self.process.makefile("rb")
+        self.link.start()
+
+    def be_ready(self) -> None:
+        self.say("", PieceKind.ALIVE)
+
+    def ask(self, name: str) -> None:
+        request = ServingRequest(id=name, work=Work.PREDICT, body={"inputs": [name]})
+        self.client.set(keys.serving_request(name), request.model_dump_json())
+        self.client.rpush(keys.serving_queue(self.session), name)
+
+    def taken(self) -> dict[str, Any]:
+        return dict(json.loads(self._lines.readline()))
+
+    def say(self, name: str, kind: PieceKind, **data: Any) -> None:
+        self.process.sendall(Piece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
+
+    def answer(self, name: str) -> Piece:
+        popped: Any = self.client.blpop([keys.serving_answer(name)], timeout=3)
+        assert popped is not None, f"no piece came for {name}"
+        return Piece.model_validate_json(popped[1])
+
+    def end_process(self) -> None:
+        self._lines.close()
+        self.process.close()
+
+
+@pytest.fixture
+def linked(redis: RedisServer) -> Iterator[Linked]:
+    made = Linked(redis.url)
+    yield made
+    made.end_process()
+    made.link.close()
+
+
+def test_a_request_reaches_the_process_and_its_pieces_come_back(linked: Linked) -> None:
+    linked.ask("a")
+    linked.be_ready()
+
+    assert linked.taken()["body"] == {"inputs": ["a"]}
+    linked.say("a", PieceKind.STARTED)
+    linked.say("a", PieceKind.DONE, predictions=[1])
+    assert [linked.answer("a").kind for _ in range(2)] == [PieceKind.STARTED, PieceKind.DONE]
+
+
+def test_no_more_requests_are_popped_than_the_process_has_room_for(linked: Linked) -> None:
+    linked.be_ready()
+    for name in ("a", "b", "c"):
+        linked.ask(name)
+    assert [linked.taken()["id"] for _ in range(2)] == ["a", "b"]
+
+    assert linked.client.lrange(keys.serving_queue(linked.session), 0, -1) == [b"c"]
+    linked.say("a", PieceKind.DONE)
+    assert linked.taken()["id"] == "c"
+
+
+def test_a_withdrawal_reaches_a_process_without_room(linked: Linked) -> None:
+    linked.be_ready()
+    for name in ("a", "b"):
+        linked.ask(name)
+        linked.taken()
+
+    linked.client.rpush(keys.serving_withdrawn(linked.session), "b")
+
+    assert linked.taken() == {"id": "b", "kind": "again", "data": {}}
+
+
+def test_the_death_of_the_process_answers_what_it_had(linked: Linked) -> None:
+    linked.be_ready()
+    for name in ("a", "b"):
+        linked.ask(name)
+        linked.taken()
+    linked.say("a", PieceKind.STARTED)
+    assert linked.answer("a").kind is PieceKind.STARTED
+
+    linked.end_process()
+
+    error = linked.answer("a")
+    assert (error.kind, error.data["code"]) == (PieceKind.ERROR, "serving_ended")
+    assert linked.session in error.data["message"]
+    assert linked.answer("b").kind is PieceKind.AGAIN
+
+
+def test_pieces_that_belong_to_no_request_go_nowhere(linked: Linked) -> None:
+    linked.be_ready()
+    linked.ask("a")
+    linked.taken()
+
+    linked.process.sendall(b'{"kind":[]}\nnothing\n')
+    linked.say("of another session", PieceKind.DONE)
+    linked.say("a", PieceKind.DONE)
+
+    assert linked.answer("a").kind is PieceKind.DONE
+    assert not linked.client.exists(keys.serving_answer("of another session"))
+
+
+def test_a_redis_that_comes_back_empty_is_served_again(linked: Linked, redis: RedisServer) -> None:
+    linked.be_ready()
+    linked.ask("a")
+    linked.taken()
+    redis.kill()
+    linked.say("a", PieceKind.DONE)
+    redis.start()
+
+    def asks_again() -> bool:
+        try:
+            linked.ask("b")
+        except redis_py.RedisError:
+            return False
+        return True
+
+    until(asks_again, within=20, what="Redis is back")
+    assert linked.taken()["id"] == "b"

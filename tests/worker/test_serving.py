@@ -1,0 +1,183 @@
+"""A serving session answers as the model itself would, and refuses by name what it cannot answer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from footplate.contract.serving import PieceKind
+from tests.worker.components.conftest import tokenizer_folder as tokenizer_folder
+from tests.worker.serving import ServedModel, served
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+GPT: dict[str, Any] = {
+    "model": {"use": "hf/causal-lm", "args": {"config": {
+        "model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "initializer_range": 1.0,
+    }}},
+    "processor": {"use": "hf/tokenizer", "args": {"path": "models://tokenizer", "chat_template": TEMPLATE}},
+}  # fmt: skip
+GREEDY: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "n": 1, "stop": [], "seed": None, "stream": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Path:
+    made: Path = tmp_path_factory.mktemp("served")
+    shutil.copytree(tokenizer_folder, made / "tokenizer")
+    return made
+
+
+@pytest.fixture(scope="module")
+def gpt(folder: Path) -> Iterator[ServedModel]:
+    with served(folder, GPT, max_batch=4, max_tokens=40) as model:
+        yield model
+
+
+def plainly(model: ServedModel, prompt: str, tokens: int) -> str:
+    """The text of a plain loop over `generate`, one prompt at a time."""
+    tokenizer, loaded = model.loaded.tokenizer, model.loaded.model
+    inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=True)["input_ids"]
+    if int(inputs[0, -1]) == tokenizer.eos_token_id:
+        inputs = inputs[:, :-1]
+    made = loaded.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=tokens, do_sample=False,
+                           eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)  # fmt: skip
+    return str(tokenizer.decode(made[0, inputs.shape[1] :], skip_special_tokens=True))
+
+
+def test_rows_of_a_model_without_a_processor_get_its_own_outputs(folder: Path) -> None:
+    with served(folder, {"model": {"use": "toy/mlp", "args": {"out_features": 3}}}) as model:
+        rows = torch.randn(3, 8)
+
+        results = model.predict(*({"x": row.tolist()} for row in rows))
+        refused = model.refusal("predict", inputs=[{"y": [1.0]}], parameters={})
+        silent = model.refusal("complete", prompts=["the film"], max_tokens=2, **GREEDY)
+
+        expected = model.loaded.model(x=rows)["logits"]
+    assert torch.tensor([row["output"] for row in results]).allclose(expected)
+    assert (refused["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
+
+
+def test_texts_are_classified_by_name_without_their_labels(folder: Path) -> None:
+    spec = {
+        "model": {"use": "hf/sequence-classification", "args": {"labels": ["calm", "wild"], "config": {
+            "model_type": "bert", "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
+            "intermediate_size": 16, "max_position_embeddings": 64,
+        }}},
+        "processor": GPT["processor"],
+        "data": {"map": [{"use": "tokenize", "args": {"column": "text"}}, "labels"]},
+    }  # fmt: skip
+    with served(folder, spec) as model:
+        by_column, by_text = model.predict({"text": "the film is dull"}, "the film is dull")
+        unknown = model.refusal("predict", inputs=[{"txt": "the film"}], parameters={})
+
+    assert by_column == by_text
+    assert by_column["label"] in ("calm", "wild")
+    assert by_column["score"] == max(by_column["scores"].values())
+    assert sum(by_column["scores"].values()) == pytest.approx(1.0)
+    assert "no column 'text'" in unknown["message"]
+
+
+def test_a_batch_generates_what_a_plain_loop_generates(gpt: ServedModel) -> None:
+    prompts = ["the film is", "the cast", "dull", "the story is moving and the cast"]
+    requests = [
+        gpt.send("complete", prompts=[prompt], max_tokens=6 + at, **GREEDY) for at, prompt in enumerate(prompts)
+    ]
+
+    pieces = {}
+    while len(pieces) < len(requests):
+        piece = gpt.read()
+        pieces |= {piece.id: piece} if piece.is_last else {}
+
+    answers = [pieces[request].data["choices"][0] for request in requests]
+    assert [answer["text"] for answer in answers] == [plainly(gpt, prompt, 6 + at) for at, prompt in enumerate(prompts)]
+    assert all(answer["finish_reason"] == ("length" if answer["tokens"] == 6 + at else "stop")
+               for at, answer in enumerate(answers))  # fmt: skip
+
+
+def test_a_streamed_answer_has_the_characters_of_the_whole_one(gpt: ServedModel) -> None:
+    request = gpt.send("complete", prompts=["the film is"], max_tokens=30, **{**GREEDY, "stream": True})
+    parts = []
+    while not (piece := gpt.read()).is_last:
+        parts += [piece.data["text"]] if piece.kind is PieceKind.CHUNK else []
+
+    assert piece.id == request
+    assert "".join(parts) == piece.data["choices"][0]["text"]
+    assert parts
+
+
+def test_a_stop_text_ends_the_answer_and_is_not_streamed(gpt: ServedModel) -> None:
+    whole = gpt.ask("complete", prompts=["the film is"], max_tokens=20, **GREEDY)["choices"][0]["text"]
+    stop = whole.split()[2]
+    request = gpt.send("complete", prompts=["the film is"], max_tokens=20, **{**GREEDY, "stream": True, "stop": [stop]})
+    parts = []
+    while not (piece := gpt.read()).is_last:
+        parts += [piece.data["text"]] if piece.kind is PieceKind.CHUNK else []
+
+    assert piece.id == request
+    assert "".join(parts) == whole[: whole.index(stop)]
+    assert piece.data["choices"][0]["finish_reason"] == "stop"
+
+
+def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
+    drawn = {**GREEDY, "temperature": 1.0, "seed": 3, "n": 2}
+    first, second = (gpt.ask("complete", prompts=["the"], max_tokens=12, **drawn)["choices"] for _ in range(2))
+
+    assert first == second
+    assert first[0]["text"] != first[1]["text"]
+
+
+def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> None:
+    messages = [{"role": "user", "content": "the film is"}]
+    answer = gpt.ask("complete", messages=messages, max_tokens=5, **GREEDY)
+
+    tokens = gpt.loaded.tokenizer("the film is ", add_special_tokens=False)["input_ids"]
+    assert answer["prompt_tokens"] == len(tokens)
+    [predicted] = gpt.predict({"messages": messages}, max_tokens=5)
+    assert predicted["text"] == answer["choices"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        ("context_length_exceeded", {"prompts": ["the film " * 200], "max_tokens": 1}),
+        ("context_length_exceeded", {"prompts": ["the film " * 20], "max_tokens": 40}),
+        ("too_many_tokens", {"prompts": ["the"], "max_tokens": 41}),
+        ("too_many_texts", {"prompts": ["the"] * 5, "max_tokens": 1}),
+        ("bad_token", {"prompts": [[1, 2, 10**9]], "max_tokens": 1}),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_name(gpt: ServedModel, code: str, body: dict[str, Any]) -> None:
+    refused = gpt.refusal("complete", **body, **GREEDY)
+
+    assert refused["code"] == code
+    assert gpt.ask("complete", prompts=["the"], max_tokens=1, **GREEDY)["choices"]
+
+
+def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> None:
+    first = gpt.send("complete", prompts=["the film is"], max_tokens=40, **GREEDY)
+    seeded = gpt.send("complete", prompts=["the"], max_tokens=40, **{**GREEDY, "seed": 1})
+    gpt.withdraw(seeded)
+    ends = [gpt.last(first), gpt.last(seeded)]
+
+    assert ends[0].kind is PieceKind.DONE
+    assert ends[1].kind is PieceKind.ERROR or ends[1].data["choices"][0]["finish_reason"] in ("withdrawn", "length")
+
+
+def test_vectors_of_texts_do_not_depend_on_their_batch(gpt: ServedModel) -> None:
+    texts = ["the film is dull", "the cast"]
+    together = gpt.ask("embed", inputs=texts)
+    alone = [gpt.ask("embed", inputs=[text])["vectors"][0] for text in texts]
+
+    assert torch.tensor(together["vectors"]).allclose(torch.tensor(alone), atol=1e-5)
+    assert torch.tensor(alone).norm(dim=-1).allclose(torch.ones(2))
+
+
+def test_a_session_without_requests_ends_by_itself(folder: Path) -> None:
+    with served(folder, {"model": "toy/mlp"}, idle=0.01) as model:
+        model.thread.join(30)
+
+        assert not model.thread.is_alive()

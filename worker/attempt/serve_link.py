@@ -1,0 +1,199 @@
+"""The link between Redis and a serving process: it passes requests in, and the pieces of their answers out.
+
+The serving process has no access to Redis, and users' code may run in it. So every piece is checked: it must belong to
+a request that the process has. Two threads block on Redis and on the process's socket; the supervisor's loop does not.
+
+A request is popped only if the process has room for it, so the list in Redis is the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import redis
+from pydantic import ValidationError
+
+from footplate.contract import keys
+from footplate.contract.ids import JobId
+from footplate.contract.repeated_errors import Repeated
+from footplate.contract.serving import ALIVE_SECONDS, MAX_PIECE_BYTES, Piece, PieceKind
+from worker.redis_client import REDIS_ERRORS
+
+log = logging.getLogger("footplate.worker")
+
+POP_SECONDS = 1.0
+FULL_SECONDS = 0.05
+"""The interval at which withdrawals are read while the process has no room for another request."""
+READ_BYTES = 256 * 1024
+
+
+class ServeLink:
+    """Passes requests and answers from `start` to `close`, which any thread of the supervisor may call."""
+
+    def __init__(self, client: redis.Redis, session: JobId, limit: int, clean: Callable[[Any], Any]) -> None:
+        self._client, self._session, self._limit, self._clean = client, session, limit, clean
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        """The ends of the socket: this process's own, and the one that the serving process inherits."""
+        self._taken: dict[str, bool] = {}
+        """The requests that the process has, with True if it has started to work on them."""
+        self._guard = threading.Lock()
+        self._has_room, self._is_ready, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._alive_at = 0.0
+        self._failures = Repeated(log, f"the serving session {session}")
+
+    def start(self) -> None:
+        """Starts both threads, once the serving process has inherited its end of the socket."""
+        self.theirs.close()
+        for work in (self._pass_requests, self._pass_answers):
+            thread = threading.Thread(target=work, name=f"serve-{self._session}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self, within: float = 1.0) -> None:
+        """Ends the threads. Requests without a whole answer get an error, or are sent to another session."""
+        self._closing.set()
+        self._has_room.set()
+        self._is_ready.set()
+        with suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(within)
+        self._ours.close()
+        self.theirs.close()
+
+    # Requests
+
+    def _pass_requests(self) -> None:
+        self._is_ready.wait()
+        while not self._closing.is_set():
+            try:
+                self._turn()
+            except REDIS_ERRORS as error:
+                self._failures.failed("waits for Redis: %s", error)
+                self._closing.wait(POP_SECONDS)
+            else:
+                self._failures.went_well()
+
+    def _turn(self) -> None:
+        queue, withdrawn = keys.serving_queue(self._session), keys.serving_withdrawn(self._session)
+        self._report_alive()
+        if len(self._taken) < self._limit:
+            popped: Any = self._client.blpop([withdrawn, queue], timeout=POP_SECONDS)
+            if popped is None or popped[0].decode() == queue:
+                self._take(popped)
+                return
+            self._withdraw(popped[1].decode())
+            return
+        self._has_room.clear()
+        self._has_room.wait(FULL_SECONDS)
+        while (gone := self._client.lpop(withdrawn)) is not None:
+            self._withdraw(gone.decode())  # type: ignore[union-attr]
+
+    def _take(self, popped: Any) -> None:
+        if popped is None:
+            return
+        request = popped[1].decode()
+        body: Any = self._client.getdel(keys.serving_request(request))
+        if body is None:
+            # Its client has gone, or it has waited for longer than the time after which Redis drops it.
+            return
+        with self._guard:
+            self._taken[request] = False
+        if self._closing.is_set() or not self._send(body):
+            self._end(request)
+
+    def _withdraw(self, request: str) -> None:
+        if request in self._taken:
+            self._send(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode())
+
+    def _send(self, line: bytes) -> bool:
+        try:
+            self._ours.sendall(line + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def _report_alive(self) -> None:
+        now = time.monotonic()
+        if now - self._alive_at >= ALIVE_SECONDS:
+            self._alive_at = now
+            self._push([Piece(id=request, kind=PieceKind.ALIVE) for request in list(self._taken)])
+
+    # Answers
+
+    def _pass_answers(self) -> None:
+        for pieces in self._pieces():
+            try:
+                self._push(pieces)
+            except REDIS_ERRORS as error:
+                self._failures.failed("cannot deliver a part of an answer: %s", error)
+                for piece in pieces:
+                    self._withdraw(piece.id)
+        self._closing.set()
+        self._is_ready.set()
+        self._has_room.set()
+        for request in list(self._taken):
+            self._end(request)
+
+    def _pieces(self) -> Iterator[list[Piece]]:
+        """Yields the valid pieces of every read, until the process's end of the socket is closed."""
+        rest = b""
+        while True:
+            try:
+                chunk = self._ours.recv(READ_BYTES)
+            except OSError:
+                return
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_PIECE_BYTES:
+                log.warning("the serving session %s sent a line that is too long", self._session)
+                return
+            yield [piece for line in lines if (piece := self._checked(line)) is not None]
+
+    def _checked(self, line: bytes) -> Piece | None:
+        try:
+            piece = Piece.model_validate_json(line)
+        except ValidationError:
+            log.warning("the serving session %s sent a line that is not a piece of an answer", self._session)
+            return None
+        if not piece.id and piece.kind is PieceKind.ALIVE:
+            self._is_ready.set()
+            return None
+        with self._guard:
+            if piece.id not in self._taken:
+                return None
+            self._taken[piece.id] = True
+            if piece.is_last:
+                del self._taken[piece.id]
+                self._has_room.set()
+        return piece
+
+    def _push(self, pieces: list[Piece]) -> None:
+        if not pieces:
+            return
+        with self._client.pipeline(transaction=False) as pipeline:
+            for piece in pieces:
+                cleaned = piece.model_copy(update={"data": self._clean(piece.data)})
+                pipeline.rpush(keys.serving_answer(piece.id), cleaned.model_dump_json())
+                pipeline.expire(keys.serving_answer(piece.id), keys.SERVING_SECONDS)
+            pipeline.execute()
+
+    def _end(self, request: str) -> None:
+        """Answers a request that the process can no longer answer."""
+        with self._guard:
+            is_started = self._taken.pop(request, None)
+        if is_started is None:
+            return
+        message = "the serving process ended before the answer was complete"
+        data = {"code": "serving_ended", "message": f"{message}: GET /jobs/{self._session} says why"}
+        piece = Piece(id=request, kind=PieceKind.ERROR, data=data) if is_started else None
+        with suppress(*REDIS_ERRORS):
+            self._push([piece or Piece(id=request, kind=PieceKind.AGAIN)])
