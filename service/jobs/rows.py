@@ -21,7 +21,8 @@ from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
 
-HEAD_BYTES = 256 * 1024
+HEAD_BYTES = 64 * 1024
+"""The bytes of all files of a spec together. Their check takes up to 50 ms of CPU (2026-11-23, a busy machine)."""
 MOST_PROBLEMS = 5
 
 
@@ -31,14 +32,18 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
     described = None if trainer is None else catalogue.get("trainers", trainer.use)
     if described is None or not described.rows or spec.data.map:
         return []
+    datasets = [
+        (path, _uploaded(dataset.args))
+        for path, group, dataset in places(spec)
+        if group == "data" and isinstance(dataset, Component) and dataset.use == "files/jsonl"
+    ]
+    share = HEAD_BYTES // max(1, sum(len(names) for _, names in datasets))
     problems: list[Problem] = []
-    for path, group, dataset in places(spec):
-        if group == "data" and isinstance(dataset, Component) and dataset.use == "files/jsonl":
-            forms = RowForms(described.rows)
-            for index, name in enumerate(_uploaded(dataset.args)):
-                pointer = pointer_to(*path, "args", "paths", index)
-                wrong = _wrong_lines(store, name, pointer, forms)
-                problems += islice(wrong, MOST_PROBLEMS)
+    for path, names in datasets:
+        forms = RowForms(described.rows)
+        for index, name in enumerate(names):
+            pointer = pointer_to(*path, "args", "paths", index)
+            problems += islice(_wrong_lines(_lines(store, name, share), pointer, forms), MOST_PROBLEMS)
     return problems
 
 
@@ -50,8 +55,8 @@ def _uploaded(args: dict[str, Any]) -> list[str]:
     return names if all(isinstance(name, str) and is_file(name) for name in names) else []
 
 
-def _wrong_lines(store: Store, name: str, pointer: str, forms: RowForms) -> Iterator[Problem]:
-    for number, line in enumerate(_lines(store, name), 1):
+def _wrong_lines(lines: list[bytes], pointer: str, forms: RowForms) -> Iterator[Problem]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -65,14 +70,14 @@ def _wrong_lines(store: Store, name: str, pointer: str, forms: RowForms) -> Iter
             yield Problem(pointer, problem.code, f"line {number}: {problem.detail}", problem.hint)
 
 
-def _lines(store: Store, name: str) -> list[bytes]:
+def _lines(store: Store, name: str, most_bytes: int) -> list[bytes]:
     """Returns the whole lines at the beginning of an uploaded file."""
     file = open_below(store, str(layout.UPLOADS / name))
     if file is None:
         return []
     with file:
         head = b""
-        while len(head) <= HEAD_BYTES and (piece := file.read(HEAD_BYTES)):
+        while len(head) <= most_bytes and (piece := file.read(most_bytes + 1)):
             head += piece
     lines = head.split(b"\n")
-    return lines[:-1] if len(head) > HEAD_BYTES else lines
+    return lines[:-1] if len(head) > most_bytes else lines

@@ -1,0 +1,123 @@
+"""TRL's trainers learn from specs, as examples/fine-tuning shows, and continue bit for bit after a pause and a kill."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples.conftest import Examples
+from tests.support.system import standing_system
+
+pytestmark = pytest.mark.matrix
+
+
+@pytest.fixture(scope="module")
+def trl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
+    """A system whose node has the extra `trl`."""
+    libraries = str(Path(sys.prefix, "libraries"))
+    folder = tmp_path_factory.mktemp("fine-tuning")
+    with standing_system(folder, FOOTPLATE_CODE="on", PYTHONPATH=libraries) as system:
+        yield Examples(system)
+
+
+def last(examples: Examples, job: str, name: str) -> float:
+    return float([row[name] for row in examples.system.metrics(job) if name in row][-1])
+
+
+def test_sft_with_an_adapter_learns_and_leaves_one_merged_model(trl: Examples) -> None:
+    done = trl.run("fine-tuning/sft-lora.json")
+
+    assert (done["state"], done["reason"]) == ("succeeded", "completed"), done
+    assert last(trl, done["id"], "eval_mean_token_accuracy") > 0.8
+    files = trl.outputs(done["id"])
+    assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files.keys()
+    assert not [name for name in files if "adapter" in name]
+    assert json.loads(files["spec.json"])["training"]["max_steps"] == 40
+
+
+def test_dpo_learns_to_prefer_the_chosen_answers(trl: Examples) -> None:
+    done = trl.run("fine-tuning/dpo.json")
+
+    assert done["state"] == "succeeded", done
+    assert last(trl, done["id"], "rewards/accuracies") > 0.9
+
+
+def test_a_reward_model_rates_the_chosen_answers_higher(trl: Examples) -> None:
+    done = trl.run("fine-tuning/reward.json")
+
+    assert done["state"] == "succeeded", done
+    assert last(trl, done["id"], "accuracy") > 0.9
+
+
+def test_grpo_earns_more_reward_by_a_registered_function_and_one_of_a_bundle(trl: Examples) -> None:
+    trl.prepare("fine-tuning")
+    done = trl.ended(trl.system.submit(trl.with_code("fine-tuning/grpo.json")))
+
+    assert done["state"] == "succeeded", done
+    rows = [row for row in trl.system.metrics(done["id"]) if "reward" in row]
+    assert rows[-1]["reward"] > rows[0]["reward"]
+    assert {"rewards/similarity/mean", "rewards/brief/mean"} <= rows[-1].keys()
+
+
+def test_sft_is_paused_killed_and_continued_and_ends_with_equal_weights(trl: Examples) -> None:
+    spec = trl.spec("fine-tuning/sft-lora.json")
+    model = {**spec["model"]["args"], "peft": {**spec["model"]["args"]["peft"], "lora_dropout": 0.1}}
+    changes: dict[str, Any] = {
+        "model": {**spec["model"], "args": model},
+        "training": {**spec["training"], "max_steps": 12, "save_strategy": "steps", "save_steps": 2, "packing": True},
+    }
+    system, gate = trl.system, trl.system.gate()
+    quiet = trl.submit("fine-tuning/sft-lora.json", **changes)
+    job = trl.submit("fine-tuning/sft-lora.json", **changes, callbacks=[gate.at(5, 8)])
+    system.until_reached(job, gate, 5)
+    system.kill_training(job)
+    gate.open(5)
+    system.until_reached(job, gate, 8)
+    assert system.do(job, "pause").status_code == 202
+    system.until_state(job, "paused")
+    system.do(job, "resume")
+
+    assert trl.ended(job)["state"] == trl.ended(quiet)["state"] == "succeeded"
+    assert system.job(job)["attempt"] == 3
+    assert system.final_weights(job) == system.final_weights(quiet)
+
+
+def test_rows_that_dpo_cannot_use_are_refused_with_their_line(trl: Examples) -> None:
+    rows = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b"}\n'
+    client = trl.system.client
+    file = client.post("/files", content=rows, params={"name": "rows.jsonl"}).json()["id"]
+
+    refused = client.post("/jobs", json={**trl.spec("fine-tuning/dpo.json"), "data": file})
+
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/data", "wrong_row")
+    assert error["detail"] == "line 2: there is no column 'rejected', only: prompt, chosen"
+
+
+def test_an_argument_of_dpo_that_is_wrong_is_refused_without_trl_in_the_service(trl: Examples) -> None:
+    spec = trl.spec("fine-tuning/dpo.json")
+
+    refused = trl.system.client.post(
+        "/jobs", json={**spec, "training": {"max_steps": 3, "betta": 1, "max_length": "5"}}
+    )
+
+    assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
+        ("/training/betta", "unknown_argument"),
+        ("/training/max_length", "wrong_type"),
+    ]
+
+
+@pytest.mark.parametrize(("name", "says"), [("embeddings", "right: 1.00"), ("setfit", "answers: good bad")])
+def test_scripts_of_sentence_transformers_and_setfit_train_on_our_trainer(trl: Examples, name: str, says: str) -> None:
+    done = trl.ended(trl.system.submit(trl.with_code(f"embeddings/{name}.json")))
+
+    assert done["state"] == "succeeded", done
+    lines = [str(event["data"]) for event in trl.system.events(done["id"]) if event["kind"] == "line"]
+    assert any("trained by footplate.trainer" in line and says in line for line in lines), lines
+    assert "model.safetensors" in trl.outputs(done["id"])
