@@ -18,12 +18,12 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
-from footplate.components.rows import is_stream, where
 from footplate.contract.arguments.read import ARGUMENT_NAMES
-from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
-from footplate.contract.rows import RowForms, Schema
+from footplate.contract.errors import NotBuildable, did_you_mean
+from footplate.contract.rows import Schema
 
 Arguments = Mapping[str, Any]
 
@@ -126,34 +126,17 @@ class TrlTrainer:
         return None if rows is None else self._dataset(rows, processor)
 
     def _dataset(self, rows: Any, processor: Any) -> Any:
-        """Returns the rows as a dataset of `datasets`, in a file of the job. Every row is checked first."""
-        if is_stream(rows):
-            raise DatasetError(f"TRL's {self.name}Trainer reads rows by number", hint="leave streaming out")
-        forms = RowForms(self.rows)
-        is_chat = False
-        for index in range(len(rows)):
-            row = rows[index]
-            if problem := forms.problem(row):
-                raise DatasetError(f"{where(rows, index)}: {problem.detail}", hint=problem.hint)
-            is_chat = is_chat or any(isinstance(row.get(name), list) for name in _CONVERSATIONS)
-        if is_chat and not getattr(processor, "chat_template", None):
+        require_forms(rows, self.rows, f"TRL's {self.name}Trainer")
+        holds_messages = any(isinstance(rows[0].get(name), list) for name in _CONVERSATIONS)
+        if holds_messages and not getattr(processor, "chat_template", None):
             raise NotBuildable(
                 "the rows hold messages, and the tokenizer has no chat template",
                 hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": …}}',
             )
-        from datasets import Dataset, disable_progress_bars
-
-        disable_progress_bars()
-        # A new folder, because `datasets` would take a file of the same rows object that it finds in an old one.
-        folder = tempfile.mkdtemp(prefix="rows-")
-        return Dataset.from_generator(_each, gen_kwargs={"rows": rows}, cache_dir=folder)
+        return as_dataset(rows)
 
 
 _CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations")
-
-
-def _each(rows: Any) -> Iterator[Any]:
-    return (rows[index] for index in range(len(rows)))
 
 
 def _library() -> Any:

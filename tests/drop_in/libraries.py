@@ -179,6 +179,7 @@ ROWS: dict[str, dict[str, list[Any]]] = {
     "reward": {"chosen": ["you are fine", "sky is blue", "i am"], "rejected": ["you are bad", "sky is", "the mat"]},
     "grpo": {"prompt": PROMPTS, "answer": ["fine thanks", "blue .", "a cat"]},
     "rloo": {"prompt": PROMPTS, "answer": ["fine thanks", "blue .", "a cat"]},
+    "sentence-transformers": PAIRS,
 }
 LIKE: dict[str, dict[str, Any]] = {
     "sft": {"max_length": 16},
@@ -213,7 +214,7 @@ CASES: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
-def of_spec(name: str, like: str = "", model: str = "causal", **changes: Any) -> Callable[[str], Any]:
+def of_spec(trainer: str, like: str = "", model: str = "causal", **model_args: Any) -> Callable[[str], Any]:
     """Returns a function that makes the trainer of a job spec, with the rows and arguments of the case `like`."""
 
     def make(folder: str) -> Any:
@@ -222,15 +223,15 @@ def of_spec(name: str, like: str = "", model: str = "causal", **changes: Any) ->
         from footplate.contract.spec import JobSpec
         from footplate.runtime.build import build
 
-        arguments = {**common(folder), "bf16": False, **LIKE.get(like or name, {}), **changes.get("training", {})}
+        case = like or trainer.removeprefix("trl/")
+        arguments = {**common(folder), "bf16": False, **LIKE.get(case, {})}
         for owned in ("output_dir", "use_cpu", "report_to"):
             del arguments[owned]
-        kind = "hf/sequence-classification" if model == "reward" else "hf/causal-lm"
-        file = {"use": "files/jsonl", "args": {"paths": [f"data://{written(like or name)}"]}}
+        file = {"use": "files/jsonl", "args": {"paths": [f"data://{written(case)}"]}}
         spec = JobSpec.parse(
             {
-                "trainer": f"trl/{name}",
-                "model": {"use": kind, "args": {"path": f"models://{model}", **changes.get("model_args", {})}},
+                "trainer": trainer,
+                "model": {"use": KINDS[model], "args": {"path": f"models://{model}", **model_args}},
                 "data": {"train": file, "eval": {**file, "args": {**file["args"], "limit": 4}}},
                 "training": arguments,
             }
@@ -243,6 +244,9 @@ def of_spec(name: str, like: str = "", model: str = "causal", **changes: Any) ->
     return make
 
 
+KINDS = {"causal": "hf/causal-lm", "reward": "hf/sequence-classification", "encoder": "st/encoder"}
+
+
 def written(name: str) -> str:
     """Writes the rows of a case as JSON lines, and returns the file's name."""
     columns = ROWS[name]
@@ -253,14 +257,15 @@ def written(name: str) -> str:
 
 
 SPECS: dict[str, Callable[[str], Any]] = {
-    "sft": of_spec("sft"),
-    "sft lora": of_spec("sft", "sft lora", model_args={"peft": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}),
-    "sft packing": of_spec("sft", "sft packing"),
-    "dpo": of_spec("dpo"),
-    "kto": of_spec("kto"),
-    "reward": of_spec("reward", model="reward", model_args={"num_labels": 1}),
-    "grpo": of_spec("grpo"),
-    "rloo": of_spec("rloo"),
+    "sft": of_spec("trl/sft"),
+    "sft lora": of_spec("trl/sft", "sft lora", peft={"r": 4, "target_modules": ["q_proj", "v_proj"]}),
+    "sft packing": of_spec("trl/sft", "sft packing"),
+    "dpo": of_spec("trl/dpo"),
+    "kto": of_spec("trl/kto"),
+    "reward": of_spec("trl/reward", model="reward", num_labels=1),
+    "grpo": of_spec("trl/grpo"),
+    "rloo": of_spec("trl/rloo"),
+    "sentence-transformers": of_spec("st/embedding", "sentence-transformers", "encoder"),
 }
 """The cases that a job spec describes, too. Reward functions of GRPO and RLOO differ, because a spec names them."""
 

@@ -21,7 +21,7 @@ CASES = {
     "setfit",
 }  # fmt: skip
 SPEC = " as a spec"
-AS_A_SPEC = {"sft", "sft lora", "sft packing", "dpo", "kto", "reward"}
+AS_A_SPEC = {"sft", "sft lora", "sft packing", "dpo", "kto", "reward", "sentence-transformers"}
 FROM_REWARDS = {"grpo", "rloo"}
 
 

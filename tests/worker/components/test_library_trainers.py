@@ -1,4 +1,4 @@
-"""TRL's trainers as components: their arguments are read from TRL's source, and TRL is not imported for that."""
+"""Trainers of libraries as components: their arguments are read from the source, without importing the library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from footplate.components import rewards, trl_trainers
+from footplate.components import rewards, st_trainers, trl_trainers
 from footplate.components.trl_trainers import TrlTrainer
 from footplate.contract.components import Described
 from footplate.contract.errors import DatasetError, NotBuildable
@@ -126,3 +126,26 @@ def test_a_reward_says_which_column_it_lacks() -> None:
     assert raised.value.hint == "did you mean 'answers'?"
     with pytest.raises(NotBuildable, match="cannot read its pattern"):
         rewards.matches(pattern="(")
+
+
+# sentence-transformers
+
+
+@pytest.mark.usefixtures("trl")
+def test_losses_of_sentence_transformers_are_named_without_importing_them() -> None:
+    embedding = describe("trainers", "st/embedding", st_trainers.embedding)
+
+    names = embedding.args["properties"]["loss"]["enum"]
+    assert {"MultipleNegativesRankingLoss", "CoSENTLoss", "MatryoshkaLoss"} <= set(names)
+    assert set(embedding.args["properties"]) == {"loss", "loss_args", "batch_sampler", "prompts"}
+    assert [problem.code for problem in violations(embedding.args, {"loss": "MultipleNegativeRankingLoss"})] == [
+        "unknown_choice"
+    ]
+    assert "sentence_transformers" not in sys.modules
+
+
+def test_an_encoder_says_what_it_needs() -> None:
+    assert (
+        describe("models", "st/encoder", st_trainers.encoder).needs
+        == "sentence_transformers (pip install 'footplate[st]')"
+    )

@@ -1,0 +1,135 @@
+"""Components of sentence-transformers: the model `st/encoder`, and the trainer `st/embedding` with losses by name.
+
+The library is imported when a job trains. The names of its losses are read from its source, because the import takes
+seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from footplate.components.extras import needs
+from footplate.components.hf_datasets import as_dataset, require_forms
+from footplate.contract.errors import NotBuildable, did_you_mean
+
+LIBRARY = "sentence_transformers"
+
+
+@needs(LIBRARY, extra="st")
+def encoder(
+    *,
+    path: Annotated[str, "Folder of a model of sentence-transformers or transformers; the latter gets mean pooling"],
+    max_length: Annotated[int | None, "The largest number of tokens of a text; null takes the model's own"] = None,
+) -> Any:
+    """Turns texts into vectors (SentenceTransformer)."""
+    # As for TRL: the library decides at its import whose arguments and callbacks its own derive from.
+    library = _library()
+    # The Trainer moves the model to its device.
+    options = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
+    try:
+        model = library.SentenceTransformer(path, model_kwargs={"use_safetensors": True}, **options)
+    except (OSError, ValueError) as error:
+        raise NotBuildable(f"{Path(path).name} is not the folder of an encoder: {error}") from error
+    if max_length is not None:
+        model.max_seq_length = max_length
+    return model
+
+
+class EmbeddingTrainer:
+    """Trains an encoder on pairs, triplets or rated pairs of texts (SentenceTransformerTrainer)."""
+
+    needs = (LIBRARY, "st")
+    ignores = ("processor", "collator", "loss", "metrics", "compute_metrics", "optimizers", "data.test")
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        names = loss_names()
+        choices: Any = Literal[tuple(names)] if names else str
+        loss: Any = Annotated[
+            choices,
+            "The loss by its name in sentence-transformers. It decides which columns a row has, and in which order",
+        ]
+        parameters = inspect.signature(self.__call__, eval_str=True).parameters.values()
+        return inspect.Signature([p.replace(annotation=loss) if p.name == "loss" else p for p in parameters])
+
+    def __call__(
+        self,
+        parts: Any,
+        training: Mapping[str, Any],
+        /,
+        *,
+        loss: str = "MultipleNegativesRankingLoss",
+        loss_args: Annotated[
+            dict[str, Any] | None, 'Arguments of the loss, such as {"scale": 10}; an inner loss is a name as well'
+        ] = None,
+        batch_sampler: Annotated[
+            Literal["batch_sampler", "no_duplicates", "no_duplicates_hashed", "group_by_label"],
+            "How rows are put into batches; no_duplicates is best for losses that take other rows as negatives",
+        ] = "batch_sampler",
+        prompts: Annotated[
+            str | dict[str, str] | None, "A text that is put before every text, or before those of each column"
+        ] = None,
+    ) -> Any:
+        library = _library()
+        if not isinstance(parts.model, library.SentenceTransformer):
+            raise NotBuildable("st/embedding trains an encoder", hint='use the model "st/encoder"')
+        evaluation = parts.eval
+        if isinstance(evaluation, dict):
+            evaluation = {name: _dataset(rows) for name, rows in evaluation.items()}
+        elif evaluation is not None:
+            evaluation = _dataset(evaluation)
+        return library.SentenceTransformerTrainer(
+            model=parts.model,
+            args=library.SentenceTransformerTrainingArguments(**training, batch_sampler=batch_sampler, prompts=prompts),
+            train_dataset=_dataset(parts.train),
+            eval_dataset=evaluation,
+            loss=_loss(parts.model, loss, loss_args or {}),
+            callbacks=parts.callbacks,
+        )
+
+
+embedding = EmbeddingTrainer()
+
+
+def loss_names() -> list[str]:
+    """Returns the names of the library's losses. The list is empty if the library is not installed."""
+    package = find_spec(LIBRARY)
+    if package is None or not package.submodule_search_locations:
+        return []
+    file = Path(package.submodule_search_locations[0], "sentence_transformer", "losses", "__init__.py")
+    for line in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
+            return sorted(name for name in ast.literal_eval(line.value) if name.endswith("Loss"))
+    return []
+
+
+def _dataset(rows: Any) -> Any:
+    require_forms(rows, [], "sentence-transformers")
+    return as_dataset(rows)
+
+
+def _loss(model: Any, name: str, args: dict[str, Any]) -> Any:
+    """Makes a loss of the library. An argument `loss`, as MatryoshkaLoss has one, is the name of another loss."""
+    losses: Any = import_module(f"{LIBRARY}.losses")
+    if name not in (names := loss_names()):
+        raise NotBuildable(f"sentence-transformers has no loss {name!r}", hint=did_you_mean(name, names))
+    if isinstance(inner := args.get("loss"), str):
+        args = {**args, "loss": _loss(model, inner, {})}
+    kind = getattr(losses, name)
+    try:
+        return kind(model, **args)
+    except TypeError as error:
+        raise NotBuildable(f"{name}{inspect.signature(kind)} cannot be made: {error}") from error
+
+
+def _library() -> Any:
+    import footplate
+
+    footplate.install()
+    return import_module(LIBRARY)
