@@ -59,9 +59,11 @@ def _add_options(parser: argparse.ArgumentParser, *, json: Any, url: Any) -> Non
     parser.add_argument("--url", default=url, help=help)
 
 
+JOB_HELP = "an id, its beginning or end where that is unique, a unique name, or @last"
+
+
 def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
-    text = "an id, its beginning or end where that is unique, a unique name, or @last"
-    parser.add_argument("job", metavar="JOB", help=text, **more)
+    parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
 
 
 def count(text: str) -> int:
@@ -87,10 +89,10 @@ def filters_of(given: Given) -> Any:
     return {name: getattr(given, name) for name in FILTERS if getattr(given, name) is not None}
 
 
-def client_of(given: Given) -> Client:
+def client_of(given: Given, **more: Any) -> Client:
     from footplate import Client
 
-    return Client(given.url, retries=RETRIES)
+    return Client(given.url, **{"retries": RETRIES, **more})
 
 
 def find(client: Client, word: str) -> Job:

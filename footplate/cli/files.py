@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import age, say, say_json, size, table, tell
+from footplate.cli.transfers import transferring
+from footplate.sdk.row_reports import COLUMN_HEADS, column_cells, headline, problems
 
 if TYPE_CHECKING:
     from footplate import Client
     from footplate.sdk.blocking import SavedCheckpoint
+    from footplate.sdk.models import UploadedFile
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -31,9 +34,13 @@ def add_verbs(verbs: Verbs) -> None:
     download.add_argument("--checkpoint", help="fetch this checkpoint instead: an id, latest or best")
     download.add_argument("-o", "--output", help="the folder to write to; else one with the job's id, here")
     upload = add_verb(verbs, "upload", run_upload, "keep rows for specs to name, and print their ids")
-    upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV or Parquet")
-    files = add_verb(verbs, "files", run_files, "the files that were uploaded; or let one go")
-    files.add_argument("--delete", metavar="FILE", help="let go of this one")
+    upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV, Parquet or text")
+    upload.add_argument(
+        "--tokenizer", metavar="models://NAME", help="count the tokens of all texts with this tokenizer"
+    )
+    files = add_verb(verbs, "files", run_files, "list uploaded files, or show the rows of one")
+    files.add_argument("file", metavar="FILE", nargs="?", help="show the columns and the bad rows of this file")
+    files.add_argument("--delete", metavar="FILE", help="delete this file")
     diff = add_verb(verbs, "diff", run_diff, "where the effective specs of two jobs differ")
     diff.add_argument("a", metavar="A", help="a job")
     diff.add_argument("b", metavar="B", help="another one")
@@ -75,14 +82,15 @@ def _delete(one: SavedCheckpoint, given: Given) -> int:
 
 
 def run_download(given: Given) -> int:
-    job = find(client_of(given), given.job)
     if given.checkpoint and given.paths:
         raise UsageError("a checkpoint is fetched whole", hint="leave the paths out, or --checkpoint")
-    if given.checkpoint:
-        checkpoint = job.checkpoints.get(given.checkpoint)
-        written = checkpoint.download(given.output or f"{job.id}-checkpoint-{checkpoint.step}")
-    else:
-        written = job.outputs.download(given.output or job.id, only=given.paths or None)
+    with transferring(given) as client:
+        job = find(client, given.job)
+        if given.checkpoint:
+            checkpoint = job.checkpoints.get(given.checkpoint)
+            written = checkpoint.download(given.output or f"{job.id}-checkpoint-{checkpoint.step}")
+        else:
+            written = job.outputs.download(given.output or job.id, only=given.paths or None)
     if given.json:
         say_json([str(path) for path in written])
         return 0
@@ -93,13 +101,16 @@ def run_download(given: Given) -> int:
 
 
 def run_upload(given: Given) -> int:
-    client = client_of(given)
-    for path in given.paths:
-        kept = client.files.upload(path)
-        if given.json:
-            say_json(kept.model_dump(mode="json"))
-        else:
-            say(kept.id)
+    with transferring(given) as client:
+        for path in given.paths:
+            kept = client.files.upload(path, tokenizer=given.tokenizer)
+            if given.json:
+                say_json(kept.model_dump(mode="json"))
+                continue
+            print(kept.id, flush=True)
+            # On stderr, because a script may want only the id from stdout.
+            if kept.report is not None:
+                tell("\n  ".join([f"{path}: {headline(kept.report)}", *problems(kept.report)]))
     return 0
 
 
@@ -109,13 +120,29 @@ def run_files(given: Given) -> int:
         client.files.delete(given.delete)
         say_json({"deleted": given.delete}) if given.json else say(f"{given.delete} deleted")
         return 0
+    if given.file:
+        return _show_rows(client.files.get(given.file), given)
     uploads = list(client.files.list())
     if given.json:
         for file in uploads:
             say_json(file.model_dump(mode="json"))
         return 0
-    rows = ((file.id, file.name, size(file.bytes), age(file.created_at)) for file in uploads)
-    table(("FILE", "NAME", "SIZE", "AGE"), rows, empty="no file was uploaded yet")
+    head = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE")
+    cells = ((file.id, file.name, file.rows, file.bad_rows, size(file.bytes), age(file.created_at)) for file in uploads)
+    table(head, cells, least=("AGE", "SIZE"), empty="no file was uploaded yet; footplate upload rows.jsonl does it")
+    return 0
+
+
+def _show_rows(file: UploadedFile, given: Given) -> int:
+    if given.json:
+        say_json(file.model_dump(mode="json"))
+    elif file.report is None:
+        tell(f"{file.name} was uploaded before rows were checked")
+    else:
+        say(f"{file.name}: {headline(file.report)}", "")
+        columns = map(column_cells, file.report.columns)
+        table(COLUMN_HEADS, columns, least=("LONGEST", "MISSING"), empty="no column could be read")
+        say(*problems(file.report))
     return 0
 
 

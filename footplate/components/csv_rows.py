@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 from footplate.components.lines import Lines
 from footplate.components.rows import Row
 from footplate.contract.errors import DatasetError
+from footplate.contract.row_report import NUMBER as NUMBER_TEXT
+from footplate.contract.row_report import WHOLE_NUMBER
 
-_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})$")
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
 WHOLE, NUMBER, TEXT = 0, 1, 2
 """Types of columns. A column has the most general type of its values. `007` is text, because of its zeros."""
 
@@ -78,7 +77,7 @@ class CsvRows(Lines):
         self.kinds = self.kinds or [WHOLE] * len(record)
         for at, value in enumerate(record):
             if self.kinds[at] != TEXT and value:
-                kind = WHOLE if _WHOLE.match(value) else NUMBER if _NUMBER.match(value) else TEXT
+                kind = WHOLE if WHOLE_NUMBER.match(value) else NUMBER if NUMBER_TEXT.match(value) else TEXT
                 self.kinds[at] = max(self.kinds[at], kind)
 
     def _row(self, content: bytes, path: Path) -> Row:

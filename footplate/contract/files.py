@@ -15,7 +15,9 @@ from footplate.contract.hub import PATH_ARGUMENTS, is_hub_name
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.short_forms import Named, components
 
-KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+KINDS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "txt",
+}  # fmt: skip
 """The kind of a file by the suffix of its name."""
 
 
@@ -30,6 +32,27 @@ def sha256_of(file: FileId) -> str:
 def kind_of(name: str) -> str | None:
     """Returns the kind of rows in a file of this name, or None if no reader has this suffix."""
     return KINDS.get(PurePosixPath(name).suffix.lower())
+
+
+def no_reader(name: str) -> tuple[str, str]:
+    """Returns what is wrong with a file's name that no reader takes, and what would work."""
+    suffix = PurePosixPath(name).suffix.lower()
+    what = f"{suffix!r} files" if suffix else "a file without a suffix"
+    detail = f"nothing reads {what[:80]}; rows are in {', '.join(KINDS)}"
+    return detail, _INSTEAD.get(suffix, "name the file by what it holds, such as rows.jsonl")
+
+
+_INSTEAD = {
+    ".json": "jq -c '.[]' rows.json > rows.jsonl writes each object of an array into a line",
+    ".xlsx": "save the sheet as CSV",
+    ".xls": "save the sheet as CSV",
+    ".gz": "unpack it first: gunzip FILE",
+    ".zst": "unpack it first: unzstd FILE",
+    ".zip": "unpack it first; a zip of code goes to POST /bundles",
+    ".arrow": "write it as Parquet: pyarrow.parquet.write_table(table, 'rows.parquet')",
+    ".py": "this is code: footplate submit SPEC --code FILE",
+}
+"""The next step for a file that does not hold rows, by its suffix."""
 
 
 def texts_of(spec: dict[str, Any]) -> list[ArgumentText]:

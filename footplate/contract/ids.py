@@ -20,7 +20,7 @@ DeliveryId = NewType("DeliveryId", str)
 Fence = NewType("Fence", int)
 
 _ID = re.compile(r"[a-z]{2,6}_[0-9a-f]{32}")
-_FILE = re.compile(r"file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)")
+_FILE = re.compile(r"file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet|txt)")
 
 
 def uuid7(now_ms: int | None = None) -> str:

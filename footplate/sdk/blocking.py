@@ -305,9 +305,15 @@ class Files:
     def __init__(self, files: AsyncFiles) -> None:
         self._files = files
 
-    def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
-        """Uploads JSON lines, CSV or Parquet, by the suffix. A file that the service has already is not sent again."""
-        return now(self._files.upload(path, name=name))
+    def upload(
+        self, path: str | os.PathLike[str], *, name: str | None = None, tokenizer: str | None = None
+    ) -> UploadedFile:
+        """Uploads JSON lines, CSV, Parquet or text, by the suffix. Its `report` has rows, columns and bad rows.
+
+        With a `tokenizer` such as models://bert-base-uncased, the report counts the tokens of all texts. A file that
+        the service has already is not sent again, unless its report lacks these numbers.
+        """
+        return now(self._files.upload(path, name=name, tokenizer=tokenizer))
 
     def get(self, file: str) -> UploadedFile:
         return now(self._files.get(file))

@@ -23,7 +23,7 @@ from footplate.sdk.notebook import plot
 from footplate.sdk.request import Ask, ask_json, unreachable
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
-from footplate.sdk.waiting import AsyncWire, BlockingWire, Wire, each, now
+from footplate.sdk.waiting import AsyncWire, BlockingWire, OnBytes, Wire, each, now
 from footplate.sdk.webhooks import AsyncWebhooks, Webhooks
 
 Components = dict[str, dict[str, Component]]
@@ -40,16 +40,18 @@ class AsyncClient:
         timeout: float = 30.0,
         retries: int = 4,
         patience: float = 600.0,
+        on_bytes: OnBytes | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """Reads FOOTPLATE_URL and FOOTPLATE_API_KEY if `url` and `api_key` are not given.
 
         `timeout` is for one answer. `retries` counts repetitions of requests that may safely be repeated. `patience` is
-        the number of seconds after which a broken stream gives up.
+        the number of seconds after which a broken stream gives up. `on_bytes` is called with a file's name, the bytes
+        so far and all its bytes, while files are sent and fetched.
         """
         arguments = http_arguments(url, api_key, timeout)
         self.url = str(arguments["base_url"])
-        self._wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1)
+        self._wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1, on_bytes)
         self._patience = patience
         self.jobs = AsyncJobs(self._wire, patience)
         self.files = AsyncFiles(self._wire)
@@ -119,12 +121,13 @@ class Client:
         timeout: float = 30.0,
         retries: int = 4,
         patience: float = 600.0,
+        on_bytes: OnBytes | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """Takes the same arguments as AsyncClient, which describes them."""
         arguments = http_arguments(url, api_key, timeout)
         self.url = str(arguments["base_url"])
-        self._wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1)
+        self._wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1, on_bytes)
         self._patience = patience
         self.jobs = Jobs(AsyncJobs(self._wire, patience))
         self.files = Files(AsyncFiles(self._wire))

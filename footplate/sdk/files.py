@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -114,7 +114,7 @@ async def _fetch(wire: Wire, remote: Remote, part: Path) -> None:
             async with wire.open(request) as line:
                 await _check(line)
                 version = line.response.headers.get("etag", "")
-                await _append(line, part)
+                await _append(line, part, lambda have: _report(wire, remote, have))
             break
         except httpx2.TransportError as error:
             tried = tried + 1 if part.stat().st_size == have else 1
@@ -132,11 +132,18 @@ async def _check(line: Line) -> None:
     raise refusal(httpx2.Response(answer.status_code, content=await line.rest(), request=answer.request))
 
 
-async def _append(line: Line, part: Path) -> None:
+def _report(wire: Wire, remote: Remote, have: int) -> None:
+    if wire.on_bytes is not None:
+        wire.on_bytes(remote.path, have, remote.bytes)
+
+
+async def _append(line: Line, part: Path, report: Callable[[int], None]) -> None:
     """Appends what comes to the file. If the file has changed meanwhile, the answer is a 200 with the whole file."""
     with part.open("ab" if line.response.status_code == 206 else "wb") as file:
+        report(file.tell())
         while chunk := await line.read(READ_SECONDS):
             file.write(chunk)
+            report(file.tell())
 
 
 def below(folder: Path, path: str) -> Path:

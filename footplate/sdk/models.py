@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from footplate.contract.components import Described as Component
 from footplate.contract.events import Event, Failure
-from footplate.contract.resources.artifacts import Bundle, Checkpoint, CheckpointFile, Output
+from footplate.contract.resources.artifacts import Bundle, Checkpoint, CheckpointFile, File, Output, RowReport
 from footplate.contract.resources.artifacts import BundleFile as BundledFile
-from footplate.contract.resources.artifacts import File as UploadedFile
 from footplate.contract.resources.history import Attempt, Line, MetricSummary, Series
 from footplate.contract.resources.history import SeenMetric as Seen
 from footplate.contract.resources.jobs import BulkItem as Outcome
@@ -33,8 +32,8 @@ from footplate.contract.resources.operations import Health as ServiceHealth
 __all__ = [
     "Attempt", "Bundle", "BundledFile", "Change", "Checkpoint", "CheckpointFile", "Component", "Delivery", "Event",
     "Failure", "Fork", "ForkPoint", "Health", "Inexact", "JobInfo", "Key", "Line", "MetricSummary", "NewKey",
-    "NewWebhook", "Node", "Outcome", "Output", "Placement", "Progress", "QueuedJob", "Seen", "Series", "SpecWarning",
-    "UploadedFile", "Validation", "Webhook",
+    "NewWebhook", "Node", "Outcome", "Output", "Placement", "Progress", "QueuedJob", "RowReport", "Seen", "Series",
+    "SpecWarning", "UploadedFile", "Validation", "Webhook",
 ]  # fmt: skip
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
@@ -50,6 +49,15 @@ class JobInfo(Job):
     def has_ended(self) -> bool:
         """The job succeeded, failed or was cancelled. A paused job has not ended."""
         return self.state in (SUCCEEDED, FAILED, CANCELLED)
+
+
+class UploadedFile(File):
+    """An uploaded file of rows. Its `report` is None in lists."""
+
+    def _repr_html_(self) -> str:
+        from footplate.sdk.notebook import file_card
+
+        return file_card(self)
 
 
 class Health(ServiceHealth):

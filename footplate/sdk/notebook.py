@@ -9,10 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.errors import FootplateError
+from footplate.sdk.row_reports import COLUMN_HEADS, column_cells
 
 if TYPE_CHECKING:
     from footplate.sdk.jobs import JobView
-    from footplate.sdk.models import Checkpoint, Event, Series
+    from footplate.sdk.models import Checkpoint, Event, Series, UploadedFile
 
 SHOWN_METRICS = 8
 REDRAW_SECONDS = 0.5
@@ -82,6 +83,16 @@ def checkpoint_table(checkpoints: Sequence[Checkpoint]) -> str:
         for saved in checkpoints
     ]
     return html_table(heads, rows)
+
+
+def file_card(file: UploadedFile) -> str:
+    """Returns an uploaded file with its columns and its first bad rows."""
+    facts: list[tuple[str, object]] = [("id", file.id), ("rows", file.rows), ("bad rows", file.bad_rows)]
+    if file.report is None:
+        return html_table((file.name, ""), facts)
+    facts += [(f"row {bad.number}", bad.problem) for bad in file.report.first_bad]
+    facts += [("note", note) for note in file.report.notes]
+    return html_table((file.name, ""), facts) + html_table(COLUMN_HEADS, map(column_cells, file.report.columns))
 
 
 class LiveCell:

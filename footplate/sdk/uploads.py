@@ -14,7 +14,7 @@ from footplate.errors import DownloadFailed, InvalidRequest, NotFound
 from footplate.sdk.files import Remote, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
 from footplate.sdk.request import Ask, ask, ask_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.waiting import OnBytes, Wire
 
 PIECE = 256 * 1024
 PAGE = 200
@@ -26,23 +26,36 @@ class AsyncFiles:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
-        """Uploads JSON lines, CSV or Parquet, by the suffix. A file that the service has already is not sent again."""
-        from footplate.contract.files import file_id, kind_of
+    async def upload(
+        self, path: str | os.PathLike[str], *, name: str | None = None, tokenizer: str | None = None
+    ) -> UploadedFile:
+        """Uploads JSON lines, CSV, Parquet or text, by the suffix. Its `report` has rows, columns and bad rows.
+
+        With a `tokenizer` such as models://bert-base-uncased, the report counts the tokens of all texts. A file that
+        the service has already is not sent again, unless its report lacks these numbers.
+        """
+        from footplate.contract.files import file_id, kind_of, no_reader
 
         source = Path(path)
         name = source.name if name is None else name
         if (kind := kind_of(name)) is None:
-            detail = f"nothing reads {name!r}: it should end in .jsonl, .csv, .tsv or .parquet"
-            raise InvalidRequest(422, {"code": "unknown_kind", "detail": detail})
+            detail, hint = no_reader(name)
+            raise InvalidRequest(422, {"code": "unknown_kind", "detail": detail, "hint": hint})
         mine = await sha256_of(self._wire, source)
         try:
-            return await self.get(file_id(mine, kind))
+            stored = await self.get(file_id(mine, kind))
+            if tokenizer is None or (stored.report is not None and stored.report.tokenizer == tokenizer):
+                return stored
         except NotFound:
             pass
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.stat().st_size)}
         what = _Upload(
-            method="POST", path="/files", params={"name": name}, headers=headers, is_repeatable=True, source=source
+            method="POST",
+            path="/files",
+            params={"name": name, "tokenizer": tokenizer},
+            headers=headers,
+            is_repeatable=True,
+            source=source,
         )
         kept = UploadedFile.model_validate(await ask_json(self._wire, what))
         if kept.sha256 != mine:
@@ -91,20 +104,23 @@ class _Upload(Ask):
 
     def on(self, wire: Wire, **more: Any) -> httpx2.Request:
         request = super().on(wire, **more)
-        request.stream = _Pieces(self.source)
+        request.stream = _Pieces(self.source, wire.on_bytes)
         return request
 
 
 class _Pieces(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     """The file in pieces, for either client."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, on_bytes: OnBytes | None) -> None:
+        self._path, self._on_bytes = path, on_bytes
 
     def __iter__(self) -> Iterator[bytes]:
+        size = self._path.stat().st_size
         with self._path.open("rb") as file:
             while piece := file.read(PIECE):
                 yield piece
+                if self._on_bytes is not None:
+                    self._on_bytes(self._path.name, file.tell(), size)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,8 @@ import httpx2
 
 T = TypeVar("T")
 CHUNK_BYTES = 64 * 1024
+OnBytes = Callable[[str, int, int], None]
+"""Is called while a file is sent or fetched: with its name, the bytes so far, and the bytes of the whole file."""
 
 
 class Line(Protocol):
@@ -36,6 +38,7 @@ class Line(Protocol):
 class Wire(Protocol):
     tries: int
     """The number of tries for a request that may be repeated."""
+    on_bytes: OnBytes | None
 
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request: ...
 
@@ -78,8 +81,8 @@ def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
 
 
 class BlockingWire:
-    def __init__(self, client: httpx2.Client, tries: int) -> None:
-        self._client, self.tries = client, tries
+    def __init__(self, client: httpx2.Client, tries: int, on_bytes: OnBytes | None = None) -> None:
+        self._client, self.tries, self.on_bytes = client, tries, on_bytes
 
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
         return self._client.build_request(method, path, **more)
@@ -144,8 +147,8 @@ class _BlockingSocket(_Socket):
 
 
 class AsyncWire:
-    def __init__(self, client: httpx2.AsyncClient, tries: int) -> None:
-        self._client, self.tries = client, tries
+    def __init__(self, client: httpx2.AsyncClient, tries: int, on_bytes: OnBytes | None = None) -> None:
+        self._client, self.tries, self.on_bytes = client, tries, on_bytes
 
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
         return self._client.build_request(method, path, **more)

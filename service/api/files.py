@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -17,7 +20,7 @@ from footplate.contract.errors import InvalidSpec, NotFound, Problem
 from footplate.contract.files import ArgumentText, file_id, kind_of, named_in
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.references import references
-from footplate.contract.resources.artifacts import File, FileList
+from footplate.contract.resources.artifacts import File, FileList, RowReport
 from footplate.contract.rules import ROOTS
 from footplate.contract.spec import JobSpec
 from service.api.documented import again
@@ -31,8 +34,9 @@ from service.jobs import node_files
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.files import check, drop, not_fetched, not_listed
 from service.jobs.rows import wrong_rows
-from service.problems import BodyTooLarge
-from service.store.files import SHELF
+from service.problems import BodyTooLarge, InvalidQuery
+from service.row_reports import row_report
+from service.store.files import SHELF, set_report
 from service.store.rows import FileRow
 from service.store.times import now_ms, text_of
 
@@ -41,6 +45,7 @@ audit = logging.getLogger("footplate.audit")
 
 MIB = 1024 * 1024
 LOOK_SECONDS = 2.0
+TOKENIZER = "tokenizer.json"
 PLAIN: dict[str, Any] = {"type": "string", "format": "binary"}
 FORM: dict[str, Any] = {"type": "object", "required": ["file"], "properties": {"file": PLAIN}}
 BODY: dict[str, Any] = {
@@ -49,7 +54,15 @@ BODY: dict[str, Any] = {
 FilePath = Annotated[str, PathParameter(description="A file's id.", examples=[f"file_{'0' * 64}.jsonl"])]
 Name = Annotated[
     str | None,
-    Query(description="The file's name, if the body is not a form: rows.jsonl, .csv, .tsv or .parquet."),
+    Query(description="The file's name, if the body is not a form: rows.jsonl, .csv, .tsv, .parquet or .txt."),
+]
+TokenizerName = Annotated[
+    str | None,
+    Query(
+        description="Counts the tokens of all texts with this tokenizer. The service must see its folder below models://.",
+        examples=["models://bert-base-uncased"],
+        max_length=1000,
+    ),
 ]
 
 
@@ -57,17 +70,20 @@ Name = Annotated[
     "/files",
     status_code=201,
     operation_id="create_file",
-    summary="Upload JSON lines, CSV or Parquet, as it is or as a form",
+    summary="Upload JSON lines, CSV, Parquet or text, as it is or as a form",
     response_model=File,
     responses=again(File),
     openapi_extra=BODY,
 )
-async def create_file(request: Request, response: Response, name: Name = None) -> File:
-    """Stores a file by its content. The same bytes again are the same file under its first name: the answer is 200."""
+async def create_file(request: Request, response: Response, name: Name = None, tokenizer: TokenizerName = None) -> File:
+    """Stores a file by its content, and reports its rows: columns, types, and the first bad rows with their numbers.
+
+    The same bytes again are the same file under its first name: the answer is 200.
+    """
     services = services_of(request)
     limit = most_bytes(services)
     name, body = await _named(request, name, limit, partial(too_large, limit))
-    kept, is_new = await store_file(services, name, body)
+    kept, is_new = await store_file(services, name, body, tokenizer=tokenizer)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/files/{kept.id}"
     return _file(kept)
@@ -78,12 +94,17 @@ def most_bytes(services: Services) -> int:
 
 
 async def store_file(
-    services: Services, name: str, pieces: AsyncIterator[bytes], check: Callable[[Upload], None] | None = None
+    services: Services,
+    name: str,
+    pieces: AsyncIterator[bytes],
+    check: Callable[[Upload], None] | None = None,
+    tokenizer: str | None = None,
 ) -> tuple[FileRow, bool]:
-    """Stores a file, and returns True if it is new. `check` runs in a thread, and may refuse the content.
+    """Stores a file with a report of its rows, and returns True if it is new.
 
-    Without a check of its own, the content must fit the name's suffix.
+    `check` runs in a thread, and may refuse the content. Without a check, the content must fit the name's suffix.
     """
+    tokens = None if tokenizer is None else await asyncio.to_thread(_tokenizer_file, services, tokenizer)
     kind = kind_of(name)
     assert kind is not None
     limit = most_bytes(services)
@@ -94,8 +115,10 @@ async def store_file(
         else:
             await asyncio.to_thread(check_content, upload.file, kind, upload.bytes)
         file = file_id(upload.sha256, kind)
+        report = await row_report(upload.file.name, kind, tokens)
         row = FileRow(
-            services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by
+            services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by,
+            report["rows"], report["bad_rows"], json.dumps({**report, "tokenizer": tokenizer}),
         )  # fmt: skip
         kept, is_new = await keep(
             services.settings.store,
@@ -103,6 +126,9 @@ async def store_file(
             upload,
             lambda put: services.db.write(partial(SHELF.keep, row=row, put=put)),
         )
+    if kept.report is None or (tokenizer is not None and kept.report != row.report):
+        await services.db.write(partial(set_report, row=row))
+        kept = replace(kept, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
         audit.info("file %s (%s) of project %s kept for %s", file, name, services.project, services.caller.by)
     return kept, is_new
@@ -124,6 +150,16 @@ async def _named(
     return checked_name(name), body
 
 
+def _tokenizer_file(services: Services, name: str) -> Path:
+    """Returns the tokenizer.json of a folder below models://. Raises InvalidQuery if the service cannot read one."""
+    folder = node_files.seen_path(name, services.catalogues.roots)
+    if folder is not None and (file := folder / TOKENIZER).is_file():
+        return file
+    detail = f"{name[:200]!r} is not a folder below models:// with a {TOKENIZER} that the service sees"
+    hint = "leave tokenizer out: everything but the numbers of tokens is reported"
+    raise InvalidQuery([Problem("/query/tokenizer", "no_tokenizer", detail, hint)])
+
+
 def too_large(limit: int) -> BodyTooLarge:
     hint = "put the file below data:// on the nodes, or ask the operator to raise FOOTPLATE_UPLOAD_MAX_MB"
     return BodyTooLarge(f"a file may have at most {limit // MIB:,} MiB", hint=hint)
@@ -139,7 +175,7 @@ async def list_files(
     read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))
     rows = await services.db.read(read)
     more = following([(row.created_at, row.id) for row in rows], limit)
-    return FileList(data=tuple(map(_file, rows[:limit])), next_cursor=more)
+    return FileList(data=tuple(_file(replace(row, report=None)) for row in rows[:limit]), next_cursor=more)
 
 
 @router.get("/files/{file}", operation_id="get_file", summary="One file")
@@ -229,4 +265,7 @@ def _file(row: FileRow) -> File:
         sha256=row.sha256,
         created_at=text_of(row.created_at),
         created_by=row.created_by,
+        rows=row.rows,
+        bad_rows=row.bad_rows,
+        report=None if row.report is None else RowReport.model_validate_json(row.report),
     )

@@ -54,7 +54,7 @@ PROJECT = {
 PATTERNS = {
     **{kind: f"^{kind}_[0-9a-f]{{32}}$" for kind in ("job", "node", "key")},
     "webhook": "^hook_[0-9a-f]{32}$",
-    "file": r"^file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)$",
+    "file": r"^file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet|txt)$",
     "sha256": "^[0-9a-f]{64}$",
 }
 """The patterns of path parameters. A value that does not match is answered 404, like one that does not exist."""

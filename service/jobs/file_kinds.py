@@ -1,6 +1,6 @@
 """Checks an upload before it is stored, so that a wrong file is refused here and not by the job that needs it.
 
-Only the ends of the file are read. The reader checks the rows in between, and names the line of a wrong one.
+Only the ends of the file are read. `row_reports.py` reports the rows in between.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from footplate.contract.errors import InvalidSpec, Problem
-from footplate.contract.files import KINDS, kind_of
+from footplate.contract.files import kind_of, no_reader
 
 HEAD_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 200
@@ -33,8 +33,7 @@ def checked_name(name: str) -> str:
         text = f"a name has 1 to {MAX_NAME_CHARS} characters that can be printed"
         raise InvalidFile([Problem("/query/name", "bad_name", text, "…/files?name=rows.jsonl")])
     if kind_of(last) is None:
-        text = f"nothing reads {last[:80]!r}: by its suffix it is none of {', '.join(KINDS)}"
-        raise InvalidFile([Problem("/query/name", "unknown_kind", text, "call it by what it holds: rows.jsonl")])
+        raise InvalidFile([Problem("/query/name", "unknown_kind", *no_reader(last))])
     return last
 
 

@@ -29,6 +29,17 @@ def missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots | None]
     return list(_missing(arguments, [node for node in nodes if node is not None]))
 
 
+def seen_path(name: str, nodes: Sequence[FileRoots | None]) -> Path | None:
+    """Returns the path of a name below models://, if this process sees the folder of a node that has it."""
+    scheme, _, below = name.partition("://")
+    if scheme != "models" or not below or not {"", ".", ".."}.isdisjoint(below.split("/")) or "\0" in below:
+        return None
+    for node in nodes:
+        if node is not None and _is_seen(node) and (path := Path(node.models.path, below)).is_dir():
+            return path
+    return None
+
+
 def _missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
     for said in arguments:
         if not said.text.startswith(ROOTS):

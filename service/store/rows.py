@@ -378,6 +378,11 @@ class FileRow:
     kind: str
     created_at: int
     created_by: str | None
+    rows: int | None
+    """The number of rows. None: the file was uploaded before rows were checked."""
+    bad_rows: int | None
+    report: str | None
+    """JSON of the RowReport."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,6 +313,9 @@ files = Table(
     Column("kind", String, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("created_by", String),
+    Column("rows", BigInteger),
+    Column("bad_rows", BigInteger),
+    Column("report", Text),
 )
 Index("ix_files_project", files.c.project, files.c.created_at, files.c.id)
 

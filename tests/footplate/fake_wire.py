@@ -19,6 +19,7 @@ class FakeWire:
     """Each answer is given once, in order; one that is an exception is raised."""
 
     tries = 4
+    on_bytes = None
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

@@ -85,6 +85,64 @@ class BundleList(Resource):
     next_cursor: str | None
 
 
+class TypeCount(Resource):
+    """The rows in which a column has values of one type."""
+
+    type: str
+    """JSON's name of the type: string, integer, number, boolean, null, array or object."""
+    rows: int
+    first: int
+    """The number of the first of these rows."""
+
+
+class TokenLengths(Resource):
+    """The numbers of tokens in the texts of a column. A conversation counts with the contents of its messages."""
+
+    least: int
+    median: int
+    p95: int
+    """The number of tokens that 95 % of the texts do not exceed."""
+    most: int
+    total: int
+
+
+class ColumnReport(Resource):
+    name: str
+    types: tuple[TypeCount, ...]
+    """The most frequent type comes first. A cell of CSV has the type that its own text suggests, and an empty one is
+    null."""
+    missing: int
+    """The number of rows without this column."""
+    first_missing: int | None
+    """The number of the first row without this column."""
+    longest: int | None
+    """The length of the longest text in characters, or of the longest list in items."""
+    tokens: TokenLengths | None
+    """The numbers of tokens in the column's texts. null unless a tokenizer was named."""
+
+
+class BadRow(Resource):
+    number: int
+    """The line in the file, as an editor shows it. In Parquet, the number of the row. Both begin with 1."""
+    problem: str
+
+
+class RowReport(Resource):
+    """The rows of an uploaded file, as they were read at upload."""
+
+    rows: int
+    """The number of rows that were read. It is the number of all rows if `is_complete` is true."""
+    bad_rows: int
+    columns: tuple[ColumnReport, ...]
+    first_bad: tuple[BadRow, ...]
+    """The first 20 bad rows."""
+    is_complete: bool
+    """False if a part of the file was not checked. `notes` has the reason."""
+    notes: tuple[str, ...]
+    tokenizer: str | None = None
+    """The tokenizer that counted the tokens."""
+
+
 class File(Resource):
     """An uploaded file of rows."""
 
@@ -92,11 +150,17 @@ class File(Resource):
     """A spec names the file by this id, under `data`."""
     name: str
     """The name of the first upload of these bytes."""
-    kind: Annotated[str, Known(Literal["jsonl", "csv", "tsv", "parquet"])]
+    kind: Annotated[str, Known(Literal["jsonl", "csv", "tsv", "parquet", "txt"])]
     bytes: int
     sha256: str
     created_at: str
     created_by: str | None
+    rows: int | None = None
+    """The number of rows that were read at upload. null: the file was uploaded before rows were checked."""
+    bad_rows: int | None = None
+    """The number of these rows that no reader can use."""
+    report: RowReport | None = None
+    """The rows in detail. null in lists, and for files that were uploaded before rows were checked."""
 
 
 class FileList(Resource):

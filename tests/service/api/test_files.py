@@ -6,17 +6,24 @@ They are stored by their content, named in specs by their ids, and refused if un
 from __future__ import annotations
 
 import asyncio
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from footplate import AsyncClient
 from footplate.contract.components import HUB_ON, HUBS, Catalogue, Described
 from footplate.contract.lifecycle import JobState
+from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.resources.artifacts import File
 from footplate.errors import InvalidRequest
+from service import row_reports
 from tests.service.api.conftest import SPEC, Api, Serve
 from tests.service.api.test_border import is_problem
 
@@ -52,6 +59,68 @@ async def test_rows_are_kept_by_what_they_hold_and_come_back_byte_for_byte(both:
     assert kept(tmp_path) == [ID]
 
 
+async def test_an_upload_answers_with_a_report_of_its_rows(both: Api) -> None:
+    made = (await post(both, b"text,label\ngood,1\nbad,x\none,two,three\n", "rows.csv")).json()
+
+    label = made["report"]["columns"][1]
+    assert (made["rows"], made["bad_rows"]) == (2, 1)
+    assert [(count["type"], count["first"]) for count in label["types"]] == [("integer", 2), ("string", 3)]
+    assert [bad["number"] for bad in made["report"]["first_bad"]] == [4]
+    assert (await both.client.get(f"/files/{made['id']}")).json() == made
+    assert (await both.client.get("/files")).json()["data"] == [{**made, "report": None}]
+
+
+async def test_lines_of_text_are_rows_and_so_are_those_of_parquet(api: Api, tmp_path: Path) -> None:
+    table = pyarrow.table({"text": ["a", None], "label": [1, 2]})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+
+    text = (await post(api, b"one\n\ntwo\n", "rows.txt")).json()
+    rows = (await post(api, (tmp_path / "rows.parquet").read_bytes(), "rows.parquet")).json()
+
+    assert (text["kind"], text["rows"]) == ("txt", 2)
+    assert await api.submit(data=text["id"])
+    assert (rows["rows"], [column["name"] for column in rows["report"]["columns"]]) == (2, ["text", "label"])
+
+
+async def test_a_tokenizer_of_the_nodes_counts_tokens_also_in_a_file_that_is_there(api: Api, tmp_path: Path) -> None:
+    words = tmp_path / "models/words"
+    words.mkdir(parents=True)
+    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(words / "tokenizer.json"))
+    root = FileRoot.at(tmp_path / "models")
+    await api.services.catalogues.close()
+    api.services.catalogues.roots = [FileRoots(machine=BOOT_ID.read_text().strip(), data=root, models=root)]
+    source = tmp_path / "rows.txt"
+    source.write_text("a b c\na\n")
+    await post(api, source.read_bytes(), source.name)
+
+    async with AsyncClient(api.url) as client:
+        file = await client.files.upload(source, tokenizer="models://words")
+
+    assert file.report is not None
+    lengths = file.report.columns[0].tokens
+    assert lengths is not None
+    assert (lengths.least, lengths.most, lengths.total) == (1, 3, 4)
+    for name in ("models://wrods", "models://../models/words", "words"):
+        refused = await api.client.post("/files?name=a.txt", content=b"a", params={"tokenizer": name})
+        assert is_problem(refused, 422, "invalid_query")
+
+
+async def test_a_check_that_does_not_end_or_dies_leaves_a_report_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "endless")
+
+    dead = await row_reports.row_report(str(tmp_path / "missing"), "jsonl")
+    monkeypatch.setattr(row_reports, "KILLED_AFTER_SECONDS", 0.2)
+    late = await row_reports.row_report(str(tmp_path / "endless"), "jsonl")
+
+    assert (late["is_complete"], dead["is_complete"]) == (False, False)
+    assert "0.2 s" in late["notes"][0]
+    assert "missing" in dead["notes"][0]
+
+
 async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
     made = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
 
@@ -77,7 +146,7 @@ async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
         ("rows.csv", b"x\0\n", "not_text"),
         ("rows.csv", b"\x1f\x8b\x08 packed", "packed"),
         ("rows.parquet", b"PAR1 cut off", "not_parquet"),
-        ("rows.txt", ROWS, "unknown_kind"),
+        ("rows.xlsx", ROWS, "unknown_kind"),
         ("rows", ROWS, "unknown_kind"),
         ("a\nb.csv", ROWS, "bad_name"),
         ("..", ROWS, "unknown_kind"),
@@ -189,7 +258,7 @@ async def test_another_project_s_file_is_as_missing_as_one_that_never_was(serve:
 
 async def test_the_client_sends_what_is_not_there_and_brings_it_back(api: Api, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
-    source.write_bytes(ROWS * 50_000)
+    source.write_bytes(ROWS * 20_000)
     async with AsyncClient(api.url) as client:
         kept = await client.files.upload(source)
         again = await client.files.upload(source, name="others.jsonl")
@@ -199,7 +268,7 @@ async def test_the_client_sends_what_is_not_there_and_brings_it_back(api: Api, t
         assert (await client.files.download(kept.id, tmp_path / "out")).read_bytes() == source.read_bytes()
         await client.files.delete(kept.id)
         with pytest.raises(InvalidRequest, match="jsonl"):
-            await client.files.upload(tmp_path / "rows.txt")
+            await client.files.upload(tmp_path / "rows.xlsx")
 
 
 ON_HUB = {"use": "toy/mlp", "args": {"path": "hub://me/tiny"}}

@@ -6,6 +6,7 @@ export type JobState = Schemas["JobState"];
 export type JobList = Schemas["JobList"];
 export type Action = Schemas["Action"];
 export type Queue = Schemas["Queue"];
+export type UploadedFile = Schemas["File"];
 export type Validation = Schemas["Validation"];
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 

@@ -2,13 +2,14 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type Problem, explain, inProject, request, storedKey } from "../api/client";
-import type { Job } from "../api/types";
+import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { type Field, type JsonObject, asComponent, component, fieldsOf, getAt, mergePatch, parseField, problemsAt, setAt } from "../lib/form";
 import { TEMPLATES } from "../lib/templates";
 import { attempt, keep } from "../model/jobs";
 import { go, href, param } from "../model/route";
 import { Copy } from "../ui/Copy";
+import { FileChoice } from "./Files";
 
 interface Described {
   name: string;
@@ -37,6 +38,7 @@ export function SubmitView() {
   const [problems, setProblems] = useState<Problem[]>([]);
   const [answer, setAnswer] = useState<Answer | null>(null);
   const [catalogue, setCatalogue] = useState<Catalogue>({});
+  const [newest, setNewest] = useState<UploadedFile | null>(null);
   const [fields, setFields] = useState<Record<string, Field[]>>({});
   const turn = useRef(0);
 
@@ -82,6 +84,7 @@ export function SubmitView() {
     }
   };
   const change = (path: string[], value: unknown) => show(setAt(spec, path, value));
+  const trainOn = (id: string) => change(["data"], withTrain(spec.data, id));
   const submit = () =>
     attempt(async () => {
       const job = fork && base
@@ -103,9 +106,10 @@ export function SubmitView() {
             </select>
           </label>
         )}
-        <Upload onFile={(path) => change(["data", "train"], path)} onBundle={(sha) => change(["code"], { bundle: sha })} />
+        <Upload onFile={(file) => (setNewest(file), trainOn(file.id))} onBundle={(sha) => change(["code"], { bundle: sha })} />
         <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
+      <FileChoice newest={newest} onFile={trainOn} />
       <div class="columns">
         <form onSubmit={(event) => event.preventDefault()} aria-label="Spec as a form">
           <fieldset>
@@ -223,7 +227,7 @@ function FieldRow({ field, value, problems, onChange }: { field: Field; value: u
 }
 
 /** Files become data, zips become code. Both by a click or by drag and drop. */
-function Upload({ onFile, onBundle }: { onFile: (path: string) => void; onBundle: (sha: string) => void }) {
+function Upload({ onFile, onBundle }: { onFile: (file: UploadedFile) => void; onBundle: (sha: string) => void }) {
   const [isOver, setOver] = useState(false);
   const send = (file: File) =>
     attempt(async () => {
@@ -231,15 +235,15 @@ function Upload({ onFile, onBundle }: { onFile: (path: string) => void; onBundle
         const bundle = await request<{ sha256: string }>("/bundles", { method: "POST", body: file, headers: { "Content-Type": "application/zip" } });
         onBundle(bundle.sha256);
       } else {
-        const stored = await request<{ id: string }>(`/files?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
-        onFile(stored.id);
+        const stored = await request<UploadedFile>(`/files?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
+        onFile(stored);
       }
     }, `${file.name} is uploaded`);
   return (
-    <label title=".jsonl, .csv or .parquet become training data, .zip becomes code" class={`drop ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}
+    <label title=".jsonl, .csv, .tsv, .parquet and .txt become training data, .zip becomes code" class={`drop ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}
       onDrop={(event) => { event.preventDefault(); setOver(false); const file = event.dataTransfer?.files[0]; if (file) void send(file); }}>
       Drop data or code here, or choose a file
-      <input type="file" class="hidden" accept=".jsonl,.csv,.parquet,.zip" onChange={(event) => { const file = event.currentTarget.files?.[0]; if (file) void send(file); }} />
+      <input type="file" class="hidden" accept=".jsonl,.ndjson,.csv,.tsv,.parquet,.txt,.zip" onChange={(event) => { const file = event.currentTarget.files?.[0]; if (file) void send(file); }} />
     </label>
   );
 }

@@ -1,0 +1,319 @@
+"""Reports what a file of rows holds: columns, types, and the first bad rows with their numbers.
+
+    RowReport().read(Path("rows.jsonl"), "jsonl").as_json()       a file
+    report.add(number, row), report.bad(number, problem)          rows from elsewhere
+    RowReport(check=has_messages)                                 rows that need a shape of their own
+
+Only the standard library is imported, because the service reads uploads in a child process that has to start fast.
+Every limit has a note in the report, so that nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+Check = Callable[[Row], str | None]
+"""A function that returns what is wrong with a row, or None."""
+
+WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})$")
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
+"""The texts of CSV that are numbers. `007` is text, because of its zeros."""
+
+MOST_COLUMNS = 100
+MOST_BAD_ROWS = 20
+MOST_LINE_BYTES = 16 * 1024 * 1024
+NAME_CHARS = 100
+SHOWN_CHARS = 80
+SKIPPED_BYTES = 1024 * 1024
+ROWS_BETWEEN_LOOKS = 64
+"""The number of rows that are read between two looks at the clock."""
+
+
+class RowReport:
+    """Counts rows, one by one."""
+
+    def __init__(
+        self,
+        *,
+        check: Check | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """`check` judges each row, `count_tokens` measures texts, `deadline` is a time of the monotonic clock."""
+        self.rows, self.bad_rows = 0, 0
+        self.is_complete = True
+        self.notes: list[str] = []
+        self._first = 0
+        self._columns: dict[str, _Column] = {}
+        self._first_bad: list[dict[str, Any]] = []
+        self._check, self._count_tokens, self._deadline = check, count_tokens, deadline
+        self._looks_in = ROWS_BETWEEN_LOOKS
+
+    def read(self, path: Path, kind: str) -> RowReport:
+        """Reads a whole file of lines, or as much as the deadline allows. Returns this report."""
+        with path.open("rb") as file:
+            for number, content, problem in _READERS[kind](file, self):
+                if problem is not None:
+                    self.bad(number, problem)
+                else:
+                    self.add(number, content)
+                if self.is_late():
+                    break
+        return self
+
+    def add(self, number: int, row: Row) -> None:
+        """Counts a row. A row that `check` refuses is bad, and its columns count all the same."""
+        self.rows += 1
+        self._first = self._first or number
+        for name, value in row.items():
+            column = self._columns.get(name)
+            if column is None:
+                if len(self._columns) == MOST_COLUMNS:
+                    self._note_once(f"only the first {MOST_COLUMNS} columns are listed")
+                    continue
+                # A column that begins later is missing in all rows before.
+                column = self._columns[name] = _Column(self._first if self.rows > 1 else None)
+            column.add(number, value, self._count_tokens)
+        if len(row) < len(self._columns):
+            for name, column in self._columns.items():
+                if column.first_missing is None and name not in row:
+                    column.first_missing = number
+        if self._check is not None and (problem := self._check(row)) is not None:
+            self.bad(number, problem)
+
+    def bad(self, number: int, problem: str) -> None:
+        """Counts a row that no reader can use."""
+        self.bad_rows += 1
+        if len(self._first_bad) < MOST_BAD_ROWS:
+            self._first_bad.append({"number": number, "problem": problem})
+
+    def is_late(self) -> bool:
+        """Returns True, with a note, if the deadline has passed. Looks at the clock now and then only."""
+        self._looks_in -= 1
+        if self._deadline is None or self._looks_in > 0:
+            return False
+        self._looks_in = ROWS_BETWEEN_LOOKS
+        if time.monotonic() < self._deadline:
+            return False
+        self.stop(f"the check ended after {self.rows + self.bad_rows:,} rows, because the file is large")
+        return True
+
+    def stop(self, why: str) -> None:
+        """Notes that rows are left that nobody has checked."""
+        self.is_complete = False
+        self._note_once(why)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "bad_rows": self.bad_rows,
+            "columns": [column.as_json(name, self.rows) for name, column in self._columns.items()],
+            "first_bad": self._first_bad,
+            "is_complete": self.is_complete,
+            "notes": self.notes,
+        }
+
+    def _note_once(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+class _Column:
+    """The types of one column, and the lengths of its texts."""
+
+    def __init__(self, first_missing: int | None) -> None:
+        self.types: dict[str, list[int]] = {}
+        self.longest: int | None = None
+        self.first_missing = first_missing
+        self._tokens = array("Q")
+
+    def add(self, number: int, value: Any, count_tokens: Callable[[str], int] | None) -> None:
+        kind = type_of(value)
+        if kind in self.types:
+            self.types[kind][0] += 1
+        else:
+            self.types[kind] = [1, number]
+        if kind in ("string", "array"):
+            self.longest = max(self.longest or 0, len(value))
+        if count_tokens is not None and (texts := _texts(value)):
+            self._tokens.append(sum(map(count_tokens, texts)))
+
+    def as_json(self, name: str, rows: int) -> dict[str, Any]:
+        missing = rows - sum(count for count, _ in self.types.values())
+        return {
+            "name": name[:NAME_CHARS],
+            "types": [
+                {"type": kind, "rows": count, "first": first}
+                for kind, (count, first) in sorted(self.types.items(), key=lambda item: -item[1][0])
+            ],
+            "missing": missing,
+            "first_missing": self.first_missing if missing else None,
+            "longest": self.longest,
+            "tokens": _spread(self._tokens),
+        }
+
+
+def type_of(value: Any) -> str:
+    """Returns JSON's name of a value's type. Whole numbers are `integer`, and objects of other types their class."""
+    return _TYPES.get(type(value), type(value).__name__)
+
+
+_TYPES: dict[type, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", list: "array", dict: "object",
+}  # fmt: skip
+
+
+def _texts(value: Any) -> list[str]:
+    """Returns the texts of a value: itself, or the contents of a conversation's messages."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        return []
+    contents = [item.get("content") for item in value if isinstance(item, dict)]
+    return [content for content in contents if isinstance(content, str)]
+
+
+def _spread(lengths: Sequence[int]) -> dict[str, int] | None:
+    if not lengths:
+        return None
+    ordered = sorted(lengths)
+    last = len(ordered) - 1
+    return {
+        "least": ordered[0],
+        "median": ordered[last // 2],
+        "p95": ordered[round(last * 0.95)],
+        "most": ordered[last],
+        "total": sum(ordered),
+    }
+
+
+Read = Iterator[tuple[int, Any, str | None]]
+"""The line of a row, the row, and what is wrong with it."""
+
+
+def _lines(file: Any, report: RowReport) -> Iterator[tuple[int, bytes]]:
+    """Yields lines with their numbers, as an editor shows them. Lines that are too long to check are left out."""
+    number = 0
+    while line := file.readline(MOST_LINE_BYTES):
+        number += 1
+        if len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
+            while (more := file.readline(SKIPPED_BYTES)) and not more.endswith(b"\n"):
+                pass
+            report.stop(f"line {number} is not checked: it has more than {MOST_LINE_BYTES >> 20} MiB")
+            continue
+        yield number, line
+
+
+def _json_lines(file: Any, report: RowReport) -> Read:
+    for number, line in _lines(file, report):
+        if line.strip():
+            yield number, *_json_row(line)
+
+
+def _json_row(line: bytes) -> tuple[Any, str | None]:
+    try:
+        row = json.loads(line)
+    except RecursionError:
+        return None, "it is nested too deep"
+    except UnicodeDecodeError as error:
+        return None, _not_utf8(error)
+    except ValueError as error:
+        return None, f"it is not JSON: {error}. The line begins with {_beginning(line)}"
+    return (row, None) if isinstance(row, dict) else (None, f"it is {type_of(row)}, and a row is an object")
+
+
+def _text_lines(file: Any, report: RowReport) -> Read:
+    for number, line in _lines(file, report):
+        if line.strip():
+            try:
+                yield number, {"text": line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")}, None
+            except UnicodeDecodeError as error:
+                yield number, None, _not_utf8(error)
+
+
+def _tables(delimiter: str) -> Callable[[Any, RowReport], Read]:
+    def read(file: Any, report: RowReport) -> Read:
+        lines = _TextLines(_lines(file, report))
+        records = csv.reader(lines, delimiter=delimiter, strict=True)
+        names: list[str] | None = None
+        while True:
+            first = lines.number + 1
+            try:
+                record = next(records)
+            except StopIteration:
+                return
+            except UnicodeDecodeError as error:
+                yield first, None, _not_utf8(error)
+                continue
+            except csv.Error as error:
+                yield first, None, f"it is not CSV: {error}"
+                continue
+            if names is None:
+                names = record
+                if problem := _of_names(names, report):
+                    yield first, None, problem
+            elif record and len(record) != len(names):
+                values = f"it has {len(record)} values, and there are {len(names)} columns: {', '.join(names)}"
+                yield first, None, f"{values[:300]}. Put quotes around values that hold the delimiter"
+            elif record:
+                yield first, dict(zip(names, map(_cell, record), strict=True)), None
+
+    return read
+
+
+def _of_names(names: Sequence[str], report: RowReport) -> str | None:
+    """Returns what is wrong with the first line. A first line that looks like values is noted only."""
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if twice is not None:
+        return f"it names the column {twice[:NAME_CHARS]!r} twice"
+    if any(NUMBER.match(name) for name in names):
+        report.notes.append(
+            "the first line was read as the names of the columns, and it has a number in it. If it is a row, "
+            'name the columns: {"use": "files/csv", "args": {"paths": […], "columns": ["text", "label"]}}'
+        )
+    return None
+
+
+def _cell(text: str) -> Any:
+    """Returns a cell as its own text suggests. Training gives a column the most general type of its cells."""
+    if not text:
+        return None
+    return int(text) if WHOLE_NUMBER.match(text) else float(text) if NUMBER.match(text) else text
+
+
+class _TextLines:
+    """Iterates over lines as text. Unlike a generator, it goes on after a line that is not UTF-8."""
+
+    def __init__(self, lines: Iterator[tuple[int, bytes]]) -> None:
+        self._lines, self.number = lines, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.number, line = next(self._lines)
+        return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+
+
+_READERS: dict[str, Callable[[Any, RowReport], Read]] = {
+    "jsonl": _json_lines,
+    "csv": _tables(","),
+    "tsv": _tables("\t"),
+    "txt": _text_lines,
+}
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"it is not UTF-8: byte {error.start + 1} of it is 0x{error.object[error.start]:02x}"
+
+
+def _beginning(line: bytes) -> str:
+    return repr(line[:SHOWN_CHARS].decode("utf-8", "replace").strip())

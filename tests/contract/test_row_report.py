@@ -1,0 +1,117 @@
+"""Files of rows, and what their report says about them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from footplate.contract import row_report
+from footplate.contract.row_report import RowReport
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    def report(content: bytes, kind: str = "jsonl", **options: Any) -> dict[str, Any]:
+        path = tmp_path / "rows"
+        path.write_bytes(content)
+        return RowReport(**options).read(path, kind).as_json()
+
+    return report
+
+
+def types(report: dict[str, Any]) -> dict[str, list[tuple[str, int, int]]]:
+    return {
+        column["name"]: [(count["type"], count["rows"], count["first"]) for count in column["types"]]
+        for column in report["columns"]
+    }
+
+
+def numbers(report: dict[str, Any]) -> list[int]:
+    return [bad["number"] for bad in report["first_bad"]]
+
+
+def test_columns_have_types_with_the_first_row_of_each(read: Any) -> None:
+    report = read(b'{"x": 1, "y": "a"}\n\n{"x": "2", "y": null}\n{"x": 3, "y": "long"}\n')
+
+    assert (report["rows"], report["bad_rows"], report["is_complete"]) == (3, 0, True)
+    assert types(report) == {"x": [("integer", 2, 1), ("string", 1, 3)], "y": [("string", 2, 1), ("null", 1, 3)]}
+    assert [column["longest"] for column in report["columns"]] == [1, 4]
+
+
+def test_a_row_without_a_column_is_counted_with_the_first_of_them(read: Any) -> None:
+    report = read(b'{"x": 1}\n{"x": 1, "late": 2}\n{"late": 2}\n')
+
+    missing = {column["name"]: (column["missing"], column["first_missing"]) for column in report["columns"]}
+    assert missing == {"x": (1, 3), "late": (1, 1)}
+
+
+def test_bad_lines_are_named_by_number_and_the_others_are_counted(read: Any) -> None:
+    report = read(b"{\"x\": 1}\n{'x': 1}\n\n[1]\n\xff\n" + b"[" * 100_000 + b'\n{"x": 2}\n')
+
+    assert (report["rows"], report["bad_rows"], numbers(report)) == (2, 4, [2, 4, 5, 6])
+    assert "{'x': 1}" in report["first_bad"][0]["problem"]
+
+
+def test_csv_goes_on_after_a_bad_record_and_counts_lines_as_an_editor_does(read: Any) -> None:
+    report = read(b'text,label\n"two\nlines",1\nthree,values,here\n\xff,1\nok,007\n,0.5\n', "csv")
+
+    assert (report["rows"], numbers(report)) == (3, [4, 5])
+    assert types(report) == {
+        "text": [("string", 2, 2), ("null", 1, 7)],
+        "label": [("integer", 1, 2), ("string", 1, 6), ("number", 1, 7)],
+    }
+
+
+def test_a_first_line_with_a_number_or_the_same_name_twice_is_pointed_out(read: Any) -> None:
+    assert "columns" in read(b"great film,1\nbad film,0\n", "csv")["notes"][0]
+    assert numbers(read(b"x\tx\n1\t2\n", "tsv")) == [1]
+
+
+def test_a_line_of_text_is_a_row(read: Any) -> None:
+    report = read(b"\xef\xbb\xbfone\r\n\n  \ntwo\n", "txt")
+
+    assert (report["rows"], types(report)) == (2, {"text": [("string", 2, 1)]})
+    assert report["columns"][0]["longest"] == 3
+
+
+def test_tokens_are_counted_in_texts_and_in_the_messages_of_a_conversation(read: Any) -> None:
+    messages = '{"m": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}], "t": "one"}\n'
+
+    report = read(messages.encode() * 3, count_tokens=lambda text: len(text.split()))
+
+    three = {"least": 3, "median": 3, "p95": 3, "most": 3, "total": 9}
+    assert [column["tokens"] for column in report["columns"]] == [
+        three,
+        {name: value // 3 for name, value in three.items()},
+    ]
+
+
+def test_rows_that_a_check_refuses_are_bad(read: Any) -> None:
+    report = read(b'{"x": 1}\n{"y": 1}\n', check=lambda row: None if "x" in row else "it has no x")
+
+    assert (report["bad_rows"], report["first_bad"]) == (1, [{"number": 2, "problem": "it has no x"}])
+
+
+def test_the_report_stays_small_and_says_what_it_leaves_out(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_report, "MOST_LINE_BYTES", 1000)
+    many = ", ".join(f'"column{index}": 1' for index in range(50))
+    report = read(
+        f"{{{many}}}\n{{{many.replace('n', 'm')}}}\n{{{many.replace('c', 'k')}}}\n".encode()
+        + b"x" * 5000
+        + b"\nbad" * 100
+    )
+
+    assert (len(report["columns"]), report["bad_rows"], len(report["first_bad"])) == (100, 100, 20)
+    assert (report["is_complete"], len(report["notes"])) == (False, 2)
+    assert numbers(report)[0] == 5
+
+
+def test_a_check_that_is_late_says_how_far_it_came(read: Any) -> None:
+    report = read(b'{"x": 1}\n' * 1000, deadline=time.monotonic())
+
+    assert report["rows"] < 1000
+    assert not report["is_complete"]
+    assert f"{report['rows']} rows" in report["notes"][0]
