@@ -31,6 +31,7 @@ from footplate.contract.spec_parts import (
     Schedule,
     Script,
     Serve,
+    Split,
 )
 from footplate.runtime.catalogue import describe_all
 
@@ -43,7 +44,7 @@ JOB = "job_0123456789abcdef0123456789abcdef"
 INTENTS = {
     "What is trained": ("model", "processor", "loss", "trainer", "loop", "code"),
     "On what data": ("data", "collator"),
-    "How": ("training", "optimizers", "metrics", "compute_metrics", "callbacks", "report_to"),
+    "How": ("training", "optimizers", "metrics", "compute_metrics", "callbacks", "final_eval", "report_to"),
     "Where": ("resources", "env", "secrets"),
     "What happens when it fails": ("retry", "resume_from"),
     "How a checkpoint is used": ("serve", "export"),
@@ -55,7 +56,7 @@ INSIDE: dict[str, dict[str, type[Group]]] = {
     "model": {"model": Component},
     "loop": {"loop": Script},
     "code": {"code": Bundle},
-    "data": {"data": Data},
+    "data": {"data": Data, "data.split": Split},
     "optimizers": {"optimizers[0]": Optimizer, "optimizers[0].schedule": Schedule},
     "resources": {"resources": Resources},
     "retry": {"retry": Retry},
@@ -68,6 +69,8 @@ INSIDE: dict[str, dict[str, type[Group]]] = {
 MORE = {
     "model": "Every field that takes a component takes a name, or an object with `use` and `args`. All names and their "
     "arguments: [components](components.md).",
+    "report_to": "What a tracker does not send to a server is among the job's outputs: `tensorboard/`, `wandb/`, "
+    "`mlflow/`, `trackio/`. Without the secret `WANDB_API_KEY`, W&B works offline; `wandb sync` sends its run later.",
     "trainer": "[Fine-tune a language model](../guides/fine-tune-an-llm.md) explains the trainers of TRL. "
     "[Bring your own code](../guides/bundles.md) has a whole example of a subclass.",
     "loop": "[A loop of your own](../guides/bundles.md#a-loop-of-your-own) explains both forms.",
@@ -124,6 +127,9 @@ EXAMPLES: dict[str, Json] = {
         "data": {"train": "data://train.jsonl", "eval": {"dev": "data://dev.jsonl", "hard": "data://hard.csv"}}
     },
     "data.test": {"data": {"train": "data://train.jsonl", "test": "data://test.jsonl"}},
+    "data.split": {"data": {"train": "data://rows.jsonl", "split": {"test_size": 0.1, "seed": 7}}},
+    "data.split.test_size": {"data": {"train": "data://rows.jsonl", "split": {"test_size": 500}}},
+    "data.split.seed": {"data": {"train": "data://rows.jsonl", "split": {"test_size": 0.1, "seed": 7}}},
     "data.map": {"data": {"train": "data://train.jsonl", "map": [{"use": "keep", "args": {"columns": ["x", "y"]}}]}},
     "collator": {"collator": "stack"},
     "training": {"training": {"max_steps": 500, "learning_rate": 0.001, "logging_steps": 10}},
@@ -159,6 +165,11 @@ EXAMPLES: dict[str, Json] = {
         "compute_metrics": "my_code:measure",
         "training": {"eval_strategy": "epoch"},
         **OWN_CODE,
+    },
+    "final_eval": {
+        "data": {"train": "data://rows.jsonl", "split": {"test_size": 0.1}},
+        "training": {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+        "final_eval": "best",
     },
     "callbacks": {"callbacks": ["stop_on_nan", {"use": "ema", "args": {"decay": 0.99}}]},
     "report_to": {"report_to": ["tensorboard"]},

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from footplate.components.rows import Row, kind
+from footplate.components.rows import Row, kind, where
 from footplate.contract.errors import DatasetError
 
 
@@ -124,19 +124,19 @@ def text_row(content: bytes, column: str) -> Row:
 
 
 class Part:
-    """A range of a dataset's rows."""
+    """Some of a dataset's rows, by their numbers."""
 
-    def __init__(self, rows: Any, numbers: range) -> None:
+    def __init__(self, rows: Any, numbers: Any) -> None:
         self.rows, self.numbers = rows, numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, index: int) -> Row:
-        return self.rows[self.numbers[index]]  # type: ignore[no-any-return]
+        return self.rows[int(self.numbers[index])]  # type: ignore[no-any-return]
 
     def where(self, index: int) -> str:
-        return str(self.rows.where(self.numbers[index]))
+        return where(self.rows, int(self.numbers[index]))
 
 
 def part(rows: Any, offset: int, limit: int | None) -> Any:

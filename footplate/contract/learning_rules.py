@@ -128,7 +128,7 @@ def _who_generates(document: Json, training: Seq2SeqTrainingArguments) -> Iterat
     elif isinstance(used, str) and used.startswith(("hf/", "toy/")) and used != _MAKES_TEXTS:
         detail = f"predict_with_generate needs a model that makes texts of texts, but /model/use is {used[:80]}"
         yield _disagree("predict_with_generate", detail, f'use "{_MAKES_TEXTS}", or {leave}')
-    if isinstance(data, dict) and not (data.get("eval") or data.get("test")):
+    if isinstance(data, dict) and not (data.get("eval") or data.get("split") or data.get("test")):
         detail = (
             "predict_with_generate is about evaluating and predicting, and there is neither data.eval nor data.test"
         )

@@ -44,9 +44,8 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
         yield from _of_a_loop(document, has_code=has_code)
     else:
         yield from _what_is_trained(document)
-    if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
-        detail = f"eval_strategy is {training.eval_strategy}, but there is no data to evaluate on"
-        yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
+    yield from _of_evaluation(document, training)
+    yield from _of_a_split(document)
     if training and training.max_steps <= 0 and not document.get("loop"):
         yield from _without_end(document.get("data"))
     if isinstance(resume_from := document.get("resume_from"), dict):
@@ -76,12 +75,52 @@ def _of_a_trainer(document: Json, training: TrainingArguments | None) -> Iterato
         yield Problem("/training/predict_with_generate", "disagreement", detail, "leave them out")
 
 
-def _without_end(data: Any) -> Iterator[Problem]:
+def _of_evaluation(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+    """Yields problems of evaluations that have no data, or no model that could be the best."""
+    data, final = document.get("data"), document.get("final_eval")
+    is_missing = not (_has(data, "eval") or _has(data, "split"))
+    if training and training.eval_strategy != "no" and is_missing:
+        detail = f"eval_strategy is {training.eval_strategy}, but there is no data to evaluate on"
+        hint = 'add data.eval or "split": {"test_size": 0.1} to data, or leave eval_strategy out'
+        yield Problem("/training/eval_strategy", "disagreement", detail, hint)
+    if final is None:
+        return
+    if document.get("loop"):
+        detail = "there is a loop, and the loop itself decides when it evaluates"
+        yield Problem("/final_eval", "disagreement", detail, "leave out final_eval or the loop")
+    elif is_missing:
+        hint = 'add data.eval or "split": {"test_size": 0.1} to data, or leave final_eval out'
+        yield Problem("/final_eval", "disagreement", "there is no data to evaluate on", hint)
+    elif final == "best" and training and not training.load_best_model_at_end:
+        detail = "the best model is evaluated only if it is loaded, and training keeps the last one"
+        hint = 'set training.load_best_model_at_end to true, and save and evaluate at the same steps; or use "last"'
+        yield Problem("/final_eval", "disagreement", detail, hint)
+
+
+def _of_a_split(document: Json) -> Iterator[Problem]:
+    data = document.get("data")
+    if not isinstance(data, dict) or not data.get("split"):
+        return
+    if not data.get("train"):
+        yield Problem("/data/split", "disagreement", "there is no training set to split", "add data.train")
+    if data.get("eval"):
+        detail = "data.eval and split both say on which rows the job is evaluated"
+        yield Problem("/data/split", "disagreement", detail, "keep one of the two")
+    if _is_streamed(data):
+        detail = "a stream cannot be split, because the number of its rows is not known"
+        yield Problem("/data/split", "disagreement", detail, "leave data.train's streaming out, or name a data.eval")
+
+
+def _is_streamed(data: Any) -> bool:
     train = data.get("train") if isinstance(data, dict) else None
     if not isinstance(train, dict) or train.get("use") not in STREAMED:
-        return
+        return False
     args = train.get("args")
-    if isinstance(args, dict) and args.get("streaming") is True:
+    return isinstance(args, dict) and args.get("streaming") is True
+
+
+def _without_end(data: Any) -> Iterator[Problem]:
+    if _is_streamed(data):
         detail = "max_steps is needed, because the number of rows in a stream is not known"
         yield Problem("/training/max_steps", "missing", detail, "set max_steps, or leave data.train's streaming out")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from itertools import islice
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
 from pydantic_core import PydanticCustomError
@@ -91,6 +91,9 @@ class JobSpec(Group):
     null is Footplate's own Trainer."""
     loop: Loop | None = None
     """A training loop of your own in the bundle, as `module:function`, or a script. Runs instead of the Trainer."""
+    final_eval: Literal["best", "last"] | None = None
+    """An evaluation after training: of the "best" model, which needs `training.load_best_model_at_end`, or of the
+    "last" one. The job's result has its metrics as `final`."""
     report_to: Annotated[Many[Text], Field(max_length=32)] = ()
     """Experiment trackers that receive the logs, for example "tensorboard"."""
     code: Bundle | None = None

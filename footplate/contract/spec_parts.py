@@ -55,6 +55,27 @@ EvalSets = Annotated[
 ]
 
 
+def _share_or_count(value: float) -> float:
+    if value >= 1 and not value.is_integer():
+        raise PydanticCustomError(
+            "bad_test_size", "must be a share of the rows between 0 and 1, such as 0.1, or a whole number of rows"
+        )
+    return value
+
+
+class Split(Group):
+    """Divides the training set: some rows are left out of training, and the job is evaluated on them.
+
+    The seed and the number of rows alone decide which rows these are. Every attempt and every fork leaves out the same
+    ones.
+    """
+
+    test_size: Annotated[float, Field(gt=0), AfterValidator(_share_or_count)]
+    """The share of the rows to evaluate on, such as 0.1, or from 1 on the number of these rows."""
+    seed: Annotated[Whole, Field(ge=0, le=2**32 - 1)] = 42
+    """Another seed leaves out other rows."""
+
+
 class Data(Group):
     """The datasets for training, evaluation and prediction."""
 
@@ -62,6 +83,8 @@ class Data(Group):
     """The training set. A job without a training set only evaluates or predicts."""
     eval: EvalSets | None = None
     """The evaluation set, or several evaluation sets by name."""
+    split: Split | None = None
+    """Takes the evaluation set from the training set, by chance. Replaces `eval`."""
     test: Component | None = None
     """The test set. The job predicts its samples after training and writes the predictions to its outputs."""
     map: Annotated[Many[Component], Field(max_length=64)] = ()

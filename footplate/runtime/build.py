@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from footplate.components.extras import missing
+from footplate.components.splitting import split_rows
 from footplate.contract.components import GROUPS, entry_point_group
 from footplate.contract.errors import NotBuildable, UnknownComponent
 from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
@@ -58,6 +59,8 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         if isinstance(sets, dict)
         else builder.dataset(sets)
     )
+    if spec.data.split is not None:
+        train, evaluation = split_rows(train, spec.data.split.test_size, spec.data.split.seed)
     return Parts(
         train=builder.mapped(train),
         eval={name: builder.mapped(rows) for name, rows in evaluation.items()}

@@ -130,6 +130,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
         return own_loop.run(spec, order, emit, lambda: folder_for_loop(spec, order, emit))
+    tracker_folders.use_outputs(spec, order, os.environ)
     parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit, {**stated(spec.training), **placed})
     trainer._footplate.hooks.stamp = order.stamp
@@ -142,6 +143,8 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
     if spec.serve is not None:
         return serve(spec, parts, trainer, order, emit, inherited)
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+    if order.rank == 0 and "wandb" in spec.report_to and os.environ.get("WANDB_MODE") == "offline":
+        emit.note("W&B works offline: its run is among the outputs, in wandb/. `wandb sync` sends it to W&B's server")
     if not order.gpus and order.rank == 0 and (trainer.args.bf16 or trainer.args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")
     try:
@@ -171,7 +174,8 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
     ):
         start.load(trainer)
     # A job that has evaluation data and no eval_strategy is evaluated once, at the end.
-    if parts.eval is not None and (parts.train is None or spec.training.eval_strategy == "no"):
+    is_due = spec.final_eval is not None or parts.train is None or spec.training.eval_strategy == "no"
+    if parts.eval is not None and is_due:
         trainer.evaluate()
     return finished(trainer, spec, order, emit, test=parts.test)
 
@@ -290,7 +294,7 @@ def _drop(outputs: Path) -> None:
     for path in outputs.iterdir() if outputs.is_dir() else ():
         if path.is_file():
             path.unlink(missing_ok=True)
-        elif path.name != tracker_folders.FOLDER:
+        elif path.name not in tracker_folders.FOLDERS:
             shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         outputs.rmdir()
@@ -300,7 +304,7 @@ def _carry_tracking(order: Order, emit: Emit) -> None:
     try:
         tracker_folders.carry_over(order)
     except OSError as error:
-        emit.note(f"the TensorBoard files of earlier attempts could not be copied, so its run start here: {error}")
+        emit.note(f"the trackers' files of earlier attempts could not be copied, so their runs start here: {error}")
 
 
 def result(trainer: Trainer, emit: Emit) -> dict[str, Any]:

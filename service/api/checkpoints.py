@@ -31,6 +31,7 @@ from service.jobs import pins
 from service.jobs.checkpoints import drop, look, pin, require_committed, unpin
 from service.jobs.manifest import SealedFile, opened, sealed
 from service.store import checkpoints, jobs
+from service.store.checkpoints import GONE
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms
 
@@ -57,12 +58,18 @@ class Pinning(Group):
     operation_id="list_checkpoints",
     summary="The job's checkpoints, newest first",
 )
-async def list_checkpoints(request: Request, job: JobPath) -> CheckpointList:
+async def list_checkpoints(
+    request: Request,
+    job: JobPath,
+    deleted: Annotated[bool, Query(description="Lists deleted checkpoints, too, whose files are gone.")] = False,
+) -> CheckpointList:
+    """Lists the checkpoints that still have files. One that was deleted is known by its id, and to `deleted=true`."""
     services = services_of(request)
 
     def read(conn: Connection) -> CheckpointList:
         jobs.get(conn, services.project, job_id(job))
-        data = tuple(map(views.checkpoint, checkpoints.of_job(conn, job_id(job))))
+        rows = checkpoints.of_job(conn, job_id(job))
+        data = tuple(views.checkpoint(row) for row in rows if deleted or row.status not in GONE)
         return CheckpointList(data=data, next_cursor=None)
 
     return await services.db.read(read)
@@ -151,7 +158,7 @@ def _open_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) -> 
     summary="Delete a checkpoint; the answer says how many bytes that frees",
 )
 async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> DeletedCheckpoint:
-    """Deletes a checkpoint. Its folder is deleted in a moment, and its entry stays in the list.
+    """Deletes a checkpoint. The checkpoint leaves the list, and its folder is deleted in a moment.
 
     The answer is 409 if the checkpoint is pinned, or if it is the only one from which an unfinished job can continue.
     """

@@ -149,7 +149,8 @@ def _problems(job: JobRow, wish: Wish, asked: list[Command]) -> Iterator[Problem
         wanted = [name for name in ("save", "evaluate", "set") if getattr(wish, name)]
         yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
         return
-    if wish.evaluate and spec.data.eval is None and (spec.trainer is None or not spec.trainer.is_own):
+    has_rows = spec.data.eval is not None or spec.data.split is not None
+    if wish.evaluate and not has_rows and (spec.trainer is None or not spec.trainer.is_own):
         yield Problem("/evaluate", "nothing_to_evaluate", "the job has no data.eval", "a fork of it could have some")
     unknown = [name for name in wish.set if name not in SETTABLE]
     yield from (_cannot_be_set(name) for name in unknown)

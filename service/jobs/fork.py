@@ -28,7 +28,8 @@ MAX_SAID = 20
 
 NEUTRAL = (
     "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
-    "/compute_metrics", "/data/test", "/resources/pool", "/resources/time_limit", "/resources/stall_limit",
+    "/compute_metrics", "/data/test", "/final_eval", "/resources/pool", "/resources/time_limit",
+    "/resources/stall_limit",
 )  # fmt: skip
 """Fields that have no effect on any step of training."""
 NEUTRAL_TRAINING = frozenset(

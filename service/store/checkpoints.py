@@ -16,6 +16,8 @@ from service.store.tables import IS_DELETING, checkpoints, jobs
 
 COMMITTED, CORRUPT, DELETING, DELETED = "committed", "corrupt", "deleting", "deleted"
 """DELETING means that no attempt is offered the checkpoint any more, but its folder may still exist."""
+GONE = frozenset({DELETING, DELETED})
+"""The statuses of checkpoints whose files are deleted, or will be in a moment."""
 _OF_JOB = (
     select(*columns_of(checkpoints, CheckpointRow))
     .where(checkpoints.c.job_id == bindparam("job_id"))

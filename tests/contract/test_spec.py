@@ -22,9 +22,10 @@ from tests.contract.specs import SPECS, TOY, VALUES, places
 LONG = {
     "name": None, "project": "default", "tags": [], "metadata": {}, "priority": 5,
     "model": {"use": "toy/mlp", "args": {}}, "processor": None,
-    "data": {"train": {"use": "toy/regression", "args": {}}, "eval": None, "test": None, "map": []},
+    "data": {"train": {"use": "toy/regression", "args": {}}, "eval": None, "split": None, "test": None, "map": []},
     "collator": None, "loss": None, "metrics": [], "compute_metrics": None, "training": {}, "optimizers": None,
-    "callbacks": [], "trainer": None, "loop": None, "report_to": [], "code": None, "env": {}, "secrets": [],
+    "callbacks": [], "trainer": None, "loop": None, "final_eval": None, "report_to": [], "code": None,
+    "env": {}, "secrets": [],
     "resources": {
         "nodes": 1, "gpus_per_node": None, "gpu": None, "processes_per_node": None, "pool": "default",
         "strategy": {"type": "single"}, "time_limit": None, "stall_limit": 600.0,

@@ -67,6 +67,11 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
         ({"training": {"output_dir": "/etc"}}, ("/training/output_dir", "server_owned")),
         ({"training": {str(number): 1 for number in range(50_000)}}, ("/training", "too_long")),
         ({"training": {"eval_strategy": "epoch"}}, ("/training/eval_strategy", "disagreement")),
+        ({"final_eval": "best"}, ("/final_eval", "disagreement")),
+        ({"data": {"train": "toy/regression", "split": {"test_size": 0}}}, ("/data/split/test_size", "out_of_range")),
+        ({"data": {"train": "toy/text", "split": {"test_size": 1.5}}}, ("/data/split/test_size", "bad_test_size")),
+        ({"data": {"train": "toy/regression", "split": {"seed": 1}}}, ("/data/split/test_size", "missing")),
+        ({"data": {"train": "toy/regression", "split": 0.1}}, ("/data/split", "wrong_type")),
         ({"resources": {"nodes": 0}}, ("/resources/nodes", "out_of_range")),
         ({"resources": {"gpus_per_node": True}}, ("/resources/gpus_per_node", "wrong_type")),
         ({"resources": {"gpus_per_node": -1}}, ("/resources/gpus_per_node", "out_of_range")),
@@ -216,6 +221,26 @@ def test_a_stream_is_told_its_end_by_whoever_submits_it():
     assert places({**spec, "training": {"max_steps": 5}}) == []
     assert (
         places({**TOY, "data": {"train": "toy/regression", "eval": rows}, "training": {"eval_strategy": "epoch"}}) == []
+    )
+
+
+def test_a_split_replaces_the_evaluation_set_and_needs_rows_by_number():
+    split = {"train": "toy/regression", "split": {"test_size": 0.1, "seed": 7}}
+    assert places({**TOY, "data": split, "training": {"eval_strategy": "epoch"}, "final_eval": "last"}) == []
+    streamed = {"use": "files/jsonl", "args": {"paths": ["data://a.jsonl"], "streaming": True}}
+    for data in ({**split, "eval": "toy/regression"}, {**split, "train": streamed}, {**split, "train": None}):
+        assert places({**TOY, "data": data, "training": {"max_steps": 5}}) == [("/data/split", "disagreement")]
+
+
+def test_the_best_model_can_be_evaluated_at_the_end_only_if_it_is_loaded():
+    split = {"train": "toy/regression", "split": {"test_size": 20}}
+    best = {**TOY, "data": split, "final_eval": "best"}
+    assert places(best) == [("/final_eval", "disagreement")]
+    assert (
+        places(
+            {**best, "training": {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}}
+        )
+        == []
     )
 
 

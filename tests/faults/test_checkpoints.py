@@ -115,7 +115,7 @@ def artifacts(system: System) -> Path:
 
 def checkpoints(system: System, job: str, status: str = "committed") -> list[Path]:
     """Returns the checkpoints of a job with this status, newest first."""
-    listed = system.get(f"/jobs/{job}/checkpoints")["data"]
+    listed = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
     return [artifacts(system) / row["path"] for row in listed if row["status"] == status]
 
 

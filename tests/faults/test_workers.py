@@ -38,7 +38,7 @@ def steps_of(system: System, job: str, attempt: int) -> list[int]:
 
 
 def checkpoints_of(system: System, job: str, attempt: int) -> list[int]:
-    rows = system.get(f"/jobs/{job}/checkpoints")["data"]
+    rows = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
     return sorted(row["step"] for row in rows if row["attempt"] == attempt)
 
 

@@ -24,12 +24,12 @@ def test_what_earlier_attempts_saved_goes_too(processes: Processes, redis: Redis
 
     def is_settled() -> bool:
         system.revive()
-        rows = system.get(f"/jobs/{job}/checkpoints")["data"]
+        rows = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
         return system.state(job) == "succeeded" and all(row["status"] != "deleting" for row in rows)
 
     system.until(is_settled, within=120, what="the job has succeeded, and nothing waits to be removed", job=job)
     assert preload.deaths(system.preload), "nobody died over it"
-    rows = system.get(f"/jobs/{job}/checkpoints")["data"]
+    rows = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
     kept = {row["path"] for row in rows if row["status"] == "committed"}
     artifacts = system.folder / "artifacts"
     there = {str(path.relative_to(artifacts)) for path in artifacts.glob(f"jobs/{job}/attempts/*/checkpoint-*")}

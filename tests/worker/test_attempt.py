@@ -87,6 +87,21 @@ def test_evaluations_and_checkpoints_are_told(lasting: Lasting) -> None:
     assert json.loads((folder / "manifest.json").read_text())["stamp"] == {"job": job, "attempt": 1, "fence": 1}
 
 
+def test_the_best_model_is_evaluated_on_the_split_after_training(lasting: Lasting) -> None:
+    job = lasting.submit(
+        data={"train": "toy/classification", "split": {"test_size": 0.25, "seed": 7}},
+        training={"max_steps": 6, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "learning_rate": 0.5,
+                  "load_best_model_at_end": True, "logging_steps": 1},
+        final_eval="best",
+    )  # fmt: skip
+
+    done = lasting.control.done(job)
+
+    losses = {event["data"]["eval_loss"] for event in lasting.control.of(job, "eval")}
+    assert len(lasting.control.of(job, "eval")) == 4
+    assert done["result"]["final"]["eval_loss"] == done["result"]["best"]["value"] == min(losses)
+
+
 def test_the_same_message_twenty_times_runs_once(lasting: Lasting) -> None:
     job = lasting.submit(training={"max_steps": 5, "save_strategy": "no"})
     # Before it has begun its first job, a node may drop a message without asking.

@@ -70,6 +70,33 @@ def test_no_path_leads_anywhere_else(roots: Roots, path: str, says: str) -> None
         build(spec, roots)
 
 
+def test_a_split_leaves_out_the_same_rows_in_every_attempt_and_version(roots: Roots) -> None:
+    rows = roots.data / "ten.jsonl"
+    rows.write_text("".join(f'{{"x": {number}}}\n' for number in range(10)))
+
+    def parts(**split: Any) -> tuple[list[int], list[int]]:
+        built = build(make_spec(data={"train": jsonl("data://ten.jsonl"), "split": split}), roots)
+        return [row["x"] for row in built.train], [row["x"] for row in built.eval]
+
+    assert parts(test_size=0.21, seed=7) == ([1, 2, 3, 4, 6, 7, 9], [0, 5, 8])
+    assert parts(test_size=3, seed=7) == parts(test_size=0.3, seed=7)
+    assert parts(test_size=3, seed=8) != parts(test_size=3, seed=7)
+    with pytest.raises(DatasetError, match="10 of 10 rows"):
+        parts(test_size=10)
+
+
+def test_a_split_is_made_before_maps_and_its_errors_name_lines_of_the_file(roots: Roots) -> None:
+    data = {
+        "train": jsonl("data://a.jsonl"),
+        "split": {"test_size": 1, "seed": 7},
+        "map": [{"use": "keep", "args": {"columns": ["x"]}}],
+    }
+    (roots.data / "a.jsonl").write_text('{"x": 1, "y": 1}\n{"y": 2}\n')
+
+    with pytest.raises(DatasetError, match=r"a.jsonl, line 2: there is no column 'x'"):
+        build(make_spec(data=data), roots)
+
+
 def test_an_unknown_name_is_answered_with_the_nearest(roots: Roots) -> None:
     with pytest.raises(UnknownComponent, match="toy/mlp") as raised:
         build(make_spec(model="toy/mpl"), roots)

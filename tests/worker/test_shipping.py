@@ -341,6 +341,8 @@ def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: R
     (outputs / "tensorboard").mkdir(parents=True)
     (outputs / "model.safetensors").write_text("done")
     (outputs / "tensorboard" / "events.1").write_text("curve")
+    (outputs / "wandb").mkdir()
+    (outputs / "wandb" / "run-1.wandb").write_text("offline")
     (outputs / "link").symlink_to("/etc/passwd")
     (first.files.folder / ".tmp-checkpoint-20").mkdir()
     (first.files.folder / ".tmp-checkpoint-20" / "half").write_text("…")
@@ -350,13 +352,14 @@ def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: R
 
     sent = {file.path for file in store.files(first.files.relative(first.files.folder))}
     assert sent == {
-        "outputs/model.safetensors", "outputs/tensorboard/events.1",
+        "outputs/model.safetensors", "outputs/tensorboard/events.1", "outputs/wandb/run-1.wandb",
         *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"]),
     }  # fmt: skip
     second = attempt(2, offer_of(event), report_to=["tensorboard"])
     second.begins()
-    curve = second.root / layout.outputs_folder(first.job, 1) / "tensorboard" / "events.1"
-    assert curve.read_text() == "curve"
+    left = second.root / layout.outputs_folder(first.job, 1)
+    assert (left / "tensorboard" / "events.1").read_text() == "curve"
+    assert (left / "wandb" / "run-1.wandb").read_text() == "offline"
 
 
 SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}

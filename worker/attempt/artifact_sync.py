@@ -33,7 +33,7 @@ from footplate.contract.events import CheckpointData, Kind, now_text
 from footplate.contract.files import named_in, texts_of
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.data_fingerprint import RECORD
-from footplate.contract.host.tracker_folders import FOLDER as TRACKED
+from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.safe_paths import NOT_THERE, link_below
 from worker.attempt.output_files import AttemptOutputs, is_a_script
@@ -233,10 +233,16 @@ class ArtifactSync:
                 return
 
     def _fetch_tracked(self, attempt: int) -> bool:
-        place = f"{layout.outputs_folder(self._grant.job, attempt)}/{TRACKED}"
-        paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
+        place = layout.outputs_folder(self._grant.job, attempt)
+        folders = [f"{place}/{name}" for name in TRACKED]
+        paths = [
+            f"{folder}/{file.path}"
+            for folder in folders
+            for file in self._store.files(folder)
+            if stays_inside(file.path)
+        ]
         for path in paths:
-            self._get(f"{place}/{path}")
+            self._get(path)
         return bool(paths)
 
     def _note(self, text: str) -> None:

@@ -303,13 +303,15 @@ async def test_limits_do_not_count_pinned_checkpoints_and_apply_again_once_unpin
     await save(api, job, 20, attempt=2)
     await save(api, job, 30, attempt=3)
     await api.db.write(lambda conn: rotate(conn, job))
-    listed = (await api.client.get(f"/jobs/{job}/checkpoints")).json()["data"]
+    listed = (await api.client.get(f"/jobs/{job}/checkpoints?deleted=true")).json()["data"]
+    shown = (await api.client.get(f"/jobs/{job}/checkpoints")).json()["data"]
 
     free = await api.client.patch(f"/jobs/{job}/checkpoints/{older.id}", json={"pinned": False})
 
     assert [(entry["step"], entry["status"]) for entry in listed] == [
         (30, "committed"), (20, "deleting"), (10, "committed"), (5, "committed"),
     ]  # fmt: skip
+    assert shown == [entry for entry in listed if entry["status"] == "committed"]
     assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
 
 
