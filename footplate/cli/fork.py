@@ -12,6 +12,7 @@ from footplate.cli.text import say_json, tell
 from footplate.cli.watch import watch_job
 
 if TYPE_CHECKING:
+    from footplate import Job
     from footplate.sdk.models import Fork
 
 SHOWN = 60
@@ -48,15 +49,19 @@ def run_fork(given: Given) -> int:
     else:
         print(made.id, flush=True)
         # On stderr, because a script may want only the id from stdout.
-        for line in _lines(made.info.fork):
+        for line in (*_notes(made), *_lines(made.info.fork)):
             tell(line)
     return watch_job(made, after=0, as_json=given.json) if given.watch else 0
+
+
+def _notes(made: Job) -> list[str]:
+    """Returns what the service has noted about the fork, such as that no step is left to train."""
+    return [str(event.data["message"]) for event in made.events(kinds="note", follow=False) if "message" in event.data]
 
 
 def _lines(fork: Fork | None) -> Iterator[str]:
     if fork is None:
         return
-    yield f"from {fork.job} at step {fork.checkpoint.step}" + (", its weights alone" if fork.mode == "weights" else "")
     for change in fork.changes:
         yield f"{change.pointer}: {_short(change.old)} -> {_short(change.new)}"
     for reason in fork.breaks_exactness:

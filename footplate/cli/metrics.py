@@ -9,46 +9,90 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
-from footplate.cli.text import number, say_json, sparkline, table
+from footplate.cli.context import JOB_HELP, Given, UsageError, Verbs, add_verb, client_of, find_all
+from footplate.cli.text import number, say, say_json, short, sparkline, table
 from footplate.contract.events import json_safe
 
 if TYPE_CHECKING:
-    from footplate import Job
+    from footplate import Client, Job
     from footplate.sdk.models import MetricSummary, Seen, Series
 
 ENVELOPE = ("no", "step", "epoch")
-HEAD = ("METRIC", "LAST", "LEAST", "AT STEP", "MOST", "AT STEP", "POINTS", "CURVE")
+HEAD = ("METRIC", "LAST", "LEAST", "LEAST AT", "MOST", "MOST AT", "POINTS", "CURVE")
+LEAST = ("POINTS", "MOST AT", "LEAST AT", "MOST", "LEAST")
+"""The columns that a narrow terminal does without, the first one first."""
+WATCHED = ("loss", "eval_loss")
+"""The metrics that are plotted if none is named."""
 WIDTH = 32
 """The width of a curve in characters. Each one stands for a few points, so more points are requested."""
 DRAWN_SECONDS = 0.5
 
 
 def add_verbs(verbs: Verbs) -> None:
-    metrics = add_verb(verbs, "metrics", run_metrics, "a job's metrics: last, least, most and the curve of each")
-    add_job(metrics)
+    metrics = add_verb(verbs, "metrics", run_metrics, "show the metrics of a job, or compare those of several jobs")
+    metrics.add_argument("jobs", metavar="JOB", nargs="+", help=f"{JOB_HELP}; several are compared")
     metrics.add_argument("--names", help="only these, with commas")
     metrics.add_argument("--csv", action="store_true", help="every row, for a spreadsheet")
+    metrics.add_argument("--plot", metavar="FILE", help="draw the curves to a .png, .svg or .pdf (needs matplotlib)")
     metrics.add_argument("-f", "--follow", action="store_true", help="draw again as they come, until the job ends")
 
 
 def run_metrics(given: Given) -> int:
     if given.follow and (given.json or given.csv):
         raise UsageError("--follow draws curves", hint="footplate events --kinds log,eval -f --json has every row")
-    job = find(client_of(given), given.job)
-    if given.json or given.csv:
-        _every_row(job, given)
+    if given.follow and len(given.jobs) > 1:
+        raise UsageError("--follow draws the curves of one job", hint="leave --follow out, or name one job")
+    client = client_of(given)
+    jobs = find_all(client, given.jobs)
+    if given.plot:
+        _plot(client, jobs, given)
+    elif given.json or given.csv:
+        _every_row(jobs, given)
     elif given.follow:
-        _follow(job, given.names)
+        _follow(jobs[0], given.names)
+    elif len(jobs) > 1:
+        _compare(jobs, given.names)
     else:
-        _draw(job, given.names)
+        _draw(jobs[0], given.names)
     return 0
 
 
-def _every_row(job: Job, given: Given) -> None:
-    rows = job.metrics()
-    names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in ENVELOPE)), given.names)
-    kept = [*ENVELOPE, *names]
+def _plot(client: Client, jobs: Sequence[Job], given: Given) -> None:
+    """Draws the curves to a file. The suffix of its name decides the format."""
+    recorded = list(dict.fromkeys(name for job in jobs for name in job.metrics.summary()))
+    names = (
+        _chosen(recorded, given.names) if given.names else [name for name in recorded if name in WATCHED] or recorded
+    )
+    axes = client.compare(jobs, *names)
+    try:
+        axes.figure.savefig(given.plot, bbox_inches="tight")
+    except ValueError as error:
+        raise UsageError(f"{given.plot!r} cannot be drawn: {error}", hint="name a .png, .svg or .pdf") from error
+    say(given.plot)
+
+
+def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
+    """Prints one line for each metric of each job, with the jobs of a metric below each other."""
+    summaries = {job.id: job.metrics.summary() for job in jobs}
+    recorded = sorted({name for summary in summaries.values() for name in summary}, key=_rank)
+    names = _chosen(recorded, wanted)
+    curves = {job.id: job.metrics.series(*(names if wanted else ()), points=4 * WIDTH) for job in jobs}
+    rows = (
+        (name, job.name or short(job.id), *_row(summaries[job.id][name], curves[job.id][name])[1:])
+        for name in names
+        for job in jobs
+        if name in summaries[job.id] and name in curves[job.id]
+    )
+    table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty="the jobs have told no metrics yet")
+
+
+def _every_row(jobs: Sequence[Job], given: Given) -> None:
+    """Prints all rows. With several jobs, each row names its job."""
+    named = [{"job": job.id} if len(jobs) > 1 else {} for job in jobs]
+    rows = [{**name, **row} for name, job in zip(named, jobs, strict=True) for row in job.metrics()]
+    envelope = [*named[0], *ENVELOPE]
+    names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in envelope)), given.names)
+    kept = [*envelope, *names]
     if given.json:
         for row in rows:
             say_json({name: json_safe(value) for name, value in row.items() if name in kept})
@@ -75,6 +119,7 @@ def _draw(job: Job, wanted: str | None) -> int:
     table(
         HEAD,
         (_row(summary[name], curves[name]) for name in names if name in curves),
+        least=LEAST,
         empty="the job has told no metrics yet",
     )
     return len(names) + 1 if names else 0

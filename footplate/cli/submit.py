@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Given, UsageError, Verbs, add_verb, client_of
-from footplate.cli.text import clean, say, say_json
+from footplate.cli.text import clean, say, say_json, short, tell
 from footplate.cli.watch import watch_job
 from footplate.contract.body import read_json
 
@@ -59,6 +59,8 @@ def run_submit(given: Given) -> int:
         spec["tags"] = [*tags, *given.tag]
     client = client_of(given)
     _bring_code(client, given, spec)
+    # Asked before, because afterwards the job itself takes the place that it needs.
+    placement = None if given.watch or given.json else client.jobs.validate(spec).placement
     job = client.jobs.create(spec)
     if given.json:
         say_json(job.info.model_dump(mode="json"))
@@ -66,6 +68,8 @@ def run_submit(given: Given) -> int:
         for line in _lines(job.info.warnings):
             print(clean(line), file=sys.stderr, flush=True)
         print(job.id, flush=True)
+        if placement is not None:
+            tell(f"{placement.message}; `footplate watch {short(job.id)}` shows it")
     return watch_job(job, after=0, as_json=given.json) if given.watch else 0
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import FAILED, Given, Verbs, add_job, add_verb, client_of, find
-from footplate.cli.text import clean, duration, number, say, say_json, short, tell
+from footplate.cli.text import clean, number, say, say_json, short, size, tell
 
 if TYPE_CHECKING:
     from footplate import Job
     from footplate.contract.events import Event
 
 INTERRUPTED = 130
-BAR = 24
-SHOWN = 4
-"""The number of metrics beside a progress bar, limited by the length of a line."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -47,7 +43,7 @@ def run_watch(given: Given) -> int:
 
 def watch_job(job: Job, *, after: int, as_json: bool) -> int:
     """Shows events until the job has ended. Returns 0 if it succeeded."""
-    screen = Json() if as_json else Screen() if sys.stdout.isatty() else Lines()
+    screen = _screen(job, as_json=as_json)
     try:
         for event in job.events(after=after):
             screen.show(event)
@@ -64,13 +60,35 @@ def watch_job(job: Job, *, after: int, as_json: bool) -> int:
     return _ended(job, as_json=as_json)
 
 
+def _screen(job: Job, *, as_json: bool) -> Any:
+    if as_json:
+        return Json()
+    if not sys.stdout.isatty():
+        return Lines()
+    # Imported here, because scripts and pipes do not need rich.
+    from footplate.cli.screen import Screen
+
+    return Screen(job)
+
+
 def _ended(job: Job, *, as_json: bool) -> int:
     if job.state == "succeeded":
+        if not as_json:
+            say(*_results(job))
         return 0
     said = job.error.message if job.error else (job.info.message or job.reason)
     hint = f"; {job.error.hint}" if job.error and job.error.hint else ""
     tell(f"{job.id} {job.state}: {said}{hint}; `footplate show {short(job.id)}` has more")
     return FAILED
+
+
+def _results(job: Job) -> Iterator[str]:
+    """Yields the best evaluation, and where the outputs are."""
+    if best := (job.result or {}).get("best"):
+        yield f"best {best['metric']} {number(best['value'])} at step {best['step']}"
+    outputs = job.outputs.list()
+    count = f"{len(outputs)} {'file' if len(outputs) == 1 else 'files'}, {size(sum(file.bytes for file in outputs))}"
+    yield f"outputs: {count}; `footplate download {short(job.id)}` fetches them" if outputs else "it left no outputs"
 
 
 class Json:
@@ -94,47 +112,6 @@ class Lines:
         pass
 
 
-class Screen:
-    """Draws for a terminal: the same lines, but the loop's progress is one line that changes."""
-
-    def __init__(self) -> None:
-        self._state, self._step, self._max_steps = "", 0, 0
-        self._eta: float | None = None
-        self._metrics: dict[str, Any] = {}
-        self._is_drawn = False
-
-    def show(self, event: Event) -> None:
-        data = event.data
-        if event.kind == "progress":
-            self._step, self._max_steps = data.get("step", self._step), data.get("max_steps", self._max_steps)
-            self._eta = data.get("eta_s")
-        elif event.kind == "log":
-            self._metrics |= data
-        elif text := line_of(event):
-            self.close()
-            print(clean(text))
-            self._state = data.get("state", "") if event.kind == "state" else self._state
-        self._draw()
-
-    def close(self) -> None:
-        if self._is_drawn:
-            print("\r\033[K", end="", flush=True)
-        self._is_drawn = False
-
-    def _draw(self) -> None:
-        if self._state not in ("running", "") or not self._max_steps:
-            return
-        share = min(1.0, self._step / self._max_steps)
-        full = round(share * BAR)
-        parts = [f"[{'█' * full}{'·' * (BAR - full)}] {share:4.0%}  step {self._step}/{self._max_steps}"]
-        parts += [f"{name} {number(value)}" for name, value in list(self._metrics.items())[:SHOWN]]
-        if self._eta is not None:
-            parts.append(f"about {duration(self._eta)} left")
-        width = shutil.get_terminal_size().columns - 1
-        print(f"\r\033[K{clean('  '.join(parts))[:width]}", end="", flush=True)
-        self._is_drawn = True
-
-
 def line_of(event: Event) -> str:
     """Returns an event as a line. Empty for events that only move the progress bar."""
     write = _WRITERS.get(event.kind)
@@ -143,7 +120,8 @@ def line_of(event: Event) -> str:
 
 def _state(event: Event) -> str:
     reason, message = event.data.get("reason"), event.data.get("message")
-    return f"{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
+    attempt = f"attempt {event.attempt}: " if event.attempt > 1 else ""
+    return f"{attempt}{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
 
 
 def _metrics(event: Event) -> str:
@@ -171,6 +149,7 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
     "eval": _metrics,
     "checkpoint": _checkpoint,
     "note": _said,
+    "line": lambda event: f"| {_said(event)}",
     "gap": lambda event: f"events are missing here: {event.data}",
 }
 
@@ -199,6 +178,4 @@ def run_events(given: Given) -> int:
 
 
 def _rest(event: Event) -> str:
-    if event.kind == "line":
-        return _said(event)
     return "  ".join(f"{name} {number(value)}" for name, value in event.data.items() if value is not None)

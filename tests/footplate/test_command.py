@@ -34,7 +34,8 @@ def test_submit_and_watch_tells_the_whole_story_in_plain_lines(command: Command,
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"job_[0-9a-f]{32}", lines[0])
     assert [line.split()[1] for line in lines if " loss " in line] == ["5", "10", "15", "20"]
-    assert (lines[1], lines[-1]) == ("queued (submitted)", "succeeded (completed)")
+    assert (lines[1], lines[-2]) == ("queued (submitted)", "succeeded (completed)")
+    assert re.fullmatch(rf"outputs: \d+ files, .*B; `footplate download {lines[0][-8:]}` fetches them", lines[-1])
     assert "\033" not in done.stdout
     assert standing.job(lines[0])["name"] == "told"
 
@@ -212,6 +213,44 @@ def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, 
     assert "has no metric 'no_such'; it has: loss" in unknown.stderr
 
 
+def test_metrics_of_several_jobs_stand_below_each_other(command: Command) -> None:
+    for name in ("slow", "fast"):
+        command.good("submit", SHORT, "--name", name, "--watch")
+
+    compared = command.good("metrics", "slow", "fast", "--names", "loss").splitlines()
+    rows = list(csv.DictReader(io.StringIO(command.good("metrics", "slow", "fast", "--csv", "--names", "loss"))))
+    both = command.run("metrics", "slow", "fast", "--follow")
+
+    assert [line.split()[:2] for line in compared] == [["METRIC", "JOB"], ["loss", "slow"], ["loss", "fast"]]
+    assert len({row["job"] for row in rows}) == 2
+    assert (both.returncode, "one job" in both.stderr) == (2, True)
+
+
+def test_submit_says_where_the_job_starts_and_fork_that_no_step_is_left(command: Command) -> None:
+    submitted = command.run("submit", SHORT, "--name", "forked")
+    waiting = command.run("submit", SHORT, "--set", 'resources={"gpus_per_node": 64}')
+    command.good("watch", "forked")
+
+    forked = command.run("fork", "forked", "--name", "after")
+
+    assert "`footplate watch " in submitted.stderr
+    assert "64" in waiting.stderr
+    assert "no step is left to train" in forked.stderr
+    command.good("cancel", waiting.stdout.strip())
+
+
+def test_an_upload_prints_its_id_and_what_is_wrong_with_its_rows(command: Command) -> None:
+    (command.folder / "rows.csv").write_text("text,label\ngood,1\nbad,x\none,two,three\n")
+
+    uploaded = command.run("upload", "rows.csv")
+    shown = command.good("files", uploaded.stdout.strip())
+
+    assert "rows.csv: 2 rows, 1 bad" in uploaded.stderr
+    assert "row 4: it has 3 values" in uploaded.stderr
+    assert "1 string (first: row 3)" in shown
+    assert "row 4: it has 3 values" in shown
+
+
 def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command) -> None:
     job = command.good("submit", LONG).strip()
     keeper, terminal = pty.openpty()
@@ -225,9 +264,12 @@ def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command
     os.close(keeper)
 
     assert watch.wait(60) == 0
-    assert re.search(r"\r\x1b\[K\[█+·*\] +\d+%  step \d+/60  loss ", message)
-    assert "checkpoint of step 60 committed\r\n" in message
-    assert message.rstrip().endswith("succeeded (completed)")
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", message)
+    assert re.search(r"━+ +\d+% step \d+/60", plain)
+    assert re.search(r"^loss +[\d.]+ +[▁▂▃▄▅▆▇█]+ *\r$", plain, re.MULTILINE)
+    assert "checkpoint of step 60 committed" in plain
+    assert plain.rstrip().splitlines()[-1].startswith("outputs: ")
+    assert max(map(len, plain.replace("\r", "\n").splitlines())) <= 80
 
 
 def test_what_training_printed_cannot_move_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,17 +339,25 @@ def test_who_has_read_enough_of_a_list_hears_no_complaint(command: Command) -> N
     assert json.loads(done.stdout)["group"] == "models"
 
 
-def test_bash_completes_verbs_and_options(command: Command) -> None:
+def test_bash_completes_verbs_options_and_jobs_and_runs_no_name(command: Command) -> None:
+    hostile = "$(touch pwned)"
+    for name in (hostile, "two words"):
+        command.good("submit", SHORT, "--name", name)
     asked = """
     complete_it() {
       COMP_WORDS=(footplate "$@"); COMP_CWORD=$#
       _footplate footplate "${@: -1}"; echo "${COMPREPLY[@]}"
     }
-    complete_it ca; complete_it submit --wa"""
+    complete_it ca; complete_it submit --wa; complete_it show two; complete_it diff @last '$('; complete_it up x"""
     script = command.good("completion", "bash") + asked
 
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=command.env, cwd=command.folder
+    )
 
-    assert done.stdout.split() == ["cancel", "--watch"]
+    assert done.stdout.splitlines() == ["cancel", "--watch", r"two\ words", r"\$\(touch\ pwned\)", ""]
+    assert not (command.folder / "pwned").exists()
+    nobody = {"FOOTPLATE_URL": f"http://127.0.0.1:{free_port()}"}
+    assert command.run("completion", "jobs", **nobody).stdout == ""
     for shell in ("zsh", "fish"):
         assert "submit" in command.good("completion", shell)
