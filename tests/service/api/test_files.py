@@ -103,7 +103,7 @@ async def test_a_tokenizer_of_the_nodes_counts_tokens_also_in_a_file_that_is_the
     assert lengths is not None
     assert (lengths.least, lengths.most, lengths.total) == (1, 3, 4)
     for name in ("models://wrods", "models://../models/words", "words"):
-        refused = await api.client.post("/files?name=a.txt", content=b"a", params={"tokenizer": name})
+        refused = await api.client.post("/files", content=b"a", params={"name": "a.txt", "tokenizer": name})
         assert is_problem(refused, 422, "invalid_query")
 
 
