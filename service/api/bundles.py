@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -77,9 +78,16 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
     services = services_of(request)
     require_code(services)
     _require_zip(request)
+    kept, is_new = await store_bundle(services, body_of(request, MAX_BYTES, _too_large))
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/bundles/{kept.sha256}"
+    return _bundle(kept)
+
+
+async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tuple[BundleRow, bool]:
+    """Stores a zip by its sha256, and returns True if it is new in this project. Raises InvalidBundle."""
     artifacts = services.settings.artifacts_path
-    body = body_of(request, MAX_BYTES, _too_large)
-    async with uploaded(body, artifacts / layout.bundle_file("").parent, MAX_BYTES, _too_large) as upload:
+    async with uploaded(pieces, artifacts / layout.bundle_file("").parent, MAX_BYTES, _too_large) as upload:
         entries = await asyncio.to_thread(look_into, upload.file, upload.bytes)
         files = json.dumps([[entry.path, entry.bytes] for entry in entries])
         unpacked = sum(entry.bytes for entry in entries)
@@ -92,9 +100,7 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
         )
     if is_new:
         audit.info("bundle %s of project %s kept for %s", kept.sha256, services.project, services.caller.by)
-    response.status_code = 201 if is_new else 200
-    response.headers["Location"] = f"/bundles/{kept.sha256}"
-    return _bundle(kept)
+    return kept, is_new
 
 
 def _require_zip(request: Request) -> None:

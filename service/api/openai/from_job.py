@@ -34,7 +34,10 @@ STATUSES = {
 METHODS = {"trl/dpo": "dpo", "trl/grpo": "reinforcement"}
 _METRICS = {
     "loss": "train_loss",
+    "train_loss": "mean_train_loss",
     "mean_token_accuracy": "train_mean_token_accuracy",
+    "reward": "train_mean_reward",
+    "eval_reward": "valid_mean_reward",
     "eval_loss": "valid_loss",
     "eval_mean_token_accuracy": "valid_mean_token_accuracy",
 }

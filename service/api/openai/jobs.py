@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from footplate.contract.errors import InvalidSpec, NotFound, did_you_mean
 from footplate.contract.ids import JobId, is_file, is_id
 from footplate.contract.lifecycle import StopMode
 from service import base_models
+from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
 from service.api.jobs import JSON, accept, idempotency, write_job
 from service.api.openai import from_job
@@ -58,14 +59,21 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
     try:
         spec = await beside(LARGE, lambda: accept(services, planned.document))
+        if planned.bundle is not None:
+            require_code(services)
+            await store_bundle(services, _pieces(planned.bundle))
         submitted = await write_job(
             request, services, spec, planned.document, use, fine_tune=json.dumps(planned.fine_tune)
         )
     except InvalidSpec as invalid:
-        raise InvalidSpec(in_the_request(invalid.problems)) from invalid
+        raise InvalidSpec(in_the_request(invalid.problems, body)) from invalid
     if submitted.replayed and submitted.response:
         return Response(submitted.response, 200, {"Idempotency-Replayed": "true"}, JSON)
     return _shown(submitted.job)
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 def _shown(row: JobRow) -> FineTuningJob:

@@ -7,12 +7,23 @@ model's entry in the operator's table, else from `WAYS`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import FileId
-from service.api.openai.models import Hyperparameters, Integration, Method, NewFineTuningJob
+from service.api.openai.graders import REWARD, bundle_of, has_grade
+from service.api.openai.models import (
+    Dpo,
+    DpoHyperparameters,
+    Hyperparameters,
+    Integration,
+    Method,
+    NewFineTuningJob,
+    ReinforcementHyperparameters,
+    Supervised,
+)
 from service.api.openai.rows import Format, Rows
 from service.base_models import Part
 
@@ -27,6 +38,8 @@ class Way:
     training: Json
     maps: Mapping[Format, tuple[Json | str, ...]]
     """The maps for rows of each format that the method takes."""
+    batch_size: str = "per_device_train_batch_size"
+    """The argument of training that `batch_size` sets."""
 
 
 EVERY_RUN: Json = {
@@ -38,7 +51,16 @@ EVERY_RUN: Json = {
 """OpenAI logs every step, and keeps the checkpoints of the last three epochs."""
 WAYS: Mapping[str, Way] = {
     "supervised": Way("trl/sft", {"learning_rate": 2e-5}, {"chat": (), "completions": ()}),
+    "dpo": Way("trl/dpo", {"learning_rate": 1e-6}, {"preference": ("openai/preferences",)}),
+    # A micro-batch has all answers to one prompt, so the number of micro-batches is that of prompts.
+    "reinforcement": Way(
+        "trl/grpo",
+        {"learning_rate": 1e-6, "num_generations": 8},
+        {"prompts": ({"use": "rename", "args": {"columns": {"messages": "prompt"}}},)},
+        batch_size="gradient_accumulation_steps",
+    ),
 }
+DEFAULT_BETA = 0.1
 ROWS_PER_BATCH_ROW, LARGEST_BATCH = 500, 16
 """"auto" batches have 0.2 % of the rows, between 1 and 16."""
 PARAMETERS: Mapping[str, str] = {
@@ -48,10 +70,14 @@ PARAMETERS: Mapping[str, str] = {
     "/model": "model",
     "/processor": "model",
     "/resume_from": "model",
+    "/trainer/args/reward_funcs": "method/reinforcement/grader",
     "/trainer": "method",
     "/code": "method/reinforcement/grader",
     "/training/num_train_epochs": "hyperparameters/n_epochs",
     "/training/per_device_train_batch_size": "hyperparameters/batch_size",
+    "/training/gradient_accumulation_steps": "hyperparameters/batch_size",
+    "/training/beta": "hyperparameters/beta",
+    "/training/eval_steps": "hyperparameters/eval_interval",
     "/training/learning_rate": "hyperparameters/learning_rate_multiplier",
     "/training/seed": "seed",
     "/training": "hyperparameters",
@@ -83,15 +109,15 @@ class Plan:
     """A spec, and what only answers of this API show."""
 
     document: Json
-    fine_tune: Json = field(default_factory=dict)
+    fine_tune: Json
+    bundle: bytes | None = None
+    """The grader's code, if there is one."""
 
 
 def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None) -> Plan:
     """Returns the spec of a request. Raises InvalidSpec for what cannot be done here."""
     method = _method(body)
-    way = WAYS.get(method.type)
-    if way is None:
-        raise _refused("method/type", "not_supported", f"{method.type!r} cannot be trained here", _known(WAYS))
+    way = WAYS[method.type]
     for parameter, file in (("training_file", train), ("validation_file", valid)):
         if file is not None:
             _require_format(method.type, way, file, parameter)
@@ -99,14 +125,16 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
         detail = f"has rows of the format {valid.rows.format}, and the training file {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
     wanted = _hyperparameters(method)
-    defaults = {**EVERY_RUN, **way.training, **base.part.get("training", {})}
-    training, resolved = _training(wanted, defaults, train.rows.count)
+    training, resolved = _training(wanted, way, base.part.get("training", {}), train.rows.count)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
     data: Json = {"train": _reader(train), "map": list(way.maps[train.rows.format])}
     if valid is not None:
         data["eval"] = _reader(valid)
         training.setdefault("eval_strategy", "epoch")
+    elif "eval_interval" in resolved:
+        detail = "evaluates a validation file, and there is none"
+        raise _refused("method/reinforcement/hyperparameters/eval_interval", "missing", detail, "add validation_file")
     document: Json = {**base.part, "data": data, "trainer": way.trainer}
     if body.suffix is not None:
         document["name"] = body.suffix
@@ -119,12 +147,20 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
         training |= _tracked(integration)
         document["env"] = {**document.get("env", {}), **_variables(integration)}
     document["training"] = training
-    return Plan(document, _fine_tune(body, base, method, resolved))
+    bundle = None if method.reinforcement is None else _bundle(method.reinforcement.grader.source)
+    if bundle is not None:
+        document["code"] = {"bundle": sha256(bundle).hexdigest()}
+        document["trainer"] = {"use": way.trainer, "args": {"reward_funcs": [REWARD]}}
+    return Plan(document, _fine_tune(body, base, method, resolved), bundle)
 
 
-def in_the_request(problems: Iterable[Problem]) -> list[Problem]:
+def in_the_request(problems: Iterable[Problem], body: NewFineTuningJob) -> list[Problem]:
     """Returns problems of the spec with pointers into the request."""
-    return [Problem(f"/{_parameter(item.pointer)}", item.code, item.detail, item.hint) for item in problems]
+    group = "hyperparameters" if body.method is None else f"method/{body.method.type}/hyperparameters"
+    return [
+        Problem(f"/{_parameter(item.pointer).replace('hyperparameters', group, 1)}", item.code, item.detail, item.hint)
+        for item in problems
+    ]
 
 
 def _parameter(pointer: str) -> str:
@@ -134,12 +170,15 @@ def _parameter(pointer: str) -> str:
     return "model"  # All other fields of the spec come from the base model's entry.
 
 
+def _bundle(source: str) -> bytes:
+    if not has_grade(source):
+        detail = "has no function grade(sample, item), which returns the reward of one answer"
+        raise _refused("method/reinforcement/grader/source", "missing", detail)
+    return bundle_of(source)
+
+
 def _refused(parameter: str, code: str, detail: str, hint: str | None = None) -> InvalidSpec:
     return InvalidSpec([Problem(f"/{parameter}", code, detail, hint)])
-
-
-def _known(names: Iterable[str]) -> str:
-    return f"known: {', '.join(names)}"
 
 
 def _method(body: NewFineTuningJob) -> Method:
@@ -159,8 +198,10 @@ def _method(body: NewFineTuningJob) -> Method:
 
 
 def _hyperparameters(method: Method) -> Hyperparameters:
-    group = getattr(method, method.type)
-    return group.hyperparameters if group is not None else Hyperparameters()
+    if method.type == "dpo":
+        return (method.dpo or Dpo()).hyperparameters
+    group = method.supervised or method.reinforcement or Supervised()
+    return group.hyperparameters
 
 
 def _require_format(method: str, way: Way, file: TuningFile, parameter: str) -> None:
@@ -175,19 +216,28 @@ def _reader(file: TuningFile) -> Json:
     return {"use": "files/jsonl", "args": {"paths": [file.id]}}
 
 
-def _training(wanted: Hyperparameters, defaults: Json, rows: int) -> tuple[Json, Json]:
+def _training(wanted: Hyperparameters, way: Way, entry: Json, rows: int) -> tuple[Json, Json]:
     """Returns the arguments of training, and the hyperparameters with every "auto" replaced."""
+    defaults = {**EVERY_RUN, **way.training, **entry}
     automatic = min(max(rows // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
     epochs = wanted.n_epochs or defaults["num_train_epochs"]
-    batch = wanted.batch_size or defaults.get("per_device_train_batch_size") or automatic
+    batch = wanted.batch_size or entry.get(way.batch_size) or automatic
     multiplier = wanted.learning_rate_multiplier or 1.0
     training = {
         **defaults,
         "num_train_epochs": epochs,
-        "per_device_train_batch_size": batch,
+        way.batch_size: batch,
         "learning_rate": defaults["learning_rate"] * multiplier,
     }
-    return training, {"n_epochs": epochs, "batch_size": batch, "learning_rate_multiplier": multiplier}
+    if answers := training.get("num_generations"):
+        training |= {"per_device_train_batch_size": answers, "per_device_eval_batch_size": answers}
+    resolved = {"n_epochs": epochs, "batch_size": batch, "learning_rate_multiplier": multiplier}
+    if isinstance(wanted, DpoHyperparameters):
+        resolved["beta"] = training["beta"] = wanted.beta or defaults.get("beta", DEFAULT_BETA)
+    if isinstance(wanted, ReinforcementHyperparameters) and wanted.eval_interval is not None:
+        training |= {"eval_strategy": "steps", "eval_steps": wanted.eval_interval}
+        resolved["eval_interval"] = wanted.eval_interval
+    return training, resolved
 
 
 def _tracked(integration: Integration) -> Json:

@@ -13,7 +13,6 @@ from openai.types.fine_tuning import FineTuningJob
 
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId, new_checkpoint_id
-from footplate.contract.lifecycle import JobState
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms
@@ -317,9 +316,9 @@ async def test_a_fine_tuned_model_is_the_base_of_the_next_job(api: Api, client: 
 async def test_the_results_file_holds_the_metrics_of_each_step(api: Api, client: AsyncOpenAI) -> None:
     made = await submitted(client)
     job = JobId(made.id)
-    await api.append(job, {"loss": 0.5}, kind=Kind.LOG)
+    await api.append(job, {"loss": 0.5}, {"train_loss": 0.9, "train_runtime": 1.0}, kind=Kind.LOG)
     await api.append(job, {"eval_loss": 0.25}, kind=Kind.EVAL)
-    await api.end(job, JobState.SUCCEEDED)
+    await api.end(job)
 
     [file] = (await client.fine_tuning.jobs.retrieve(made.id)).result_files
 
@@ -371,3 +370,79 @@ async def test_parts_that_are_not_the_whole_file_are_refused(client: AsyncOpenAI
     with pytest.raises(openai.BadRequestError, match="was created for"):
         await client.uploads.parts.create(upload.id, data=b"too much")
     assert (await client.uploads.cancel(upload.id)).status == "cancelled"
+
+
+PAIR = {
+    "input": {"messages": [{"role": "user", "content": "2 + 2?"}]},
+    "preferred_output": [{"role": "assistant", "content": "4"}],
+    "non_preferred_output": [{"role": "assistant", "content": "5"}],
+}
+PROMPT = {"messages": [{"role": "user", "content": "2 + 2?"}], "answer": "4"}
+GRADER = {"type": "python", "name": "exact", "source": "def grade(sample, item):\n    return 1.0\n"}
+
+
+async def test_preferences_are_trained_with_dpo(api: Api, client: AsyncOpenAI) -> None:
+    file = await uploaded(client, json.dumps(PAIR).encode())
+
+    made = await submitted(
+        client, training_file=file, method={"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2}}}
+    )
+
+    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    assert (spec["trainer"]["use"], spec["trainer"]["args"]["beta"]) == ("trl/dpo", 0.2)
+    assert [item["use"] for item in spec["data"]["map"]] == ["openai/preferences"]
+    assert made.method
+    assert made.method.dpo
+    assert made.method.dpo.hyperparameters
+    assert made.method.dpo.hyperparameters.beta == 0.2
+
+
+async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, code="on")
+    client = client_of(api)
+    wanted: dict[str, Any] = {
+        "model": "models://tiny",
+        "training_file": await uploaded(client, json.dumps(PROMPT).encode()),
+        "method": {"type": "reinforcement", "reinforcement": {"grader": GRADER}},
+    }
+
+    made = await client.fine_tuning.jobs.create(**wanted)
+
+    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    files = (await api.client.get(f"/bundles/{spec['code']['bundle']}")).json()["files"]
+    assert sorted(file["path"] for file in files) == ["grader.py", "openai_reward.py"]
+    assert spec["trainer"]["args"]["reward_funcs"][0]["use"] == "openai_reward:reward"
+    assert spec["training"]["gradient_accumulation_steps"] == 1
+    assert spec["training"]["per_device_train_batch_size"] == spec["trainer"]["args"]["num_generations"] == 8
+    assert made.method
+    assert made.method.reinforcement
+    assert made.method.reinforcement.grader.name == "exact"
+    wanted["method"]["reinforcement"]["grader"] = {**GRADER, "source": "def score(sample, item): ..."}
+    with pytest.raises(openai.BadRequestError, match="grade") as refused:
+        await client.fine_tuning.jobs.create(**wanted)
+    assert refused.value.param == "method.reinforcement.grader.source"
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "param"),
+    [
+        ({"type": "supervised"}, 400, "training_file"),
+        ({"type": "reinforcement"}, 400, "method.reinforcement"),
+        ({"type": "reinforcement", "reinforcement": {"grader": {**GRADER, "type": "score_model"}}},
+         400, "method.reinforcement.grader.type"),
+        ({"type": "reinforcement", "reinforcement": {"grader": GRADER, "hyperparameters": {"eval_interval": 5}}},
+         400, "method.reinforcement.hyperparameters.eval_interval"),
+        ({"type": "reinforcement", "reinforcement": {"grader": GRADER, "hyperparameters": {"eval_samples": 5}}},
+         400, "method.reinforcement.hyperparameters.eval_samples"),
+        ({"type": "reinforcement", "reinforcement": {"grader": GRADER}}, 403, None),
+    ],
+)  # fmt: skip
+async def test_a_method_that_cannot_be_trained_so_is_refused(
+    client: AsyncOpenAI, method: Any, status: int, param: str | None
+) -> None:
+    file = await uploaded(client, json.dumps(PROMPT).encode())
+
+    with pytest.raises(openai.APIStatusError) as refused:
+        await submitted(client, training_file=file, method=method)
+
+    assert (refused.value.status_code, refused.value.param) == (status, param), refused.value.message

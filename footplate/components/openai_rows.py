@@ -1,0 +1,71 @@
+"""Rows and graders in the formats of OpenAI's fine-tuning API, for trainers that take other ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from footplate.components.maps import mapped
+from footplate.components.rows import BadRow, Row
+
+Grade = Callable[[dict[str, Any], dict[str, Any]], float]
+
+
+def preferences(rows: Any, /) -> Any:
+    """Turns input, preferred_output and non_preferred_output into the columns prompt, chosen and rejected."""
+    return mapped(rows, Preferences())
+
+
+@dataclass(frozen=True)
+class Preferences:
+    def __call__(self, rows: list[Row]) -> list[Row]:
+        return [self._changed(row, at) for at, row in enumerate(rows)]
+
+    def _changed(self, row: Row, at: int) -> Row:
+        question = row.get("input")
+        if not isinstance(question, dict) or "messages" not in question:
+            raise BadRow(at, "column 'input' holds no messages", hint='for example {"messages": [{"role": "user", …}]}')
+        for name in ("preferred_output", "non_preferred_output"):
+            if not isinstance(row.get(name), list):
+                raise BadRow(at, f"column {name!r} holds no messages")
+        changed = {
+            "prompt": question["messages"],
+            "chosen": row["preferred_output"],
+            "rejected": row["non_preferred_output"],
+        }
+        return changed | ({"tools": question["tools"]} if question.get("tools") else {})
+
+
+def reward_of(grade: Grade) -> Callable[..., list[float]]:
+    """Returns a reward function that calls `grade(sample, item)` for each completion, as OpenAI's Python grader does.
+
+    A sample has the completion as `output_text`, `output_json` and `choices`. An item is the completion's row.
+    """
+
+    def grader(completions: list[Any], prompts: list[Any], **columns: Any) -> list[float]:
+        items = _items(prompts, columns)
+        return [float(grade(_sample(completion), item)) for completion, item in zip(completions, items, strict=True)]
+
+    return grader
+
+
+def _items(prompts: list[Any], columns: dict[str, Any]) -> Iterator[Row]:
+    of_rows = {
+        name: values for name, values in columns.items() if isinstance(values, list) and len(values) == len(prompts)
+    }
+    for index, prompt in enumerate(prompts):
+        yield {"messages": prompt, **{name: values[index] for name, values in of_rows.items()}}
+
+
+def _sample(completion: Any) -> dict[str, Any]:
+    messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    text = "".join(message.get("content") or "" for message in messages)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    choices = [{"index": 0, "message": message} for message in messages[-1:]]
+    return {"output_text": text, "output_json": value, "output_tools": calls, "choices": choices}
