@@ -13,7 +13,3 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("warnings", sa.Text()))
-
-
-def downgrade() -> None:
-    op.drop_column("jobs", "warnings")

@@ -13,7 +13,3 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("nodes", sa.Column("roots", sa.Text()))
-
-
-def downgrade() -> None:
-    op.drop_column("nodes", "roots")

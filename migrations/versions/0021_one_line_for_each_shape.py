@@ -14,8 +14,6 @@ depends_on = None
 
 IS_READY = sa.text("state = 'queued' AND not_before IS NULL")
 IS_LATER = sa.text("state = 'queued' AND not_before IS NOT NULL")
-IS_WAITING = sa.text("state = 'queued'")
-IS_FRESH = sa.text("state = 'queued' AND reason <> 'capacity' AND reason <> 'no_such_shape'")
 TRIED: list[str | sa.TextClause] = [sa.text("priority DESC"), "queued_at", "id"]
 
 
@@ -37,18 +35,8 @@ def upgrade() -> None:
     op.create_index("ix_attempts_ended", "attempts", ["ended_at"], unique=False)
 
 
-def downgrade() -> None:
-    op.drop_index("ix_attempts_ended", table_name="attempts")
-    for name in ("ix_jobs_later", "ix_jobs_shape", "ix_jobs_ready"):
-        op.drop_index(name, table_name="jobs")
-    _index("ix_jobs_waiting", [sa.text("priority DESC"), "id"], IS_WAITING)
-    _index("ix_jobs_fresh", ["id"], IS_FRESH)
-    op.drop_table("waits")
-    op.drop_column("jobs", "shape")
-
-
 def _name_shapes() -> None:
-    """One pass over all jobs, whatever the number of shapes: there is no index by which those of one would be found."""
+    """Writes the shape into all jobs in one pass, because no index finds the jobs of one shape."""
     conn = op.get_bind()
     shapes = [
         {"needs": needs, "shape": blake2b(needs.encode(), digest_size=12).hexdigest()}

@@ -22,7 +22,3 @@ def upgrade() -> None:
         sqlite_where=IS_QUEUED,
         postgresql_where=IS_QUEUED,
     )
-
-
-def downgrade() -> None:
-    op.drop_index("ix_jobs_queued", table_name="jobs")

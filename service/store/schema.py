@@ -1,4 +1,4 @@
-"""Checks that the database has the version that this code needs, and migrates it."""
+"""Checks that the database has the version that this code needs, creates the tables, and migrates older ones."""
 
 from __future__ import annotations
 
@@ -6,32 +6,48 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
 
 import service
 from footplate.contract.errors import SettingsError
 from service.store.database import foreign_errors
 from service.store.engines import Engines
+from service.store.tables import metadata
 
 MIGRATIONS = Path(service.__file__).parent.parent / "migrations"
+VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
+"""The table in which Alembic keeps the version."""
+OLDEST = "0018"
+"""The oldest version of a database that can be upgraded."""
 
 
-def migrate(url: str, revision: str = "head") -> None:
-    """Migrates the schema to `revision`, up or down. Running it twice is harmless."""
-    # Imported here, because a service that only checks its schema starts faster without Alembic.
-    from alembic import command
-
-    config = _config(url)
-    current, wanted = _current(url), _scripts().get_revision(revision)
-    if current is not None and current > newest():
+def migrate(url: str) -> None:
+    """Creates the tables in an empty database, or upgrades an older version. Running it twice is harmless."""
+    current = _prepared(url)
+    if current < OLDEST or current > newest():
         raise SettingsError(
-            f"the database is at version {current}, this Footplate knows {newest()}: {_remedy(current)}"
+            f"the database is at version {current}, this Footplate knows {OLDEST} to {newest()}: {_remedy(current)}"
         )
-    older = {script.revision for script in _scripts().iterate_revisions(current, "base")} if current else set()
-    if revision == "base" or (wanted is not None and wanted.revision in older and wanted.revision != current):
-        command.downgrade(config, revision)
-    else:
-        command.upgrade(config, revision)
+    if current != newest():
+        # Imported here, because a service that only checks its schema starts faster without Alembic.
+        from alembic import command
+
+        command.upgrade(_config(url), "head")
+
+
+def _prepared(url: str) -> str:
+    """Returns the version of the database. An empty one gets today's tables first, in one transaction."""
+    engines = Engines(url, readers=1, writers=1)
+    try:
+        with foreign_errors(), engines.writer.begin() as conn:
+            if (current := _revision(conn)) is None:
+                current = newest()
+                metadata.create_all(conn)
+                VERSION.create(conn)
+                conn.execute(insert(VERSION), {"version_num": current})
+            return current
+    finally:
+        engines.dispose()
 
 
 def schema_is_current(conn: Connection) -> bool:
@@ -48,6 +64,8 @@ def require_current(conn: Connection) -> None:
 
 def _remedy(found: str | None) -> str:
     # Versions are numbers of one width, so they compare as text.
+    if found is not None and found < OLDEST:
+        return f"upgrade it with an older Footplate to {OLDEST} first, or name another database"
     if found is None or found < newest():
         return "run `python -m service migrate`"
     return "a newer Footplate has migrated it; install that version here, or name another database"
@@ -60,25 +78,7 @@ def newest() -> str:
 
 
 def _revision(conn: Connection) -> str | None:
-    if not inspect(conn).has_table("alembic_version"):
-        return None
-    return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
-
-
-def _current(url: str) -> str | None:
-    engines = Engines(url, readers=1, writers=1)
-    try:
-        with foreign_errors(), engines.writer.connect() as conn:
-            return _revision(conn)
-    finally:
-        engines.dispose()
-
-
-@lru_cache
-def _scripts() -> Any:
-    from alembic.script import ScriptDirectory
-
-    return ScriptDirectory(str(MIGRATIONS))
+    return conn.execute(select(VERSION.c.version_num)).scalar() if inspect(conn).has_table(VERSION.name) else None
 
 
 def _config(url: str) -> Any:

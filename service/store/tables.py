@@ -1,4 +1,4 @@
-"""The schema. `migrations/` builds it; a test holds the two together.
+"""The schema, from which new databases are made. `migrations/` upgrades older ones; a test compares the results.
 
 JSON is text that was serialized once, so that no driver parses it again. Times are integer milliseconds in UTC.
 """

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from footplate.contract.errors import Conflict, Unavailable
+from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from service.store import engines as engines_module
 from service.store import migrate, require_current, schema_is_current
 from service.store.control_lock import single
 from service.store.database import Database
+from service.store.queue import shape_of
+from service.store.tables import metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer
 
@@ -194,33 +196,62 @@ def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
     assert len(set(made)) == 1
 
 
-def test_migrating_up_and_down_and_up_leaves_a_current_schema(database_url: str) -> None:
-    migrate(database_url)
-    migrate(database_url)
-    database = Database(database_url)
-    assert database.read_now(schema_is_current)
+VERSION_18 = (
+    "DROP INDEX ix_jobs_queued", "DROP INDEX ix_attempts_ended", "DROP INDEX ix_jobs_later", "DROP INDEX ix_jobs_shape",
+    "DROP INDEX ix_jobs_ready", "DROP TABLE waits", "ALTER TABLE jobs DROP COLUMN shape",
+    "ALTER TABLE nodes DROP COLUMN roots", "ALTER TABLE jobs DROP COLUMN warnings",
+    "CREATE INDEX ix_jobs_waiting ON jobs (priority DESC, id) WHERE state = 'queued'",
+    "CREATE INDEX ix_jobs_fresh ON jobs (id) WHERE state = 'queued' AND reason <> 'capacity'",
+    "UPDATE alembic_version SET version_num = '0018'",
+)  # fmt: skip
+"""The statements that turn a new database into one of the oldest version that can be upgraded."""
+
+
+def change(url: str, *statements: str) -> None:
+    database = Database(url)
+    for statement in statements:
+        database.write_now(lambda conn, statement=statement: conn.execute(text(statement)))  # type: ignore[misc]
     database.close()
 
-    migrate(database_url, "base")
 
-    database = Database(database_url)
-    assert not database.read_now(schema_is_current)
-    with pytest.raises(Exception, match="run `python -m service migrate`"):
-        database.read_now(require_current)
-    database.close()
-    migrate(database_url)
-
-
-def test_the_tables_are_what_the_migrations_make(migrated_url: str) -> None:
+def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_its_jobs(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from service.store.tables import metadata
+    migrate(database_url)
+    database = Database(database_url)
+    job = Stage(database).submitted(None).job
+    database.close()
+    change(database_url, *VERSION_18)
 
-    database = Database(migrated_url)
+    migrate(database_url)
+    migrate(database_url)
+
+    database = Database(database_url)
+    assert database.read_now(schema_is_current)
+    shapes = database.read_now(lambda conn: conn.execute(text("SELECT id, shape FROM jobs")).all())
     context_options = {"compare_type": True}
     drift = database.read_now(
         lambda conn: compare_metadata(MigrationContext.configure(conn, opts=context_options), metadata)
     )
     database.close()
+    assert [tuple(row) for row in shapes] == [(job.id, shape_of(job.needs))]
     assert drift == []
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [("0011", "upgrade it with an older Footplate"), ("9999", "a newer Footplate has migrated it")],
+)
+def test_a_database_that_cannot_be_migrated_is_refused(tmp_path: Path, version: str, remedy: str) -> None:
+    url = f"sqlite:///{tmp_path / 'footplate.db'}"
+    migrate(url)
+    change(url, f"UPDATE alembic_version SET version_num = '{version}'")
+
+    with pytest.raises(SettingsError, match=remedy):
+        migrate(url)
+
+    database = Database(url)
+    with pytest.raises(SettingsError, match=remedy):
+        database.read_now(require_current)
+    database.close()

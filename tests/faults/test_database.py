@@ -105,8 +105,8 @@ def test_a_schema_of_another_version_is_refused_with_a_sentence(
     environment = service_environment(processes, database_url, protection_off)
     must_refuse(processes, environment, "empty", "has no tables of ours", "run `python -m service migrate`")
     migrate(database_url)
-    change(database_url, "UPDATE alembic_version SET version_num = '0000'")
-    must_refuse(processes, environment, "older", "is at version 0000", "run `python -m service migrate`")
+    change(database_url, "UPDATE alembic_version SET version_num = '0018'")
+    must_refuse(processes, environment, "older", "is at version 0018", "run `python -m service migrate`")
     change(database_url, "UPDATE alembic_version SET version_num = '9999'")
     must_refuse(processes, environment, "newer", "is at version 9999", "a newer Footplate has migrated it")
 
