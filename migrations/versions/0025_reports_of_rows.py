@@ -15,8 +15,3 @@ def upgrade() -> None:
     op.add_column("files", sa.Column("rows", sa.BigInteger))
     op.add_column("files", sa.Column("bad_rows", sa.BigInteger))
     op.add_column("files", sa.Column("report", sa.Text))
-
-
-def downgrade() -> None:
-    for column in ("report", "bad_rows", "rows"):
-        op.drop_column("files", column)

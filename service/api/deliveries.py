@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -11,14 +10,14 @@ from sqlalchemy import Connection
 from footplate.contract.errors import FootplateError, Problem
 from footplate.contract.ids import DeliveryId, is_id
 from footplate.contract.resources.operations import Delivery, DeliveryList
-from service.api.views import moment
+from service.api.views import moment, resource_values
 from service.api.webhooks import WebhookPath, webhook_id
 from service.callers import Scope, needs
 from service.deps import StrictRoute, services_of
 from service.problems import InvalidQuery
 from service.store import deliveries, webhooks
 from service.store.rows import DeliveryRow
-from service.store.times import now_ms, text_of
+from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
 
@@ -84,17 +83,4 @@ async def list_deliveries(
 
 
 def _view(row: DeliveryRow) -> Delivery:
-    return Delivery(
-        id=row.id,
-        type=row.type,
-        job=row.job_id,
-        status=row.status,
-        tries=row.tries,
-        created_at=text_of(row.created_at),
-        tried_at=moment(row.tried_at),
-        next_try_at=moment(row.due_at),
-        http_status=row.http_status,
-        answer=row.answer,
-        error=row.error,
-        body=json.loads(row.body),
-    )
+    return Delivery(**resource_values(row, Delivery, job=row.job_id, next_try_at=moment(row.due_at)))

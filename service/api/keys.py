@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -17,7 +17,7 @@ from footplate.contract.fields import DURATION, Group, Many, Text, pattern
 from footplate.contract.ids import KeyId, is_id, new_key_id
 from footplate.contract.resources.operations import CreatedKey, Key, KeyList
 from service.api.documented import takes
-from service.api.views import moment
+from service.api.views import resource_values
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
 from service.keyring import make_key
@@ -71,7 +71,7 @@ async def create_key(request: Request) -> CreatedKey:
     await services.db.write(partial(keys.insert_key, row=row))
     await services.gatekeeper.keyring.refresh()
     audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
-    return CreatedKey(**_fields(row), key=secret)
+    return CreatedKey(**resource_values(row, Key), key=secret)
 
 
 def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
@@ -98,7 +98,7 @@ async def list_keys(request: Request) -> KeyList:
     services = services_of(request)
     rows = await services.db.read(keys.everyone)
     reach = _reach(services)
-    data = tuple(Key(**_fields(row)) for row in rows if reach in (None, row.project))
+    data = tuple(Key(**resource_values(row, Key)) for row in rows if reach in (None, row.project))
     return KeyList(data=data, next_cursor=None)
 
 
@@ -123,17 +123,3 @@ def _reach(services: Services) -> str | None:
     """Returns the project whose keys the caller may manage, or None for those of every project."""
     caller = services.caller
     return None if caller.is_everywhere and caller.asked is None else caller.project
-
-
-def _fields(row: KeyRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "prefix": row.prefix,
-        "name": row.name,
-        "project": row.project,
-        "scopes": json.loads(row.scopes),
-        "created_at": moment(row.created_at),
-        "created_by": row.created_by,
-        "expires_at": moment(row.expires_at),
-        "last_used_at": moment(row.last_used_at),
-    }

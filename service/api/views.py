@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
 
-from footplate.contract.fields import Json
+from footplate.contract.fields import Json, Resource
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import actions
 from footplate.contract.resources.artifacts import Checkpoint
@@ -13,6 +15,7 @@ from footplate.contract.resources.history import Attempt, AttemptNode, MetricSum
 from footplate.contract.resources.jobs import Job
 from footplate.contract.resources.operations import Node, NodeState
 from service.events.series import Seen, Summary
+from service.store.mapping import shown_as
 from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
 
@@ -27,41 +30,39 @@ def etag(version: int) -> str:
     return f'"{version}"'
 
 
+def resource_values(row: Any, resource: type[Resource], **others: Any) -> Json:
+    """Returns the values of a resource: `others`, and each column of the row that has the name of a field."""
+    for name, show in _common(type(row), resource):
+        if name not in others:
+            value = getattr(row, name)
+            others[name] = value if show is None or value is None else show(value)
+    return others
+
+
+@cache
+def _common(row_class: type, resource: type[Resource]) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    """Returns the fields that both have, with a function for those that users see in another form."""
+    shown = shown_as(row_class)
+    return [(name, shown[name]) for name in resource.model_fields if name in shown]
+
+
 def job(row: JobRow, nodes: Sequence[str] = ()) -> Job:
     return Job(**job_fields(row, nodes))
 
 
 def job_fields(row: JobRow, nodes: Sequence[str] = ()) -> Json:
     """Returns the values of a Job, for it and for the resources that extend it."""
-    return {
-        "id": row.id,
-        "project": row.project,
-        "name": row.name,
-        "tags": loads(row.tags),
-        "metadata": loads(row.job_metadata),
-        "priority": row.priority,
-        "state": row.state,
-        "reason": row.reason,
-        "message": row.message,
-        "desired": row.desired,
-        "actions": actions(row.state, row.desired),
-        "attempt": row.attempt,
-        "node": nodes[0] if nodes else None,
-        "nodes": nodes,
-        "version": row.version,
-        "last_no": row.last_no,
-        "created_at": text_of(row.created_at),
-        "updated_at": text_of(row.updated_at),
-        "queued_at": text_of(row.queued_at),
-        "started_at": moment(row.started_at),
-        "finished_at": moment(row.finished_at),
-        "running_s": row.running_ms / 1000,
-        "progress": loads(row.progress),
-        "metrics": loads(row.metrics) or {},
-        "result": loads(row.result),
-        "error": loads(row.error),
-        "warnings": loads(row.warnings) or (),
-    }
+    return resource_values(
+        row,
+        Job,
+        metadata=loads(row.job_metadata),
+        actions=actions(row.state, row.desired),
+        node=nodes[0] if nodes else None,
+        nodes=nodes,
+        running_s=row.running_ms / 1000,
+        metrics=loads(row.metrics) or {},
+        warnings=loads(row.warnings) or (),
+    )
 
 
 def listing(items: Sequence[str], next_cursor: str | None, *, last: int) -> str:
@@ -81,29 +82,18 @@ def flat(row: EventRow) -> str:
 
 
 def attempt(row: AttemptRow, sources: Sequence[SourceRow], names: Mapping[NodeId, str]) -> Attempt:
-    return Attempt(
-        attempt=row.attempt,
-        ending=row.ending,
-        reason=row.reason,
-        placed_at=text_of(row.placed_at),
-        claimed_at=moment(row.claimed_at),
-        running_at=moment(row.running_at),
-        ended_at=moment(row.ended_at),
-        running_s=row.running_ms / 1000,
-        error=loads(row.error),
-        result=loads(row.result),
-        nodes=tuple(
-            AttemptNode(
-                id=source.node,
-                name=names.get(source.node, source.node),
-                slots=source.slots,
-                gpus=loads(source.gpus),
-                events=source.watermark,
-            )
-            for source in sources
-            if source.attempt == row.attempt
-        ),
+    nodes = tuple(
+        AttemptNode(
+            id=source.node,
+            name=names.get(source.node, source.node),
+            slots=source.slots,
+            gpus=loads(source.gpus),
+            events=source.watermark,
+        )
+        for source in sources
+        if source.attempt == row.attempt
     )
+    return Attempt(**resource_values(row, Attempt, running_s=row.running_ms / 1000, nodes=nodes))
 
 
 def checkpoint(row: CheckpointRow) -> Checkpoint:
@@ -112,44 +102,20 @@ def checkpoint(row: CheckpointRow) -> Checkpoint:
 
 def checkpoint_fields(row: CheckpointRow) -> Json:
     """Returns the values of a Checkpoint, for it and for the resources that extend it."""
-    return {
-        "id": row.id,
-        "attempt": row.attempt,
-        "step": row.step,
-        "no": row.no,
-        "status": row.status,
-        "bytes": row.bytes,
-        "files": row.files,
-        "path": row.path,
-        "manifest_sha256": row.manifest_sha256,
-        "metrics": loads(row.metrics),
-        "is_best": row.is_best,
-        "pinned": row.is_pinned,
-        "created_at": text_of(row.created_at),
-    }
+    return resource_values(row, Checkpoint, pinned=row.is_pinned)
 
 
 def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId]) -> Node:
     mine = [source for source in sources if source.node == row.id]
-    return Node(
-        id=row.id,
-        name=row.name,
-        state=node_state(row),
-        takes_work=row.takes_work,
-        message=row.why_not,
-        refused=row.refused,
-        exposed=row.exposed,
-        pool=row.pool,
-        slots=row.slots,
-        slots_used=sum(source.slots for source in mine),
-        gpus=loads(row.gpus),
-        jobs=tuple(sorted({source.job_id for source in mine if source.job_id in visible})),
-        versions=loads(row.versions),
-        catalogue_hash=row.catalogue_hash,
-        actions=() if row.lost or row.draining or row.drain_requested else ("drain",),
-        first_seen_at=text_of(row.first_seen_at),
-        seen_at=text_of(row.seen_at),
-    )
+    others = {
+        "state": node_state(row),
+        "takes_work": row.takes_work,
+        "message": row.why_not,
+        "slots_used": sum(source.slots for source in mine),
+        "jobs": tuple(sorted({source.job_id for source in mine if source.job_id in visible})),
+        "actions": () if row.lost or row.draining or row.drain_requested else ("drain",),
+    }
+    return Node(**resource_values(row, Node, **others))
 
 
 def node_state(row: NodeRow) -> NodeState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from functools import partial
 from typing import Annotated, Any, cast
@@ -19,7 +18,7 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
 from footplate.contract.resources.operations import CreatedWebhook, Webhook, WebhookList
 from service.api.documented import takes
-from service.api.views import moment
+from service.api.views import moment, resource_values
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import webhooks
@@ -225,18 +224,4 @@ def _audit(services: Services, row: WebhookRow, what: str) -> None:
 
 
 def _fields(row: WebhookRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "project": row.project,
-        "url": row.url,
-        "states": None if row.states is None else json.loads(row.states),
-        "tags": None if row.tags is None else json.loads(row.tags),
-        "description": row.description,
-        "enabled": row.disabled_at is None,
-        "disabled_at": moment(row.disabled_at),
-        "disabled_why": row.disabled_why,
-        "failing_since": moment(row.failing_since),
-        "old_secret_until": moment(row.old_until),
-        "created_at": moment(row.created_at),
-        "created_by": row.created_by,
-    }
+    return resource_values(row, Webhook, enabled=row.disabled_at is None, old_secret_until=moment(row.old_until))

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, text, tuple_
 
 from footplate.contract.ids import JobId
 from service.store.mapping import upsert, values_of
+from service.store.rows import BucketRow, CurveRow
 from service.store.tables import curve_buckets, curves
 
 _SAVE = upsert(curves)
@@ -32,27 +33,6 @@ _NOS = select(curve_buckets.c.nos).where(*_ONE).order_by(curve_buckets.c.place)
 _REACHING = select(func.min(curve_buckets.c.place)).where(*_ONE, curve_buckets.c.reaches >= bindparam("step"))
 MOST_AT_ONCE = 1000
 """The most numbers in one statement."""
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRow:
-    job_id: JobId
-    attempt: int
-    name: str
-    level: int
-    place: int
-    """The number of buckets of its level before this one."""
-    reaches: int | None
-    body: str
-    nos: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class CurveRow:
-    job_id: JobId
-    attempt: int
-    name: str
-    body: str
 
 
 @dataclass(frozen=True, slots=True)

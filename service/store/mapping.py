@@ -1,14 +1,58 @@
-"""Converts between rows of a table and frozen dataclasses with the same field names."""
+"""Makes tables of frozen dataclasses, and converts between the dataclasses and rows of their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any
+from inspect import isfunction
+from types import UnionType
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
-from sqlalchemy import Column, Table
+from sqlalchemy import Boolean, Column, Float, Integer, MetaData, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.types import TypeEngine
+
+SQL_TYPES: dict[type, type[TypeEngine[Any]]] = {str: String, int: Integer, float: Float, bool: Boolean}
+
+
+def table_of(
+    metadata: MetaData, name: str, row_class: type, key: Collection[str], *others: Column[Any], **options: Any
+) -> Table:
+    """Returns a table with a column for each field of the dataclass.
+
+    `others` are columns that the dataclass lacks, or that replace the one of a field.
+    """
+    other_names = {column.name for column in others}
+    hints = get_type_hints(row_class, include_extras=True)
+    columns = [_column(field, hints[field], field in key) for field in hints if field not in other_names]
+    return Table(name, metadata, *columns, *others, **options)
+
+
+def _column(name: str, hint: Any, is_key: bool) -> Column[Any]:
+    plain_hint, is_nullable = _without_none(hint)
+    sql_type = next((mark for mark in _marks(hint) if isinstance(mark, TypeEngine)), None)
+    if sql_type is None:
+        while isinstance(plain_hint, NewType):
+            plain_hint = plain_hint.__supertype__
+        sql_type = next(SQL_TYPES[base] for base in plain_hint.__mro__ if base in SQL_TYPES)()
+    return Column(name, sql_type, primary_key=is_key, nullable=is_nullable)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Returns the type of a field, and True if the field may also be None."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return options[0], len(options) > 1
+
+
+def shown_as(row_class: type) -> dict[str, Callable[[Any], Any] | None]:
+    """Returns a function for each field whose values users see in another form: JSON as its content, times as text."""
+    hints = get_type_hints(row_class, include_extras=True)
+    return {name: next(filter(isfunction, _marks(hint)), None) for name, hint in hints.items()}
+
+
+def _marks(hint: Any) -> tuple[Any, ...]:
+    return getattr(_without_none(hint)[0], "__metadata__", ())
 
 
 def columns_of(table: Table, row_class: type) -> list[Column[Any]]:

@@ -1,13 +1,12 @@
-"""The frozen rows that statements return. JSON stays text until a caller needs its content.
-
-Times are integer milliseconds since 1970, UTC.
-"""
+"""The frozen rows that statements return. Most are also the definition of a table (`tables.py`)."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from sqlalchemy import BigInteger, Text
 
 from footplate.contract.ids import (
     CheckpointId,
@@ -24,6 +23,29 @@ from footplate.contract.ids import (
 )
 from footplate.contract.layout import pinned_folder
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
+from service.store.times import text_of
+
+
+def loads(text: str | None) -> Any:
+    """Returns the content of a JSON column. None stays None."""
+    if text is None:
+        return None
+    value = json.loads(text)
+    # A worker's JSON may hold half a surrogate pair, which cannot be written as UTF-8 again.
+    return json.loads(_written(value)) if "\\ud" in text else value
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+Words = Annotated[str, Text()]
+"""A text of any length."""
+Json = Annotated[str, Text(), loads]
+"""JSON that was serialized once. It stays text until a caller needs its content, so that no driver parses it."""
+Large = Annotated[int, BigInteger()]
+Moment = Annotated[int, BigInteger(), text_of]
+"""A time, in milliseconds since 1970 in UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +53,14 @@ class JobRow:
     id: JobId
     project: str
     name: str | None
-    tags: str
+    tags: Json
     """JSON list."""
-    job_metadata: str
+    job_metadata: Json
     """JSON object."""
     priority: int
     state: JobState
     reason: Reason
-    message: str | None
+    message: Words | None
     """The reason as a sentence, if there is more to say."""
     desired: Desired
     version: int
@@ -47,44 +69,44 @@ class JobRow:
     """The newest attempt's number; 0 before the first."""
     fence: Fence
     stop_mode: StopMode | None
-    stop_deadline: int | None
+    stop_deadline: Moment | None
     """The time at which a stopping attempt is killed."""
-    not_before: int | None
+    not_before: Moment | None
     """The time from which a retry may start."""
     spent: int
     """Failures and losses since submit or resume."""
     stuck: int
     """Failures and losses in a row without a new checkpoint."""
-    running_ms: int
+    running_ms: Large
     """Running time over all closed attempts."""
-    time_limit_ms: int | None
-    needs: str
+    time_limit_ms: Large | None
+    needs: Json
     """JSON of place.Needs."""
     last_no: int
     """The newest event's number."""
-    created_at: int
-    updated_at: int
-    queued_at: int
-    started_at: int | None
+    created_at: Moment
+    updated_at: Moment
+    queued_at: Moment
+    started_at: Moment | None
     """The time at which it first ran."""
-    finished_at: int | None
-    progress: str | None
+    finished_at: Moment | None
+    progress: Json | None
     """JSON: step, max_steps, epoch, eta_s."""
-    metrics: str | None
+    metrics: Json | None
     """JSON: the latest value by name."""
-    result: str | None
+    result: Json | None
     """JSON: final and best."""
-    error: str | None
+    error: Json | None
     """JSON: code, message, hint, rank, traceback."""
-    outputs: str | None
+    outputs: Words | None
     """Path of the kept outputs, relative to the artifact store."""
-    spec: str
+    spec: Json
     """JSON: the effective spec."""
     starts_from: CheckpointId | None = None
     """The checkpoint of another job that its first attempt continues from, and every one until it has its own."""
-    warnings: str | None = None
+    warnings: Json | None = None
     """JSON list: the warnings that its submission was answered with."""
-    fine_tune: str | None = None
+    fine_tune: Json | None = None
     """JSON object: what the request at /v1 named, of which the spec says nothing. None if the job came otherwise."""
 
 
@@ -93,17 +115,17 @@ class AttemptRow:
     job_id: JobId
     attempt: int
     fence: Fence
-    placed_at: int
-    claimed_at: int | None
-    running_at: int | None
-    ended_at: int | None
+    placed_at: Moment
+    claimed_at: Moment | None
+    running_at: Moment | None
+    ended_at: Moment | None
     """The time of its end. None while it is open."""
     ending: str | None
     """The ending: finished, stopped, failed, lost, or withdrawn before it started."""
     reason: str | None
-    error: str | None
-    result: str | None
-    running_ms: int
+    error: Json | None
+    result: Json | None
+    running_ms: Large
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +138,16 @@ class SourceRow:
     node: NodeId
     boot: str
     slots: int
-    gpus: str
+    gpus: Json
     """JSON list of UUIDs."""
     claim: ClaimId | None
-    rung_at: int | None
-    claimed_at: int | None
-    running_at: int | None
+    rung_at: Moment | None
+    claimed_at: Moment | None
+    running_at: Moment | None
     watermark: int
     """The highest stored seq. All below it are stored, too."""
-    ended_at: int | None
-    done: str | None
+    ended_at: Moment | None
+    done: Json | None
     """JSON of its DoneData."""
     meets_at: str | None = None
     """The address (host:port) that its claim has bound for the rendezvous of all ranks."""
@@ -141,9 +163,9 @@ class EventRow:
     rank: int
     kind: str
     at: str
-    step: int | None
+    step: Large | None
     epoch: float | None
-    data: str
+    data: Json
     """JSON object."""
 
     def as_json(self) -> str:
@@ -162,21 +184,21 @@ class CheckpointRow:
     id: CheckpointId
     job_id: JobId
     attempt: int
-    step: int
+    step: Large
     no: int
     """The event that announced it."""
-    path: str
+    path: Words
     status: str
     """The status: committed, corrupt, deleting or deleted."""
-    bytes: int
+    bytes: Large
     files: int
     manifest_sha256: str
-    metrics: str
+    metrics: Json
     is_best: bool
     score: float | None
     """The metric that ranks it, if it was evaluated at its step."""
-    created_at: int
-    pinned_from: str | None = None
+    created_at: Moment
+    pinned_from: Words | None = None
     """The path before it was pinned, where it may still be. None if it is not pinned."""
 
     @property
@@ -199,7 +221,7 @@ class NodeRow:
     boot: str
     pool: str
     slots: int
-    gpus: str
+    gpus: Json
     """JSON list of messages.Gpu."""
     lost: bool
     """True if it was silent for longer than a lease."""
@@ -209,18 +231,18 @@ class NodeRow:
     """True if an operator has requested a drain."""
     consuming: bool
     store_ok: bool
-    trouble: str | None
+    trouble: Words | None
     """The reason for which the node reports that it can do no work now."""
-    exposed: str | None
+    exposed: Words | None
     """The reason for which training has root's rights there."""
-    refused: str | None
+    refused: Words | None
     """The reason for which it gets no work."""
     protocol: int
     catalogue_hash: str | None
-    versions: str
-    first_seen_at: int
-    seen_at: int
-    roots: str | None = None
+    versions: Json
+    first_seen_at: Moment
+    seen_at: Moment
+    roots: Json | None = None
     """JSON of FileRoots, the folders in which it looks for files. None if its version does not announce them."""
 
     @property
@@ -259,9 +281,9 @@ class NodeRow:
 @dataclass(frozen=True, slots=True)
 class DeadEventRow:
     id: int
-    at: int
-    reason: str
-    raw: str
+    at: Moment
+    reason: Words
+    raw: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +292,8 @@ class IdempotencyRow:
     key: str
     body_sha256: str
     job_id: JobId
-    response: str | None
-    created_at: int
+    response: Json | None
+    created_at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +306,12 @@ class KeyRow:
     name: str
     project: str
     """The project, or `*` for every project."""
-    scopes: str
+    scopes: Json
     """JSON list."""
-    created_at: int
+    created_at: Moment
     created_by: str | None
-    expires_at: int | None
-    last_used_at: int | None
+    expires_at: Moment | None
+    last_used_at: Moment | None
     """The time of last use, to the minute."""
 
 
@@ -299,33 +321,33 @@ class TicketRow:
     key_id: KeyId | None
     """The key that it was made with. None for the bootstrap key."""
     project: str
-    expires_at: int
+    expires_at: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookRow:
     id: WebhookId
     project: str
-    url: str
+    url: Words
     secret: str
     """The secret as its user has it: `whsec_` and base64."""
-    states: str | None
+    states: Json | None
     """JSON list of the states to deliver. None for every state."""
-    tags: str | None
+    tags: Json | None
     """JSON list of tags. Jobs with any of them are delivered. None for every job."""
-    description: str | None
-    created_at: int
+    description: Words | None
+    created_at: Moment
     created_by: str | None
-    failing_since: int | None
+    failing_since: Moment | None
     """The first failure since the last success."""
-    disabled_at: int | None
+    disabled_at: Moment | None
     """The time at which it was disabled. None if it is enabled."""
-    disabled_why: str | None
-    rests_until: int | None = None
+    disabled_why: Words | None
+    rests_until: Moment | None = None
     """The time before which a failing webhook is not tried again."""
     old_secret: str | None = None
     """The secret that also signs until `old_until`."""
-    old_until: int | None = None
+    old_until: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,20 +356,20 @@ class DeliveryRow:
     webhook_id: WebhookId
     type: str
     job_id: JobId | None
-    body: str
+    body: Json
     """JSON, as it is signed and sent."""
-    created_at: int
+    created_at: Moment
     status: str
     """The status: pending, delivered or failed."""
     tries: int
-    due_at: int | None
+    due_at: Moment | None
     """The time of its next try. None if there is none."""
-    tried_at: int | None
+    tried_at: Moment | None
     http_status: int | None
     """The status of the last try. None without an answer."""
-    answer: str | None
+    answer: Words | None
     """The beginning of the last answer."""
-    error: str | None
+    error: Words | None
     """The error of a last try without an answer."""
 
 
@@ -355,11 +377,11 @@ class DeliveryRow:
 class BundleRow:
     project: str
     sha256: str
-    bytes: int
-    unpacked_bytes: int
-    files: str
+    bytes: Large
+    unpacked_bytes: Large
+    files: Json
     """JSON list of [path, bytes]."""
-    created_at: int
+    created_at: Moment
 
     @property
     def paths(self) -> list[str]:
@@ -372,16 +394,16 @@ class FileRow:
     project: str
     id: FileId
     sha256: str
-    bytes: int
-    name: str
+    bytes: Large
+    name: Words
     """The name under which it was first uploaded."""
     kind: str
-    created_at: int
+    created_at: Moment
     created_by: str | None
-    rows: int | None
+    rows: Large | None
     """The number of rows. None: the file was uploaded before rows were checked."""
-    bad_rows: int | None
-    report: str | None
+    bad_rows: Large | None
+    report: Json | None
     """JSON of the RowReport."""
 
 
@@ -391,10 +413,10 @@ class UploadRow:
 
     id: UploadId
     project: str
-    name: str
-    bytes: int
+    name: Words
+    bytes: Large
     """The number of bytes of all parts, as its creator announced it."""
-    created_at: int
+    created_at: Moment
     status: str
     """The status: pending, completed or cancelled."""
     file_id: FileId | None = None
@@ -405,8 +427,31 @@ class UploadRow:
 class UploadPartRow:
     id: PartId
     upload_id: UploadId
-    bytes: int
-    created_at: int
+    bytes: Large
+    created_at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    job_id: JobId
+    attempt: int
+    name: str
+    level: int
+    place: int
+    """The number of buckets of its level before this one."""
+    reaches: Large | None
+    """The highest step in it, by which a later attempt finds the place from which it repeats."""
+    body: Json
+    nos: Json | None
+    """The events of its points, on the lowest level only."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    job_id: JobId
+    attempt: int
+    name: str
+    body: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,16 +460,3 @@ class JobPage:
     next_cursor: str | None
     """The cursor of the next page. None on the last one."""
     total_estimate: int
-
-
-def loads(text: str | None) -> Any:
-    """Returns the content of a JSON column. None stays None."""
-    if text is None:
-        return None
-    value = json.loads(text)
-    # A worker's JSON may hold half a surrogate pair, which cannot be written as UTF-8 again.
-    return json.loads(_written(value)) if "\\ud" in text else value
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
