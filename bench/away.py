@@ -1,9 +1,9 @@
-"""Does a training notice that Redis is away, or that 200 people watch? Its steps, in windows side by side of one run.
+"""Measures whether training becomes slower while Redis does not answer, or while 200 readers watch the job.
 
-Windows alternate: Redis there, and frozen or killed; nobody reading, and 200 readers. Service and readers share two
-cores and their caches with training here: its steps take more CPU time beside any neighbour, and less when ingest has
-nothing to do. What the loop itself pays is told apart, inside the process, by a callback: the CPU time for telling
-events, and how long it was held up in telling them.
+The steps of one run are measured in windows that alternate: with Redis and with Redis frozen or killed, without readers
+and with 200. Service and readers share two cores and their caches with training here. So a step takes more CPU time
+beside any neighbour, and less when ingest has nothing to do. A callback inside the process measures the loop's own
+part: the CPU time for sending events, and how long sending delayed the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.redis_server import RedisServer
 
 READERS = 200
 SETTLE_SECONDS = 1.0
-"""Between the moment that something changes and the window that measures it."""
+"""The time between a change and the window that measures its effect."""
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
@@ -53,18 +53,18 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 @dataclass(frozen=True)
 class Window:
-    """Of one training: what a step took, in microseconds."""
+    """The time of one step of training, in microseconds."""
 
     wall: float
     cpu: float
     telling: float
-    """CPU time for telling events: what the loop itself pays for being watched."""
+    """The CPU time for sending events, which is the loop's own cost of being watched."""
     held_up: float
-    """In telling events, beyond that: its core was taken, or the kernel woke who reads."""
+    """The further time that sending events took, because the core was busy or the kernel woke the reader."""
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, int]]) -> Window:
-        """Medians of the steps where one that lost its core would count for many; the mean where each counts."""
+        """Takes medians of step times, because a step that lost its core distorts a mean. Sending times are means."""
         assert len(rows) > 100, f"only {len(rows)} steps in a window"
         walls = [(b[0] - a[0]) / 1e3 for a, b in pairwise(rows)]
         cpus = [(b[1] - a[1]) / 1e3 for a, b in pairwise(rows)]
@@ -99,7 +99,7 @@ class Training:
 
 
 class _Bench:
-    """A service, a node and a Redis that may go away."""
+    """A service, a node and a Redis that can be frozen or killed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.processes, self.redis = folder, Processes(folder), RedisServer().start()
@@ -121,7 +121,7 @@ class _Bench:
 
     @contextmanager
     def training(self, logging_steps: int) -> Iterator[Training]:
-        """One that goes on for as long as it is measured."""
+        """Starts a training that runs until the measurement ends."""
         spec: JSON = {
             "model": {"use": "toy/mlp", "args": {"hidden": 256, "depth": 3}},
             "data": {"use": "toy/regression", "args": {"n": 4096}},
@@ -149,8 +149,8 @@ class _Bench:
         self, training: Training, count: int, seconds: float, change: Callable[[], object], back: Callable[[], object],
         settle: float = SETTLE_SECONDS,
     ) -> list[Pair]:  # fmt: skip
-        """Windows without and with, one after the other, in an order that turns each time."""
-        found = []
+        """Measures windows without and with the change. The order of the two is reversed each time."""
+        pairs = []
         for number in range(count):
             without = self._window(training, seconds) if number % 2 == 0 else None
             change()
@@ -158,14 +158,14 @@ class _Bench:
             changed = self._window(training, seconds)
             back()
             time.sleep(max(settle, SETTLE_SECONDS))
-            found.append((without or self._window(training, seconds), changed))
-        return found
+            pairs.append((without or self._window(training, seconds), changed))
+        return pairs
 
     def _window(self, training: Training, seconds: float) -> Window:
         start = time.time_ns()
         time.sleep(seconds)
         end = time.time_ns()
-        # Its rows are written some hundreds at a time.
+        # The clock writes some hundreds of rows at a time.
         until(lambda: clock.read(training.rows)[-1][0] > end, within=30, what="the clock's rows are written")
         return Window.of(training.between(start, end))
 

@@ -1,6 +1,6 @@
-"""A callback that is a clock, for measurements: a plugin as anybody's, found by its entry point.
+"""A callback that measures time, installed as a plugin with an entry point of its own.
 
-After each step it notes the time, this thread's CPU time, and what of both went into telling events so far.
+After each step it records the time, this thread's CPU time, and how much of both was spent on sending events so far.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 FILE = "clock.rows"
 ROW = 4
-"""Wall clock, CPU, wall in send, CPU in send: nanoseconds, the last three since some beginning."""
+"""The numbers of a row, in nanoseconds: wall clock, CPU time, wall time in `send`, CPU time in `send`."""
 ENTRY_POINTS = "[footplate.callbacks]\nbench/clock = bench.clock:clock\n"
 
 
 def install(folder: Path) -> None:
-    """Makes `folder`, once on PYTHONPATH, offer this callback as `bench/clock`."""
+    """Writes an entry point into `folder`, which offers this callback as `bench/clock` once it is on PYTHONPATH."""
     info = folder / "footplate_bench-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-bench\nVersion: 0\n")
@@ -31,7 +31,7 @@ def read(path: Path) -> list[tuple[int, int, int, int]]:
 
 
 def clock() -> Any:
-    """Notes when each step ended, in a file in the attempt's own folder."""
+    """Records the end of each step in a file in the attempt's own folder."""
     from footplate.runtime.emit import Wire
     from footplate.trainer.callbacks import TrainerCallback
 

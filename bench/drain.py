@@ -1,4 +1,4 @@
-"""Queued jobs drained by one node: a trivial job each."""
+"""Measures how many queued trivial jobs one node finishes in a second."""
 
 from __future__ import annotations
 

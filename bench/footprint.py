@@ -1,6 +1,7 @@
-"""What the service costs before it does anything: the time of its import, the memory of an idle process.
+"""Measures the idle cost of the service: the time of its import, and the memory of a process.
 
-An import's time is mostly how fast the machine is now, so it is told beside that of what any such service imports.
+The time of an import depends mostly on the machine's present speed. So it is compared with the imports that any such
+service needs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""GPT-2 small in bf16 on one GPU: tokens a second beside a tuned loop by hand and, where it is there, transformers'.
+"""Measures GPT-2 small in bf16 on one GPU, beside a tuned loop by hand and transformers' Trainer if it is installed.
 
     python -m bench gpu [--quick] [--write]        the table
     python -m bench.gpu --trace FOLDER             the same, and a trace of ten steps of each, for chrome://tracing
 
-By hand is: fused AdamW, torch.compile, batches pinned and copied one ahead on a stream of their own, nothing read from
-the device between logs. Both Trainers get the arguments that ask for the same. Needs torch, accelerate, safetensors
-and pydantic. Without a GPU a tiny model shows that all of this runs; its figures say nothing.
+The loop by hand uses fused AdamW and torch.compile. It pins batches and copies them one ahead on a stream of their own.
+It reads nothing from the device between logs. Both Trainers get arguments for the same behaviour. This needs torch,
+accelerate, safetensors and pydantic. Without a GPU, a tiny model shows that all of this runs, and the figures mean
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[
     steps = 20 if device else 10
     shown = race("filling", turns=turns, loops=loops, on_one_core=False, whole=steps * (turns + 1), compiles=compiles)
     waits = race("waiting", turns=0, loops=loops, on_one_core=False, compiles=compiles, trace=trace)
-    speeds = {loop: [each["speed"] for each in shown[loop]] for loop in loops}
+    speeds = {loop: [turn["speed"] for turn in shown[loop]] for loop in loops}
     what = f"GPT-2 small, bf16{', compiled' if compiles else ''}, {device}" if device else "a tiny GPT, no GPU"
     rows = [report.Row(f"{what}: {loop}", speeds[loop], "tokens/s") for loop in loops]
     rows.append(report.Row(f"{what}: ours, to by hand", _quotients(speeds, "raw"), "×", "≥ 1.0"))
@@ -56,7 +57,7 @@ def _quotients(speeds: dict[str, list[float]], to: str) -> list[float]:
 
 
 def _device() -> str | None:
-    """Asked of another process: one that has looked for itself leaves children that cannot use it."""
+    """Returns the name of the GPU. A child looks, because the children of a process that has looked cannot use it."""
     question = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
     answer = subprocess.run([sys.executable, "-c", question], stdout=subprocess.PIPE, text=True, check=True)
     return answer.stdout.strip() or None
@@ -66,6 +67,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.gpu")
     parser.add_argument("--quick", action="store_true", help="without compiling, and few steps")
     parser.add_argument("--trace", metavar="FOLDER", help="also write traces of ten steps")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fp-bench-gpu-") as own:
-        print(report.table(run(Path(own), quick=given.quick, trace=given.trace)))
+        print(report.table(run(Path(own), quick=options.quick, trace=options.trace)))

@@ -1,8 +1,8 @@
-"""What grows with the queue: POST, pages of jobs and of the queue, and a look of placement.
+"""Measures whether POST, pages of jobs, pages of the queue and placement become slower as the queue grows.
 
-Two services, control included, take turns in one run: the queue of one is empty, and that of the other grows to 100,000
-waiting jobs. POST is also compared by the service's CPU time. The plot shows the fastest of many answers: the rest is
-other work of the machine. The full form draws it: docs/growth.svg.
+Two services with control take turns in one run. The queue of one is empty, and that of the other grows to 100,000
+waiting jobs. POST is also compared by the service's CPU time. The plot shows the fastest of many answers, because the
+others were delayed by other work of the machine. The full form writes it to docs/growth.svg.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Side:
         self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
 
     def post(self, seconds: float) -> dict[str, float]:
-        """By 16 connections; the jobs go again, so that the next round finds the queue as long as this one did."""
+        """Posts with 16 connections. The jobs are deleted afterwards, so that each round has an equal queue."""
         before = cpu_seconds(self.server.pid)
-        found = load(self.processes, self.port, seconds)
-        assert not found["errors"], found
-        cpu_us = 1e6 * (cpu_seconds(self.server.pid) - before) / found["count"]
+        figures = load(self.processes, self.port, seconds)
+        assert not figures["errors"], figures
+        cpu_us = 1e6 * (cpu_seconds(self.server.pid) - before) / figures["count"]
         self.db.write_now(lambda conn: conn.execute(text("DELETE FROM jobs WHERE name = ''")))
-        return {**found, "cpu_us": cpu_us}
+        return {**figures, "cpu_us": cpu_us}
 
     def end_of_filling(self) -> None:
-        """Empties SQLite's log: one huge transaction has made it longer than any service would."""
+        """Empties SQLite's log, because one huge transaction has made it longer than any service would."""
         if self.db.dialect == "sqlite":
             with closing(sqlite3.connect(str(make_url(self.url).database), timeout=60)) as line:
                 line.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -84,8 +84,8 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     rows: list[report.Row] = []
     panels: dict[str, Points] = {}
     for database in ("sqlite", "postgres"):
-        found, panels[database] = _measure(folder / database, database, sizes, rounds, seconds)
-        rows += found
+        measured, panels[database] = _measure(folder / database, database, sizes, rounds, seconds)
+        rows += measured
     if not quick:
         PLOT.write_text(plot.svg(list(sizes), panels, "waiting jobs", "ms"))
     return rows
@@ -103,14 +103,19 @@ def _measure(
     }
     processes, redis = Processes(folder), [RedisServer().start() for _ in range(2)]
     with ExitStack() as stack:
-        stack.callback(lambda: [one.close() for one in redis])
+        stack.callback(lambda: [server.close() for server in redis])
         stack.callback(processes.stop_all)
         names = ("none", "many")
         for name in names:
             (folder / name).mkdir(parents=True)
         none, many = (
-            Side(processes, folder / name / "home", stack.enter_context(database_url(database, folder / name)), one.url)
-            for name, one in zip(names, redis, strict=True)
+            Side(
+                processes,
+                folder / name / "home",
+                stack.enter_context(database_url(database, folder / name)),
+                server.url,
+            )
+            for name, server in zip(names, redis, strict=True)
         )
         stack.callback(none.close)
         stack.callback(many.close)
@@ -161,7 +166,7 @@ def _pair(none: Side, many: Side, seconds: float, *, is_turned: bool) -> tuple[d
 
 
 async def _paced(port: int, seconds: float = 3.0) -> float:
-    """The 99th percentile in ms, by a client that keeps its rate whether or not it is answered."""
+    """Returns the 99th percentile in ms, for a client that keeps its rate even if answers are late."""
     took: list[float] = []
 
     async def post(client: httpx2.AsyncClient) -> None:

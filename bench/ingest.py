@@ -1,7 +1,7 @@
-"""Events from workers' journals into SQL: the real sender, Redis, control's ingest, the commit, the acknowledgement.
+"""Measures how fast events go from workers' journals into SQL, with the real sender, Redis, and control's ingest.
 
-Journals are filled beforehand; timed is from the first XADD until the last journal has heard that it may forget. Then
-SQL is read: every (attempt, source, seq) once, and `no` dense.
+Journals are filled beforehand. The time is from the first XADD until the last journal's events are acknowledged.
+Afterwards SQL must have every (attempt, source, seq) once, and no gap in `no`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from worker.attempt.journal import Header, Journal
 
 BARS = {"sqlite": 20_000, "postgres": 12_000}
 ATTEMPTS = 4
-"""Run at the same time, each with a journal of its own."""
+"""The attempts that run at the same time, each with a journal of its own."""
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
@@ -51,7 +51,7 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
         client = redis.Redis.from_url(server.url, protocol=2)
         for _ in range(rounds):
             played = [Played(f"http://127.0.0.1:{port}", server.url) for _ in range(ATTEMPTS)]
-            senders = [_filled(folder, one, events) for one in played]
+            senders = [_filled(folder, attempt, events) for attempt in played]
             before, started = cpu_seconds(service.pid), time.perf_counter()
             _send(client, senders)
             seconds = time.perf_counter() - started
@@ -71,7 +71,7 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
 
 
 def _filled(folder: Path, played: Played, events: int) -> Sender:
-    """The played attempt's journal. Its first event, that it runs, is in SQL already."""
+    """Fills the journal of a simulated attempt. Its first event, which reports that it runs, is in SQL already."""
     journal = Journal.create(folder, Header(played.job, 1, Fence(1), played.claim), max_mb=1024)
     journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
     for first in range(1, events, 1000):
@@ -85,9 +85,9 @@ def _log(step: int) -> dict[str, object]:
 
 
 def _send(client: redis.Redis, senders: Sequence[Sender]) -> None:
-    """As supervisors do, but in turn: a window of each is under way at any time."""
+    """Sends like supervisors do, but in turn. A window of each journal is always unacknowledged."""
     deadline = time.monotonic() + 300
-    while waiting := [one for one in senders if one.acknowledged < one.journal.last]:
+    while waiting := [sender for sender in senders if sender.acknowledged < sender.journal.last]:
         assert time.monotonic() < deadline, "events are not acknowledged"
         for sender in waiting:
             sender.exchange(client)
@@ -98,13 +98,13 @@ def _send(client: redis.Redis, senders: Sequence[Sender]) -> None:
 def _verify(url: str, played: Sequence[Played], events: int) -> None:
     engine = create_engine(url)
     with engine.connect() as conn:
-        for one in played:
+        for attempt in played:
             asked = text("SELECT no, attempt, source, seq, data FROM events WHERE job_id = :job ORDER BY no")
-            rows = conn.execute(asked, {"job": one.job}).all()
-            assert [row.no for row in rows] == list(range(1, len(rows) + 1)), f"{one.job}: `no` has holes"
-            told = [row for row in rows if row.source == 0]
-            assert [(row.attempt, row.seq) for row in told] == [(1, seq) for seq in range(1, events + 1)], one.job
-            assert json.loads(told[-1].data)["grad_norm"] == 1.25
+            rows = conn.execute(asked, {"job": attempt.job}).all()
+            assert [row.no for row in rows] == list(range(1, len(rows) + 1)), f"{attempt.job}: `no` has holes"
+            sent = [row for row in rows if row.source == 0]
+            assert [(row.attempt, row.seq) for row in sent] == [(1, seq) for seq in range(1, events + 1)], attempt.job
+            assert json.loads(sent[-1].data)["grad_norm"] == 1.25
     engine.dispose()
 
 

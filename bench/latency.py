@@ -1,4 +1,4 @@
-"""Warm: from POST to the first optimizer step done, through API, SQL, placement, Celery, claim and fork."""
+"""Measures the time from POST to the end of the first optimizer step, on a warm node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 
 def _sample(client: httpx2.Client) -> float:
-    """The worker's own clock says when the step was done: it is this machine's."""
+    """Measures one job. The worker runs on this machine, so its clock can be compared with ours."""
     posted = time.time()
     job = submit(client, max_steps=1, logging_steps=1)
     until_state(client, job)

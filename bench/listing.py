@@ -1,6 +1,6 @@
-"""A page of `GET /jobs` among very many: the first, one in the middle, the last, and those that filters leave.
+"""Measures pages of `GET /jobs` in a large table: the first, a middle one, the last, and filtered ones.
 
-All jobs but one are copies of it, made by SQL: nine of ten succeeded, and a thousand wait.
+All jobs but one are copies of that one, made by SQL. Nine of ten have succeeded, and a thousand wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAITING = 1_000
 
 
 def fill(db: Database, count: int) -> None:
-    one = Stage(db).submit(name="a-run")
+    template = Stage(db).submit(name="a-run")
     own = {
         "name": "'run-' || (n % 50000)",
         "state": f"CASE WHEN n <= {WAITING} THEN 'queued' WHEN n % 10 = 0 THEN 'failed' ELSE 'succeeded' END",
@@ -41,7 +41,7 @@ def fill(db: Database, count: int) -> None:
     )
     for first in range(1, count + 1, CHUNK):
         last = min(count, first + CHUNK - 1)
-        db.write_now(partial(copy_job, job=one, first=first, last=last, **own))
+        db.write_now(partial(copy_job, job=template, first=first, last=last, **own))
         db.write_now(partial(_execute, asked=tagged, values={"first": first, "last": last}))
     db.write_now(lambda conn: conn.execute(text("ANALYZE")))
 
@@ -69,7 +69,7 @@ def asked(client: httpx2.Client, database: str, count: int) -> list[report.Row]:
 
 
 def _cursor_behind(client: httpx2.Client, number: int) -> str:
-    """A cursor says where a page ended; what it was filtered by is said anew with each."""
+    """Returns a cursor after this number of jobs. A cursor has only a place, and each request repeats its filters."""
     before = text_of(BORN_MS + number)
     return str(client.get("/jobs", params={"created_before": before, "limit": 1}).json()["next_cursor"])
 

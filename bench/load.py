@@ -1,4 +1,4 @@
-"""Keep-alive connections that send the same request as fast as it is answered. Own process: `python -m bench.load`."""
+"""Sends one request over kept connections, as fast as it is answered: `python -m bench.load`, in its own process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import uvloop
 
 
 class Client(asyncio.Protocol):
-    """One connection: the next request leaves when the answer to the last one is whole."""
+    """One connection, which sends the next request when the last answer is complete."""
 
     def __init__(self, request: bytes, until: float, latencies: list[float], over: asyncio.Future[None]) -> None:
         self.request, self.until, self.latencies, self.over = request, until, latencies, over
@@ -30,8 +30,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
-        head, found, body = self.buffer.partition(b"\r\n\r\n")
-        if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+        head, end_of_head, body = self.buffer.partition(b"\r\n\r\n")
+        if not end_of_head or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
             return
         self.latencies.append(time.perf_counter() - self.sent)
         self.errors += not head.startswith(b"HTTP/1.1 20")
@@ -72,7 +72,7 @@ async def load(
 async def load_with_httpx2(
     port: int, method: str, path: str, body: bytes, connections: int, seconds: float, key: str = ""
 ) -> dict[str, float]:
-    """The same by a client that people use: it takes longer than either server does, so it hides the most of both."""
+    """Does the same with httpx2, which users use. It is slower than both servers, so their ratio hardly shows."""
     import httpx2
 
     latencies, errors, started = list[float](), 0, time.perf_counter()
@@ -81,14 +81,14 @@ async def load_with_httpx2(
         headers["Authorization"] = f"Bearer {key}"
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
 
-        async def one() -> None:
+        async def send_all() -> None:
             nonlocal errors
             while (sent := time.perf_counter()) < started + seconds:
                 answer = await client.request(method, path, content=body)
                 errors += not answer.is_success
                 latencies.append(time.perf_counter() - sent)
 
-        await asyncio.gather(*(one() for _ in range(connections)))
+        await asyncio.gather(*(send_all() for _ in range(connections)))
     return _figures(latencies, time.perf_counter() - started, errors)
 
 

@@ -1,7 +1,9 @@
-"""What the Trainer costs above a loop written by hand, beside Accelerate's and transformers' Trainer.
+"""Compares the Trainer with a loop by hand, with Accelerate and with transformers' Trainer.
 
-The speed of five loops, the Python in a step, the way to the first step, the way back into a run, evaluations, and the
-wait for a checkpoint. Of a part alone: python -m bench.loop [--quick] speed calls start resume evaluate memory save
+It measures the speed of five models, the Python calls of a step, and the times to the first step and to resume. It also
+measures evaluations, and the wait for a checkpoint.
+
+    python -m bench.loop [--quick] [speed] [calls] [start] [resume] [evaluate] [memory] [save]
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ OTHERS = ("ours", "accelerate", "transformers")
 CLOCKS = {"cpu": "by CPU time", "wall": "by the wall clock"}
 ROUNDS = 5
 EVALUATED = 20_000
-"""Samples of the small model."""
+"""The number of samples for the small model."""
 SEQUENCES = 1000
-"""Of 128 tokens, a thousand logits each."""
+"""The number of sequences of 128 tokens, with a thousand logits for each token."""
 Shown = dict[str, list[Any]]
 
 
@@ -32,7 +34,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 
 def speed(folder: Path, quick: bool) -> list[report.Row]:
-    """Of a step of each of the models; all loops train the same, and tell the same losses."""
+    """Measures a step of each model. All loops must train the same and log the same losses."""
     from bench.loops.work import WORKS
 
     rows: list[report.Row] = []
@@ -47,13 +49,13 @@ def speed(folder: Path, quick: bool) -> list[report.Row]:
 
 
 def calls(folder: Path, quick: bool) -> list[report.Row]:
-    """Of Python functions, in a step of the tiny MLP, its data and all of torch included."""
+    """Counts the calls of Python functions in a step of the tiny MLP, with those of its data and of torch."""
     shown = race("calling", turns=0)
     return [report.Row(f"tiny MLP: Python calls in a step, {loop}", [shown[loop]], "") for loop in LOOPS]
 
 
 def starting(folder: Path, quick: bool) -> list[report.Row]:
-    """From nothing: the import, which by hand is torch's, and the first step."""
+    """Measures the import and the first step of a new process. The loop by hand imports torch only."""
     environment, shown = {**os.environ, **PINNED}, {loop: [] for loop in LOOPS}  # type: Any, Shown
     for number in range(1 if quick else ROUNDS):
         for loop in [*LOOPS[number % 4 :], *LOOPS[: number % 4]]:
@@ -61,7 +63,7 @@ def starting(folder: Path, quick: bool) -> list[report.Row]:
     rows: list[report.Row] = []
     for point, bar in {"import": "≤ 1.15", "step": "≤ 1.1"}.items():
         at = {
-            loop: [{clock: each[f"{clock} to {point}"] for clock in CLOCKS} for each in shown[loop]] for loop in LOOPS
+            loop: [{clock: turn[f"{clock} to {point}"] for clock in CLOCKS} for turn in shown[loop]] for loop in LOOPS
         }
         what = "import of the trainer" if point == "import" else "cold process to first step"
         rows += compared(f"{what}:", at, bar)
@@ -70,35 +72,35 @@ def starting(folder: Path, quick: bool) -> list[report.Row]:
 
 
 def resuming(folder: Path, quick: bool) -> list[report.Row]:
-    """In mid-epoch, to the next forward pass; everyone reads what the run that was left would have read."""
+    """Measures a resume in the middle of an epoch, up to the next forward. All loops must read the same samples."""
     from bench.loops.resuming import STEPS, STOP, expected
 
     race("resuming", loops=["made"], turns=0, folder=str(folder))
     shown = race("resuming", folder=str(folder), turns=3 if quick else 15)
     for loop in LOOPS:
-        if any(each["read"] != expected(folder) for each in shown[loop]):
-            raise AssertionError(f"{loop} did not read on where step {STOP:,} had stopped")
+        if any(turn["read"] != expected(folder) for turn in shown[loop]):
+            raise AssertionError(f"{loop} did not continue to read where step {STOP:,} had stopped")
     what = f"resume at step {STOP:,} of {STEPS:,} to the next forward, data order equal:"
     return [*compared(what, shown, "≤ 3"), report.Row(f"{what} by hand", _column(shown, "raw", "wall", 1000), "ms")]
 
 
 def evaluating(folder: Path, quick: bool) -> list[report.Row]:
-    """Loss and accuracy of a small model."""
+    """Measures the evaluation of a small model with accuracy."""
     shown = race("evaluating", work="mlp", samples=EVALUATED, batch=64, turns=2 if quick else 10)
     require_equal_findings(shown)
-    samples = [EVALUATED / each["cpu"] for each in shown["raw"]]
+    samples = [EVALUATED / turn["cpu"] for turn in shown["raw"]]
     what = f"evaluate {EVALUATED:,} samples with accuracy:"
     rows = compared(f"{what} speed of", shown, "≥ 0.95", faster=True)
     return [*rows, report.Row(f"{what} by hand, CPU time", samples, "samples/s")]
 
 
 def memory(folder: Path, quick: bool) -> list[report.Row]:
-    """At its height, above what the process held before; of ours with twice the samples too."""
+    """Measures the peak memory of an evaluation, and for ours also with twice the samples."""
     count = SEQUENCES // 4 if quick else SEQUENCES
     what = f"evaluate GPT, {count:,} × 128 × 1,000 logits, memory"
     shown = race("evaluating", work="gpt", samples=count, batch=32, memory=True, turns=1 if quick else 3)
     require_equal_findings(shown)
-    taken = {loop: [each["bytes"] / 1e6 for each in shown[loop]] for loop in LOOPS}
+    taken = {loop: [turn["bytes"] / 1e6 for turn in shown[loop]] for loop in LOOPS}
     twice = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])["ours"]
     return [
         report.Row(f"{what}: by hand", taken["raw"], "MB"),
@@ -106,7 +108,7 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
         report.Row(f"{what}: ours, to by hand", _quotients(taken["ours"], taken["raw"]), "×", "≤ 1.2"),
         report.Row(
             f"{what}: ours with twice as many, to ours",
-            [each["bytes"] / 1e6 / median(taken["ours"]) for each in twice],
+            [turn["bytes"] / 1e6 / median(taken["ours"]) for turn in twice],
             "×",
             "flat",
         ),
@@ -114,7 +116,7 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
 
 
 def saving(folder: Path, quick: bool) -> list[report.Row]:
-    """The loop's wait, beside that for a write which it waits for to its end."""
+    """Measures how long the loop waits for a checkpoint, written in the background or by the loop itself."""
     from bench.loops.saving import COUNTED, LOOPS
 
     shown = race("saving", folder=str(folder), turns=2 if quick else 5, loops=LOOPS)
@@ -139,26 +141,29 @@ PARTS: dict[str, Callable[[Path, bool], list[report.Row]]] = {
 
 
 def compared(what: str, shown: Shown, bar: str, *, faster: bool = False) -> list[report.Row]:
-    """Each loop's time to the hand-written one's, or its speed where `faster`: of the rounds, each by its middle turn.
+    """Returns rows with each loop's time, or with `faster` its speed, relative to the loop by hand.
 
-    A turn in which another program was let in costs that turn alone.
+    Each round counts with the median of its turns, so that a turn beside other work of the machine does not matter.
     """
     rows = []
     for loop in OTHERS:
         for clock, name in CLOCKS.items():
-            others, raws = (_rounds(_column(shown, each, clock)) for each in (loop, "raw"))
+            others, raws = (_rounds(_column(shown, name_of_loop, clock)) for name_of_loop in (loop, "raw"))
             values = _quotients(raws, others) if faster else _quotients(others, raws)
             rows.append(report.Row(f"{what} {loop}, {name}", values, "×", bar if loop == "ours" else ""))
     return rows
 
 
 def require_equal_losses(what: str, shown: Shown, tolerance: float = 1e-3) -> None:
-    told = {loop: [loss for turn in shown[loop] for loss in turn["losses"]] for loop in LOOPS}
-    for loop, losses in told.items():
-        if len(losses) != len(told["raw"]) or not all(
-            abs(one - other) <= tolerance * abs(other) + 1e-4 for one, other in zip(losses, told["raw"], strict=True)
+    logged = {loop: [loss for turn in shown[loop] for loss in turn["losses"]] for loop in LOOPS}
+    for loop, losses in logged.items():
+        if len(losses) != len(logged["raw"]) or not all(
+            abs(loss - by_hand) <= tolerance * abs(by_hand) + 1e-4
+            for loss, by_hand in zip(losses, logged["raw"], strict=True)
         ):
-            raise AssertionError(f"{what}: {loop} told other losses than the loop by hand: it trained something else")
+            raise AssertionError(
+                f"{what}: {loop} logged other losses than the loop by hand, so it trained something else"
+            )
 
 
 def require_equal_findings(shown: Shown, tolerance: float = 1e-3) -> None:
@@ -170,7 +175,7 @@ def require_equal_findings(shown: Shown, tolerance: float = 1e-3) -> None:
 
 
 def _column(shown: Shown, loop: str, name: str, times: float = 1) -> list[float]:
-    return [times * each[name] for each in shown[loop]]
+    return [times * turn[name] for turn in shown[loop]]
 
 
 def _rounds(values: Sequence[float]) -> list[float]:
@@ -179,11 +184,11 @@ def _rounds(values: Sequence[float]) -> list[float]:
 
 
 def _quotients(of: Sequence[float], to: Sequence[float]) -> list[float]:
-    return [one / other for one, other in zip(of, to, strict=True)]
+    return [above / below for above, below in zip(of, to, strict=True)]
 
 
 if __name__ == "__main__":
-    names = [each for each in sys.argv[1:] if not each.startswith("--")] or list(PARTS)
+    names = [word for word in sys.argv[1:] if not word.startswith("--")] or list(PARTS)
 
     def chosen(folder: Path, *, quick: bool) -> list[report.Row]:
         return [row for name in names for row in PARTS[name](folder, quick)]

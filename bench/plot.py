@@ -1,4 +1,4 @@
-"""A plot as SVG: one panel beside the other, both axes logarithmic."""
+"""Draws a plot as SVG, with panels side by side and logarithmic axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLOURS = ("#2563eb", "#059669", "#d97706", "#7c3aed")
 
 
 def svg(xs: Sequence[float], panels: Mapping[str, Mapping[str, Sequence[float]]], x_name: str, y_name: str) -> str:
-    """`panels`: by title, lines by name; each line has a value for every x."""
+    """Returns the plot. `panels` has the lines of each title by their names, and a line has a value for every x."""
     values = [value for lines in panels.values() for line in lines.values() for value in line]
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
     width, height = (LEFT + WIDTH + 20) * len(panels), TOP + HEIGHT + 44 + LEGEND

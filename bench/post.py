@@ -1,6 +1,6 @@
-"""POST /jobs, validated and stored with its first event, against a FastAPI no-op: 16 connections, one process each.
+"""Compares POST /jobs with an empty FastAPI route, over 16 connections and with one process each.
 
-Twice: with a raw client that saturates either server, and with httpx2, which is itself slower than both.
+It measures twice: with a raw client that saturates both servers, and with httpx2, which is slower than both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 
 def _compare(folder: Path, database: str, url: str, rounds: int, seconds: float) -> list[report.Row]:
-    """Three servers in turn: one that asks nobody for a key, one that does, and the no-op."""
+    """Measures three servers in turn: one without keys, one with keys, and the empty route."""
     folder /= database
     folder.mkdir()
     processes, redis = Processes(folder), RedisServer().start()
@@ -51,7 +51,7 @@ def _compare(folder: Path, database: str, url: str, rounds: int, seconds: float)
             for _, port, key in sides:
                 load(processes, port, 1.0, client, key)
             turns = [[_measured(processes, *side, seconds, client) for side in sides] for _ in range(rounds)]
-            assert not any(found["errors"] for turn in turns for found in turn), turns
+            assert not any(figures["errors"] for turn in turns for figures in turn), turns
             name = f"POST /jobs, {database}, {client} client"
             rows += _rows(name, BARS[database], [(open_, noop) for open_, _, noop in turns])
             rows.append(report.Row("no-op beside it", [noop["per_second"] for *_, noop in turns], "/s"))
@@ -65,7 +65,7 @@ def _compare(folder: Path, database: str, url: str, rounds: int, seconds: float)
 
 
 def _guarded(processes: Processes, home: Path, url: str, redis: str) -> tuple[Process, int, str]:
-    """The same server, where each request's key is looked up and counted against its rate; and such a key."""
+    """Starts a server with keys and rate limits, and returns it with such a key."""
     admin = secrets.token_hex(16)
     server, port = serve(
         processes, home, url, FOOTPLATE_REDIS=redis, FOOTPLATE_API_KEY=admin, FOOTPLATE_RATE_PER_KEY=1e6
@@ -93,21 +93,21 @@ def _measured(
     processes: Processes, server: Process, port: int, key: str, seconds: float, client: str
 ) -> dict[str, float]:
     before = cpu_seconds(server.pid)
-    found = load(processes, port, seconds, client, key)
-    return {**found, "cpu_us": 1e6 * (cpu_seconds(server.pid) - before) / found["count"]}
+    figures = load(processes, port, seconds, client, key)
+    return {**figures, "cpu_us": 1e6 * (cpu_seconds(server.pid) - before) / figures["count"]}
 
 
 def load(processes: Processes, port: int, seconds: float, client: str = "raw", key: str = "") -> dict[str, float]:
     arguments = [client, str(port), "POST", "/jobs", SPEC, str(CONNECTIONS), str(seconds), *([key] if key else [])]
-    one = processes.start("-m", "bench.load", *arguments, name="load")
-    assert one.wait(seconds + 30) == 0, one.output
-    return dict(json.loads(one.output))
+    loader = processes.start("-m", "bench.load", *arguments, name="load")
+    assert loader.wait(seconds + 30) == 0, loader.output
+    return dict(json.loads(loader.output))
 
 
 def serve(
     processes: Processes, home: Path, url: str, role: str = "api", **more: str | Path | int | float
 ) -> tuple[Process, int]:
-    """Ours, on a free port."""
+    """Starts our service on a free port, and returns it with the port."""
     home.mkdir(exist_ok=True, parents=True)
     url_file = home / "url"
     env: Environment = {
@@ -139,10 +139,10 @@ def cpu_seconds(pid: int) -> float:
 def database_url(database: str, folder: Path) -> Iterator[str]:
     if database == "sqlite":
         yield f"sqlite:///{folder / 'bench.db'}"
-    elif (found := programs()) is None:
+    elif (postgres := programs()) is None:
         yield ""
     else:
-        server = PostgresServer(found).start()
+        server = PostgresServer(postgres).start()
         try:
             with server.database() as url:
                 yield url

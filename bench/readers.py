@@ -1,7 +1,7 @@
-"""From a worker's event to its readers' websockets, stored on the way; and a burst to 1,000 readers.
+"""Measures the time of an event from a worker to its readers' websockets, and a burst to 1,000 readers.
 
-A worker is played by this process: it claims the attempt and writes to the Redis stream what a supervisor would.
-Readers live in processes of their own, and each checks that every `no` arrives once and in order.
+This process simulates a worker: it claims the attempt, and writes to the Redis stream what a supervisor would write.
+Readers run in processes of their own, and each checks that every `no` arrives once and in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.redis_server import RedisServer
 
 
 class Played:
-    """A node and one running attempt, as the service sees them."""
+    """A simulated node with one running attempt."""
 
     def __init__(self, url: str, redis_url: str) -> None:
         import httpx2
@@ -87,17 +87,17 @@ def _latency(folder: Path, readers: int, per_second: int, seconds: int) -> list[
         played = with_system.played
         group = with_system.read(readers, processes=1)
         for n in range(per_second * seconds):
-            # Slept to the moment, so that a slow start does not become a burst.
+            # Waits until each event is due, so that a slow start does not become a burst.
             due = n / per_second
             if n == 0:
                 started = time.perf_counter()
             if (wait := due - (time.perf_counter() - started)) > 0:
                 time.sleep(wait)
             played.emit([{"kind": "log", "step": n, "data": {"loss": 1.0, "sent": time.time()}}])
-        found = with_system.end(group)
+        results = with_system.end(group)
     finally:
         with_system.close()
-    lags = sorted(lag for one in found for lag in one["lags"])
+    lags = sorted(lag for result in results for lag in result["lags"])
     name = f"event → {readers} reader{'s' * (readers > 1)}, {per_second * readers:,} messages/s in all"
     return [
         report.Row(f"{name}: p50", [lags[len(lags) // 2]], "ms", "≤ 15"),
@@ -113,11 +113,11 @@ def _burst(folder: Path, readers: int, events: int) -> list[report.Row]:
             with_system.played.emit(
                 [{"kind": "log", "step": n, "data": {"loss": 1.0}} for n in range(first, first + 200)]
             )
-        found = with_system.end(group)
+        results = with_system.end(group)
         resident = memory_mb(with_system.service.pid)
     finally:
         with_system.close()
-    seconds = max(one["last"] for one in found) - min(one["first"] for one in found)
+    seconds = max(result["last"] for result in results) - min(result["first"] for result in results)
     name = f"burst of {events:,} events to {readers:,} readers"
     return [
         report.Row(name, [readers * events / seconds], "events/s", "≥ 150,000"),
@@ -130,7 +130,7 @@ def _is_ready(readers: Process) -> bool:
 
 
 class _System:
-    """Service and Redis. `apart` where control is a process of its own, as beyond one machine."""
+    """A service and a Redis. With `apart`, control is a process of its own, as on several machines."""
 
     def __init__(self, folder: Path, *, apart: bool = False) -> None:
         folder.mkdir(parents=True)
@@ -148,16 +148,16 @@ class _System:
         address = f"{self.url.replace('http', 'ws')}/jobs/{self.played.job}/stream"
         share = str(readers // processes)
         group = [self.processes.start("-m", "bench.readers", address, share, name="reader") for _ in range(processes)]
-        for one in group:
-            one.until(partial(_is_ready, one), within=60, what="readers are caught up")
+        for reader in group:
+            reader.until(partial(_is_ready, reader), within=60, what="readers are caught up")
         return group
 
     def end(self, group: list[Process]) -> list[dict[str, Any]]:
         done = {"ending": "finished", "reason": "completed"}
         self.played.emit([{"kind": "done", "data": done}])
-        for one in group:
-            assert one.wait(120) == 0, one.output
-        return [json.loads(one.output.splitlines()[-1]) for one in group]
+        for reader in group:
+            assert reader.wait(120) == 0, reader.output
+        return [json.loads(reader.output.splitlines()[-1]) for reader in group]
 
     def close(self) -> None:
         self.processes.stop_all()
@@ -168,7 +168,7 @@ _NO, _SENT = re.compile(r'"no":(\d+)'), re.compile(r'"sent":\s*([\d.]+)')
 
 
 class Reader:
-    """One websocket to the end of the job. Frames are searched, not parsed: the service needs the cores."""
+    """One websocket, read to the end of the job. Frames are only searched, because the service needs the cores."""
 
     def __init__(self, after: int) -> None:
         self.no = after
@@ -189,7 +189,7 @@ class Reader:
         assert message.startswith('{"end"'), f"closed with {socket.close_code}: {socket.close_reason}"
 
     def _take(self, message: str) -> None:
-        numbers = [int(found) for found in _NO.findall(message)]
+        numbers = [int(number) for number in _NO.findall(message)]
         assert numbers == list(range(self.no + 1, self.no + 1 + len(numbers))), f"{numbers[:3]} after {self.no}"
         self.no = numbers[-1]
         if self.caught_up.is_set():
@@ -199,7 +199,7 @@ class Reader:
 
 
 async def _read(address: str, count: int) -> None:
-    """Readers of one process."""
+    """Runs the readers of one process, and prints their results."""
     after = int(address.partition("?after=")[2] or 0)
     readers = [Reader(after) for _ in range(count)]
     async with asyncio.TaskGroup() as group:
@@ -207,8 +207,8 @@ async def _read(address: str, count: int) -> None:
             group.create_task(reader.read(address))
             await reader.caught_up.wait()
         print("ready", flush=True)
-    first, last = min(one.first for one in readers), max(one.last for one in readers)
-    print(json.dumps({"lags": [lag for one in readers for lag in one.lags], "first": first, "last": last}))
+    first, last = min(reader.first for reader in readers), max(reader.last for reader in readers)
+    print(json.dumps({"lags": [lag for reader in readers for lag in reader.lags], "first": first, "last": last}))
 
 
 if __name__ == "__main__":

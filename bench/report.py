@@ -1,4 +1,4 @@
-"""Figures as a table: medians and ranges, each beside its bar."""
+"""Prints figures as a table of medians and ranges, each beside its goal."""
 
 from __future__ import annotations
 

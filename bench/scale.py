@@ -1,4 +1,4 @@
-"""A million jobs and a curve of ten million points in one database, asked of one API process over HTTP."""
+"""Measures an API process on a database with a million jobs and a curve of ten million points."""
 
 from __future__ import annotations
 

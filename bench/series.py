@@ -1,6 +1,6 @@
-"""A curve of very many points, drawn: `GET /jobs/{id}/metrics/series`; its spike must be there.
+"""Measures `GET /jobs/{id}/metrics/series` for a curve with millions of points. The answer must have its spike.
 
-Events are written by SQL itself; their buckets by what ingest keeps them with.
+SQL itself writes the events, and the code of ingest writes their buckets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def filled(db: Database, count: int) -> JobId:
     spike = count // 3
     numbers = _NUMBERS[db.dialect]
     values = {"job": job, "count": count, "at": AT, "spike": spike}
-    # One statement of ten million rows takes longer than a service's may.
+    # One statement of ten million rows would exceed the service's time limit for statements.
     for first in range(0, count, 1_000_000):
         part = values | {"count": min(count, first + 1_000_000)}
         asked = _EVENTS.format(
@@ -82,8 +82,8 @@ def asked(client: httpx2.Client, database: str, job: JobId, count: int) -> list[
     return rows
 
 
-def _verify(told: dict[str, Any], count: int) -> None:
-    assert told["count"] == count
-    if "y" in told:
-        assert 250 <= len(told["y"]) <= 1000
-        assert SPIKE in told["y"], "the spike is missing"
+def _verify(curve: dict[str, Any], count: int) -> None:
+    assert curve["count"] == count
+    if "y" in curve:
+        assert 250 <= len(curve["y"]) <= 1000
+        assert SPIKE in curve["y"], "the spike is missing"

@@ -1,6 +1,7 @@
-"""How soon jobs of each shape train: one process, code of the user's own, two processes, two nodes; and after a loss.
+"""Measures how soon jobs of several shapes train, and how soon a job trains again after its node was lost.
 
-From POST to the first optimizer step done, turn by turn beside a plain job, on one machine: two nodes share its cores.
+The shapes are one process, a bundle, two processes and two nodes. The time is from POST to the end of the first
+optimizer step, in turns with a plain job. Both nodes share the cores of one machine.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
                 shown[name].append(_first_step(whole, spec))
         lost = [_after_a_loss(whole) for _ in range(losses)]
     rows = [report.Row("warm POST → first step, one process", shown[PLAIN], "ms", "≤ 150")]
-    for name in [each for each in shapes if each != PLAIN]:
+    for name in [shape for shape in shapes if shape != PLAIN]:
         rows.append(report.Row(f"warm POST → first step, {name}", shown[name], "ms"))
-        ratios = [one / plain for one, plain in zip(shown[name], shown[PLAIN], strict=True)]
+        ratios = [time_ms / plain_ms for time_ms, plain_ms in zip(shown[name], shown[PLAIN], strict=True)]
         rows.append(report.Row(f"the same, to one process: {name}", ratios, "×"))
     what = f"a node killed → its job trains on another, beyond the lease of {LEASE_SECONDS:g} s"
     return [*rows, report.Row(what, lost, "s")]
@@ -56,7 +57,7 @@ def _bundle(whole: Whole) -> str:
 
 
 def _first_step(whole: Whole, spec: JSON) -> float:
-    """In milliseconds. The worker's own clock says when the step was done: it is this machine's."""
+    """Returns the milliseconds to the first step. The worker's clock is ours, because both are on one machine."""
     posted = time.time()
     job = submit(whole.client, spec, max_steps=1, logging_steps=1)
     until_state(whole.client, job)
@@ -64,7 +65,7 @@ def _first_step(whole: Whole, spec: JSON) -> float:
 
 
 def _after_a_loss(whole: Whole) -> float:
-    """In seconds, from the kill to the first step of the next attempt, but for the lease that silence is given."""
+    """Returns the seconds from the kill to the first step of the next attempt, without the lease."""
     slow: JSON = {"data": {"use": "toy/regression", "args": {"n": 4096, "seconds_per_item": 0.002}}}
     job = submit(whole.client, slow, max_steps=400, logging_steps=1, save_steps=20, per_device_train_batch_size=8)
     until(lambda: whole.client.get(f"/jobs/{job}/checkpoints").json()["data"], within=60, what="it has a checkpoint")
@@ -80,11 +81,11 @@ def _after_a_loss(whole: Whole) -> float:
 
 def _logged(whole: Whole, job: str, *, attempt: int) -> list[JSON]:
     events = whole.client.get(f"/jobs/{job}/events?kinds=log&limit=1000").json()["data"]
-    return [each for each in events if each["attempt"] == attempt]
+    return [event for event in events if event["attempt"] == attempt]
 
 
 def _at(whole: Whole, job: str, *, attempt: int) -> float:
-    return min(datetime.fromisoformat(each["at"]).timestamp() for each in _logged(whole, job, attempt=attempt))
+    return min(datetime.fromisoformat(event["at"]).timestamp() for event in _logged(whole, job, attempt=attempt))
 
 
 if __name__ == "__main__":

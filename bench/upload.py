@@ -1,7 +1,8 @@
-"""Does a training notice that its checkpoints go to a bucket? Its steps, in windows side by side of one run.
+"""Measures whether training becomes slower while its checkpoints are uploaded to a bucket.
 
-It saves again and again, in the background as ever. In one window all of it is sent, in the next the bucket is away and
-nothing is. moto's S3 is Python and shares two cores with training here: what it takes of them is in the wall time.
+Training saves all the time, in the background. The steps of one run are measured in windows that alternate. In one all
+checkpoints are uploaded. In the other the bucket is unreachable. moto's S3 is Python and shares two cores with training
+here, so the wall time includes its work.
 """
 
 from __future__ import annotations
@@ -33,29 +34,31 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
                 whole.client, SPEC, max_steps=10_000_000, per_device_train_batch_size=64, logging_steps=1000,
                 save_strategy="steps", save_steps=500, save_total_limit=2, save_in_background=True,
             )  # fmt: skip
-            found = _measured(whole, s3, job, pairs, seconds)
+            windows = _measured(whole, s3, job, pairs, seconds)
             sent = [row for row in _checkpoints(whole, job) if row["status"] == "committed"]
     return [
-        report.Row("sent meanwhile: a step's CPU time, to not sent", [b.cpu / a.cpu for a, b in found], "×", "≤ 1.02"),
-        report.Row("sent meanwhile: a step's wall time, to not sent", [b.wall / a.wall for a, b in found], "×"),
-        report.Row("a step's wall time, not sent", [a.wall for a, _ in found], "µs"),
+        report.Row(
+            "sent meanwhile: a step's CPU time, to not sent", [b.cpu / a.cpu for a, b in windows], "×", "≤ 1.02"
+        ),
+        report.Row("sent meanwhile: a step's wall time, to not sent", [b.wall / a.wall for a, b in windows], "×"),
+        report.Row("a step's wall time, not sent", [a.wall for a, _ in windows], "µs"),
         report.Row("a checkpoint", [row["bytes"] / 1e6 for row in sent], "MB"),
     ]
 
 
 def _measured(whole: Whole, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
     until(lambda: _checkpoints(whole, job), within=120, what="its first checkpoint is sent")
-    found = []
+    windows = []
     for _ in range(pairs):
         _until_sent(whole, job)
         sent = _window(whole, job, seconds)
         with s3.away():
-            found.append((_window(whole, job, seconds), sent))
-    return found
+            windows.append((_window(whole, job, seconds), sent))
+    return windows
 
 
 def _until_sent(whole: Whole, job: str) -> None:
-    """What waited while the bucket was away, and one more."""
+    """Waits until all delayed checkpoints are uploaded, and one more."""
     newest = _checkpoints(whole, job)[0]["step"]
     until(lambda: _checkpoints(whole, job)[0]["step"] > newest, within=120, what="checkpoints are sent")
 
@@ -66,7 +69,7 @@ def _window(whole: Whole, job: str, seconds: float) -> Window:
     start = time.time_ns()
     time.sleep(seconds)
     end = time.time_ns()
-    # Its rows are written some hundreds at a time.
+    # The clock writes some hundreds of rows at a time.
     until(lambda: clock.read(rows)[-1][0] > end, within=30, what="the clock's rows are written")
     return Window.of(Training(job, rows).between(start, end))
 

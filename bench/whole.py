@@ -1,4 +1,4 @@
-"""The whole of Footplate for a measurement: Redis, service, nodes."""
+"""Starts Redis, a service and nodes for a measurement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Whole:
     nodes: dict[str, Process] = field(default_factory=dict)
 
     def start_node(self, name: str) -> None:
-        """And waits until it takes work."""
+        """Starts a node, and waits until it takes work."""
         home = Path(str(self.environment["FOOTPLATE_HOME"])) / name
         env = {**self.environment, "FOOTPLATE_NODE_HOME": home, "FOOTPLATE_NODE_NAME": name}
         node = self.nodes[name] = self.processes.start("-m", "worker", env=env)
@@ -40,7 +40,7 @@ class Whole:
 
 @contextmanager
 def system(folder: Path, *, slots: int = 1, nodes: int = 1, **settings: str | float) -> Iterator[Whole]:
-    """A service whose nodes take work."""
+    """Yields a service whose nodes take work."""
     folder.mkdir(parents=True, exist_ok=True)
     processes, redis = Processes(folder), RedisServer().start()
     try:
@@ -66,9 +66,9 @@ def submit(client: httpx2.Client, spec: JSON | None = None, **training: Any) -> 
 def until_state(client: httpx2.Client, job: str, within: float = 60) -> JSON:
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        found: JSON = json.loads(client.get(f"/jobs/{job}").content)
-        if found["state"] in ("succeeded", "failed", "cancelled"):
-            assert found["state"] == "succeeded", found
-            return found
+        answer: JSON = json.loads(client.get(f"/jobs/{job}").content)
+        if answer["state"] in ("succeeded", "failed", "cancelled"):
+            assert answer["state"] == "succeeded", answer
+            return answer
         time.sleep(0.01)
     raise AssertionError(f"{job} is not done within {within} s")

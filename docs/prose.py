@@ -1,11 +1,9 @@
 """Checks that docstrings, comments, messages, pages and names are plain English. `make check` runs it.
 
 The rules are a baseline: each refuses only what a machine can decide with few false alarms. Text in backticks, code
-blocks and addresses are exempt. `docs/not_plain_yet.txt` lists the folders and files that do not pass yet. That list
-only shrinks, because an entry without a violation is refused too.
+blocks and addresses are exempt.
 
-    python docs/prose.py              refuses violations outside the list
-    python docs/prose.py --all PATH…  prints every violation in these folders or files, listed or not
+    python docs/prose.py [PATH…]      prints and refuses every violation, or those in these folders or files
     python docs/prose.py --totals     prints the number of violations of each folder and of each rule
 """
 
@@ -24,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-NOT_PLAIN_YET = REPOSITORY / "docs" / "not_plain_yet.txt"
 SKIPPED = {"node_modules", "__pycache__", "versions", "dashboard", "build", "dist"}
 """Names of folders that hold no prose of ours, or migrations, which stay as they ran."""
 GENERATED = "<!-- Made by docs/generate.py"
@@ -337,15 +334,6 @@ def is_below(name: str, entry: str) -> bool:
     return name == entry or name.startswith(entry + "/")
 
 
-def unlisted(violations: list[Violation], entries: list[str]) -> list[str]:
-    """Returns what `make check` refuses: violations outside the list, and entries of the list that have none."""
-    refused = [str(item) for item in violations if not any(is_below(item.path, entry) for entry in entries)]
-    for entry in entries:
-        if not any(is_below(violation.path, entry) for violation in violations):
-            refused.append(f"{NOT_PLAIN_YET.name}: {entry} has no violation. Delete this line.")
-    return refused
-
-
 def print_totals(violations: list[Violation]) -> None:
     """Prints the number of violations by folder and by rule."""
     for key in (lambda v: str(Path(v.path).parent), lambda v: v.rule):
@@ -357,23 +345,20 @@ def print_totals(violations: list[Violation]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the check; the exit status is 1 if anything is refused."""
     parser = argparse.ArgumentParser(description="Checks that prose is plain English.")
-    parser.add_argument("--all", nargs="+", metavar="PATH", help="print every violation below these paths")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="check only these folders and files")
     parser.add_argument("--totals", action="store_true", help="print the number of violations by folder and by rule")
     options = parser.parse_args(arguments)
     names = {str(path.relative_to(REPOSITORY)): path for path in files(REPOSITORY)}
-    if options.all:
-        wanted = [path.rstrip("/") for path in options.all]
+    if options.paths:
+        wanted = [path.rstrip("/") for path in options.paths]
         names = {name: path for name, path in names.items() if any(is_below(name, entry) for entry in wanted)}
     violations = [violation for name, path in names.items() for violation in check(path, name)]
     if options.totals:
         print_totals(violations)
         return 0
-    if options.all:
-        refused = [str(violation) for violation in violations]
-    else:
-        refused = unlisted(violations, NOT_PLAIN_YET.read_text().split())
-    print("\n".join(refused), end="\n" if refused else "")
-    return 1 if refused else 0
+    for violation in violations:
+        print(violation)
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

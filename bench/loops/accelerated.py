@@ -40,11 +40,11 @@ def train(work: Work, steps: int, mark: Mark) -> None:
                 continue
             step += 1
             if step % LOG_EVERY == 0:
-                told = {"loss": total.item() / LOG_EVERY, "norm": norm.item(), "rate": schedule.get_last_lr()[0]}
-                history.append(told)
-                print(told)
+                logged = {"loss": total.item() / LOG_EVERY, "norm": norm.item(), "rate": schedule.get_last_lr()[0]}
+                history.append(logged)
+                print(logged)
                 total.zero_()
-                mark(step, told["loss"])
+                mark(step, logged["loss"])
             if step == steps:
                 accelerator.end_training()
                 return

@@ -1,4 +1,4 @@
-"""How many Python functions a step of the tiny MLP calls, its data and torch's own included."""
+"""Counts the Python functions that a step of the tiny MLP calls, with those of its data and of torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(loop: str, turn: Turn) -> None:
 
 
 def calls_in_a_step(loop: str, work: Work) -> float:
-    """On average over twenty steps, when all that is made once has been made."""
+    """Returns the mean of twenty steps, after everything that is made only once has been made."""
     calls, first, last = 0, 4 * LOG_EVERY, 6 * LOG_EVERY
 
     def count(frame: Any, event: str, argument: Any) -> None:

@@ -1,6 +1,6 @@
-"""Evaluations: the speed over 20,000 samples of a small model, and the memory over a thousand sequences of logits.
+"""Measures evaluations: the speed of 20,000 samples of a small model, and the memory of a thousand sequences.
 
-A turn is one evaluation. It shows its time, what it found, and what memory it took at its height beyond the start's.
+A turn is one evaluation. Its result has the time, the metrics, and the peak memory above that of the start.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def run(loop: str, turn: Turn, *, work: str, samples: int, batch: int, memory: b
         evaluate = _evaluation(loop, replace(WORKS[work], batch=batch), folder)
         while True:
             evaluate(few)
-            # What was given back is faulted in again, page by page: a clock is no place for that.
+            # The heap is trimmed only where memory is measured, because reading freed pages again takes time.
             start, clock = _reset_peak() if memory else 0, Clock()
-            found = evaluate(whole)
+            metrics = evaluate(whole)
             wall, cpu = clock.read()
-            turn({"wall": wall, "cpu": cpu, "found": found, "bytes": _peak() - start})
+            turn({"wall": wall, "cpu": cpu, "found": metrics, "bytes": _peak() - start})
 
 
 def _evaluation(loop: str, work: Work, folder: str) -> Evaluate:
@@ -59,7 +59,7 @@ def _loader(data: Any, work: Work) -> Any:
 
 
 def _by_hand(model: nn.Module, loader: Any, shifts: int, gather: Any = lambda values: values) -> dict[str, float]:
-    """Sums of losses and of right answers; what was computed of a batch is let go of with it."""
+    """Sums losses and right answers. The outputs of a batch are freed before the next one."""
     total, right, count, samples = 0.0, 0, 0, 0
     with torch.no_grad():
         for batch in loader:
@@ -81,8 +81,8 @@ def _by_script(loop: str, work: Work, model: nn.Module, shifts: int, folder: str
     trainer = names.Trainer(model, args, data_collator=work.collate, **own)
 
     def evaluate(data: Any) -> dict[str, float]:
-        found = trainer.evaluate(data)
-        return {"loss": found["eval_loss"], "accuracy": found["eval_accuracy"]}
+        metrics = trainer.evaluate(data)
+        return {"loss": metrics["eval_loss"], "accuracy": metrics["eval_accuracy"]}
 
     return evaluate
 
@@ -97,7 +97,7 @@ def _accuracy(shifts: int) -> Callable[[Any], dict[str, float]]:
 
 
 def _give_back_at_once() -> None:
-    """What is freed goes back to the system, from a megabyte on: so what is held is what is counted."""
+    """Makes the heap return freed blocks of a megabyte and more at once, so that only used memory is measured."""
     m_trim_threshold, m_mmap_threshold = -1, -3
     libc = ctypes.CDLL(None)
     libc.mallopt(m_mmap_threshold, 1 << 20)
@@ -105,7 +105,7 @@ def _give_back_at_once() -> None:
 
 
 def _reset_peak() -> int:
-    """What this process holds now; its highest is counted from here."""
+    """Returns the memory of this process now, and restarts the measurement of its peak."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")

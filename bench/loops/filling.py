@@ -1,6 +1,6 @@
-"""GPT-2 small in bf16, compiled, on one GPU: a turn is so many steps, and shows a step's time and the device's memory.
+"""Trains GPT-2 small in bf16, compiled, on one GPU. The result of a turn has a step's time and the device's memory.
 
-Without a GPU a tiny one of the same kind is trained, to show that all this runs.
+Without a GPU, a tiny model of the same kind is trained, to show that all of this runs.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ def work() -> Work:
 
 
 def run(loop: str, turn: Turn, *, whole: int, compiles: bool) -> None:
-    """The first turn has the compiling in it."""
-    given, clock = work(), Clock()
-    tokens_per_turn = given.batch * given.fresh_model().context * given.steps  # type: ignore[operator]
+    """Trains in turns. The first turn includes compilation."""
+    task, clock = work(), Clock()
+    tokens_per_turn = task.batch * task.fresh_model().context * task.steps  # type: ignore[operator]
 
     def mark(step: int, loss: float) -> None:
-        if step % given.steps == 0:
+        if step % task.steps == 0:
             wall, cpu = clock.read()
             held = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
             turn({"wall": wall, "cpu": cpu, "speed": tokens_per_turn / wall, "loss": loss, "bytes": held})
             clock.read()
 
-    train(loop, given, whole, mark, compiles=compiles)
+    train(loop, task, whole, mark, compiles=compiles)
 
 
-def train(loop: str, given: Work, steps: int, mark: Mark, *, compiles: bool) -> None:
+def train(loop: str, task: Work, steps: int, mark: Mark, *, compiles: bool) -> None:
     if loop == "raw":
         from bench.loops import tuned
 
-        tuned.train(given, steps, mark, compiles=compiles)
+        tuned.train(task, steps, mark, compiles=compiles)
     else:
         from bench.loops import scripted
 
         on_gpu = torch.cuda.is_available()
         more: dict[str, Any] = {"bf16": on_gpu, "torch_compile": compiles, "use_cpu": not on_gpu}
-        scripted.train(side(loop), given, steps, mark, **more)
+        scripted.train(side(loop), task, steps, mark, **more)

@@ -1,8 +1,8 @@
-"""Several loops side by side, a turn each, over and over.
+"""Runs several loops in turns.
 
-Each is a process of its own, forked from one that has imported all there is and run none of it. It works for its turn
-and waits. So whatever else this machine does meets all of them alike, and none sees another's global state. They share
-one core, where a GPU is not what is measured: two are never equally busy, and each loop would stay on its own.
+Each loop is a process of its own, forked from a parent that has imported everything and run nothing. It works for its
+turn and then waits. So other work of the machine affects all loops equally, and no loop sees the global state of
+another. Unless a GPU is measured they share one core, because two cores are never equally busy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 
 LOOPS = ("raw", "accelerate", "transformers", "ours")
 Turn = Callable[[Any], None]
-"""Hands in what the turn showed, and waits for the next."""
+"""Sends the result of a turn, and waits for the next turn."""
 PINNED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # glibc gives large blocks back and takes them again, as it happens: whole milliseconds in a step of PointNet.
+    # glibc returns large blocks and requests them again at random, which costs milliseconds in a step of PointNet.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
@@ -38,9 +38,9 @@ PINNED = {
 def race(
     task: str, *, turns: int, loops: Sequence[str] = LOOPS, on_one_core: bool = True, **options: Any
 ) -> dict[str, list[Any]]:
-    """What each loop handed in, turn by turn: `bench.loops.<task>.run(loop, turn, **options)` in a process of its own.
+    """Returns the results of each loop, turn by turn. Each runs `bench.loops.<task>.run(loop, turn, **options)`.
 
-    Without turns, what it handed in first.
+    Without turns, it returns the first result of each.
     """
     parent = _parent(on_one_core)
     assert parent.stdin is not None
@@ -49,14 +49,14 @@ def race(
     parent.stdin.flush()
     answer = parent.stdout.readline()
     if not answer:
-        raise RuntimeError(f"one of {', '.join(loops)} ended in {task} before its time: it said why above")
-    found: dict[str, list[Any]] = json.loads(answer)
-    return found
+        raise RuntimeError(f"one of {', '.join(loops)} ended too early in {task}: its output above has the reason")
+    results: dict[str, list[Any]] = json.loads(answer)
+    return results
 
 
 @cache
 def _parent(on_one_core: bool) -> subprocess.Popen[str]:
-    """Imports for all of them, once. It goes with the pipe to it."""
+    """Starts the process that imports for all loops. It ends when its pipe is closed."""
     command = [sys.executable, "-m", "bench.loops.race", *(["on one core"] if on_one_core else [])]
     return subprocess.Popen(
         command, env={**os.environ, **PINNED}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -64,7 +64,7 @@ def _parent(on_one_core: bool) -> subprocess.Popen[str]:
 
 
 class Clock:
-    """Seconds since it was last read: by the wall clock, and of CPU."""
+    """Measures seconds since the last reading: wall time and CPU time."""
 
     def __init__(self) -> None:
         self.read()
@@ -76,7 +76,7 @@ class Clock:
 
 
 def side(loop: str) -> Any:
-    """The module whose names a script for transformers is written with."""
+    """Returns the module with the names of transformers that a script uses."""
     return import_module("footplate" if loop == "ours" else loop)
 
 
@@ -110,7 +110,7 @@ def _work(connection: Connection, task: str, loop: str, options: dict[str, Any])
 
 def _race(task: str, turns: int, loops: Sequence[str], options: dict[str, Any]) -> dict[str, list[Any]]:
     racers = {loop: _Racer(task, loop, options) for loop in loops}
-    first = {loop: racer.go() for loop, racer in racers.items()}  # has in it what is made once
+    first = {loop: racer.go() for loop, racer in racers.items()}  # includes everything that is made only once
     shown: dict[str, list[Any]] = {loop: [] for loop in loops}
     for number in range(turns):
         for loop in [*loops[number % len(loops) :], *loops[: number % len(loops)]]:
@@ -121,7 +121,7 @@ def _race(task: str, turns: int, loops: Sequence[str], options: dict[str, Any]) 
 
 
 def _preload(loops: Sequence[str]) -> None:
-    """Imports, and nothing that starts a thread: a process that has computed leaves children that hang."""
+    """Imports modules and starts no thread, because children of a process that has computed hang."""
     from footplate.trainer import preload
 
     preload()

@@ -1,4 +1,4 @@
-"""The loop as somebody writes it who needs no Trainer. What all others are measured against."""
+"""The loop by hand, with which all others are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from bench.loops.work import LOG_EVERY, RATE, SEED, Work, falling, groups
 
 Mark = Callable[[int, float], None]
-"""Told, as often as is logged: how many steps were made, and their mean loss."""
+"""A function that is called at each log with the number of steps and their mean loss."""
 
 
 def train(work: Work, steps: int, mark: Mark) -> None:
@@ -42,10 +42,10 @@ def train(work: Work, steps: int, mark: Mark) -> None:
             optimizer.zero_grad()
             step += 1
             if step % LOG_EVERY == 0:
-                told = {"loss": total.item() / LOG_EVERY, "norm": norm.item(), "rate": schedule.get_last_lr()[0]}
-                history.append(told)
-                print(told)
+                logged = {"loss": total.item() / LOG_EVERY, "norm": norm.item(), "rate": schedule.get_last_lr()[0]}
+                history.append(logged)
+                print(logged)
                 total.zero_()
-                mark(step, told["loss"])
+                mark(step, logged["loss"])
             if step == steps:
                 return

@@ -1,6 +1,6 @@
-"""Step 5,000 of 12,500, in the middle of an epoch: a turn goes from nothing to the next forward pass.
+"""Measures a resume at step 5,000 of 12,500, in the middle of an epoch, up to the next forward.
 
-It shows its time, and which samples the next steps read.
+The result of a turn has the time, and the samples that the next steps read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ STEPS, STOP, SAMPLES = 12_500, 5_000, 100_000
 
 
 class Enough(Exception):
-    """Three steps were made."""
+    """Ends a training after three steps."""
 
 
 class Watched(Mlp):
-    """Notes when its forward is first called, and ends the third call."""
+    """A model that records the time of its first forward, and ends training at the fourth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Watched(Mlp):
 
 
 class Noted(Rows):
-    """Notes what is read."""
+    """Rows that record which of them are read."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(**rows.columns)
@@ -74,7 +74,7 @@ def run(loop: str, turn: Turn, *, folder: str) -> None:
 
 
 def make(folder: Path) -> None:
-    """A checkpoint of ours, which transformers reads as its own; and what the run that wrote it read next."""
+    """Writes a checkpoint of ours, which transformers can read, and the samples that its run read next."""
     ours, data = side("ours"), Noted(points_around_centres(SAMPLES))
 
     class ReadOn(ours.TrainerCallback):  # type: ignore[misc, name-defined]
@@ -89,13 +89,13 @@ def make(folder: Path) -> None:
 
 
 def expected(folder: Path) -> list[int]:
-    """The samples of the three steps that follow."""
+    """Returns the samples of the next three steps."""
     read: list[int] = json.loads((folder / "expected.json").read_text())
     return read
 
 
 def _own(loop: str, folder: Path, data: Noted) -> tuple[Any, Path]:
-    """How this loop resumes, and from what: the same weights and moments, in its own files."""
+    """Returns a function that resumes this loop, and its checkpoint: the same weights and moments in its own files."""
     made = folder / "made" / f"checkpoint-{STOP}"
     if loop == "raw":
         return _by_hand, _save_by_hand(made, folder / "raw.pt")

@@ -1,6 +1,7 @@
-"""How long a loop waits for a checkpoint of 24 million parameters with their moments, some 290 MB: a turn is one.
+"""Measures how long a loop waits for a checkpoint of 24 million parameters with their moments, some 290 MB.
 
-Ours is here twice: `ours` writes it all before it goes on, `ours, beside` copies it and lets a thread write.
+A turn is one checkpoint. Ours is measured twice: `ours` writes the checkpoint before it continues, and `ours, beside`
+copies the tensors and lets a thread write.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ def _by_script(loop: str, turn: Turn, folder: str) -> None:
     interval, clock, waited = 4, Clock(), [0.0, 0.0]
 
     class Waits(names.TrainerCallback):  # type: ignore[misc, name-defined]
-        """What lies between a step and the next is the saving: nothing else is asked for."""
+        """Measures the time between two steps, which is that of saving alone."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             while beside and not control.should_save and _is_writing(trainer):
-                time.sleep(0.01)  # steps enough lie between two checkpoints that one is written
+                time.sleep(0.01)  # as if there were enough steps between two checkpoints to write one
             clock.read()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

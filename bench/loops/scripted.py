@@ -1,4 +1,4 @@
-"""A script for transformers' Trainer, and the same for ours: `side` is the module that the names come from."""
+"""A script for transformers' Trainer or ours. `side` is the module that has the names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cold process, to the end of its imports and to the end of its first step: python -m bench.loops.starting LOOP."""
+"""Measures a cold process to the end of its imports and of its first step: `python -m bench.loops.starting LOOP`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ IMPORTS = {
 
 
 def start(loop: str, environment: dict[str, str]) -> dict[str, float]:
-    """Seconds by the wall clock, and of CPU, to either point."""
+    """Returns the wall time and the CPU time to both points, in seconds."""
     began = time.time()
     done = subprocess.run(
         [sys.executable, "-m", "bench.loops.starting", loop], env=environment, stdout=subprocess.PIPE, check=True
     )
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return {name: value - began if name.startswith("wall") else value for name, value in told.items()}
+    times: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {name: value - began if name.startswith("wall") else value for name, value in times.items()}
 
 
 def main(loop: str) -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     exec(IMPORTS[loop])
-    told: dict[str, Any] = {"wall to import": time.time(), "cpu to import": time.process_time()}
+    times: dict[str, Any] = {"wall to import": time.time(), "cpu to import": time.process_time()}
 
     from bench.loops.training import train
     from bench.loops.work import WORKS
 
     train(loop, WORKS["mlp"], 1, lambda step, loss: None)
-    print(json.dumps({**told, "wall to step": time.time(), "cpu to step": time.process_time()}))
+    print(json.dumps({**times, "wall to step": time.time(), "cpu to step": time.process_time()}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model trained: a turn is some of the steps, and shows the time of one and the losses that were told."""
+"""Measures the training of a model. The result of a turn has the time of one step, and the losses that were logged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(loop: str, turn: Turn, *, work: str, steps: int, whole: int) -> None:
 
 
 def train(loop: str, work: Work, steps: int, mark: Mark) -> None:
-    """Each imports no other: what an import costs is measured too."""
+    """Trains with one loop, and imports only that one, because the cost of imports is measured too."""
     if loop == "raw":
         from bench.loops import raw
 

@@ -1,4 +1,4 @@
-"""The loop by hand as one writes it who has a GPU to fill: bf16, compiled, fused, batches copied one ahead."""
+"""The loop by hand, tuned for a GPU: bf16, compiled, fused, with batches that are copied one ahead."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def train(work: Work, steps: int, mark: Mark, *, compiles: bool) -> None:
             optimizer.zero_grad()
             step += 1
             if step % LOG_EVERY == 0:
-                told = {"loss": total.item() / LOG_EVERY, "norm": norm.item(), "rate": schedule.get_last_lr()[0]}
-                print(told)
+                logged = {"loss": total.item() / LOG_EVERY, "norm": norm.item(), "rate": schedule.get_last_lr()[0]}
+                print(logged)
                 total.zero_()
-                mark(step, told["loss"])
+                mark(step, logged["loss"])
             if step == steps:
                 return
 
 
 def one_ahead(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """On the device; the next one is copied beside what is computed of this one."""
+    """Yields batches on the device. The next one is copied while this one is computed."""
     if device.type != "cuda":
         yield from batches
         return
@@ -57,11 +57,11 @@ def one_ahead(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
     held = None
     for batch in batches:
         with torch.cuda.stream(beside):
-            copied = {name: each.to(device, non_blocking=True) for name, each in batch.items()}
+            copied = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         if held is not None:
             yield held
         now.wait_stream(beside)
-        for each in copied.values():
-            each.record_stream(now)
+        for tensor in copied.values():
+            tensor.record_stream(now)
         held = copied
     yield held

@@ -1,4 +1,4 @@
-"""How often the host waits for the device in ten steps of which the last is logged. Reading a log is such a wait."""
+"""Counts how often the host waits for the device in ten steps, the last of which is logged. A log waits once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize
 
 
 def run(loop: str, turn: Turn, *, compiles: bool, trace: str | None = None) -> None:
-    """Steps 11 to 20: by then all is made that is made once. `trace`: where to write them, for chrome://tracing."""
+    """Counts in steps 11 to 20, after everything that is made only once. `trace` is a folder for chrome://tracing."""
     import torch
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
@@ -31,4 +31,4 @@ def run(loop: str, turn: Turn, *, compiles: bool, trace: str | None = None) -> N
     if trace is not None:
         Path(trace).mkdir(parents=True, exist_ok=True)
         seen.export_chrome_trace(tempfile.mkstemp(".json.gz", f"{loop}-", trace)[1])
-    turn(sum(each.count for each in seen.key_averages() if each.key in WAITS))
+    turn(sum(event.count for event in seen.key_averages() if event.key in WAITS))

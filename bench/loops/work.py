@@ -1,4 +1,4 @@
-"""What the loops are given to do: five models with their data, the same for whoever trains them."""
+"""The five models that all loops train, with their data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Sample = dict[str, Any]
 class Work:
     what: str
     bar: float
-    """What part of the hand-written loop's speed ours has to keep."""
+    """The share of the speed of the loop by hand that ours must reach."""
     model: Callable[[], nn.Module]
     data: Callable[[], Dataset[Sample]]
     collate: Callable[[Sequence[Sample]], dict[str, Tensor]]
     batch: int
     steps: int
-    """In a turn: about a fifth of a second. A multiple of what is logged."""
+    """The steps of a turn, which take about a fifth of a second. A multiple of the steps between two logs."""
     accumulate: int = 1
 
     def fresh_model(self) -> nn.Module:
@@ -35,21 +35,21 @@ class Work:
 
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Weights decay, biases and norms do not: what recipes do, and both Trainers by default."""
-    norms = {id(each) for part in model.modules() if isinstance(part, nn.LayerNorm) for each in part.parameters()}
+    """Returns weights with decay, and biases and norms without, as both Trainers do by default."""
+    norms = {id(weight) for part in model.modules() if isinstance(part, nn.LayerNorm) for weight in part.parameters()}
     decays, stays = [], []
-    for name, each in model.named_parameters():
-        (stays if "bias" in name or id(each) in norms else decays).append(each)
+    for name, weight in model.named_parameters():
+        (stays if "bias" in name or id(weight) in norms else decays).append(weight)
     return [{"params": decays, "weight_decay": DECAY}, {"params": stays, "weight_decay": 0.0}]
 
 
 def falling(steps: int) -> Callable[[int], float]:
-    """The linear schedule: from the whole rate down to nothing."""
+    """Returns the linear schedule, which falls from the full rate to 0."""
     return lambda done: max(0.0, (steps - done) / steps)
 
 
 class Rows(Dataset[Sample]):
-    """Columns in memory, read by the row."""
+    """Rows of a dataset whose columns are in memory."""
 
     def __init__(self, **columns: Tensor) -> None:
         self.columns, self.length = columns, len(next(iter(columns.values())))
@@ -84,7 +84,7 @@ def points_around_centres(n: int = 4096, classes: int = 4) -> Rows:
 
 
 class PointNet(nn.Module):
-    """Each point alone, their maximum, a classifier: activations of two megabytes and more."""
+    """Classifies clouds of points by the maximum over their points. Its activations take two megabytes and more."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def gpt(vocab: int = 1000) -> nn.Module:
 def tokens(n: int = 512, vocab: int = 1000, length: int = 128) -> Rows:
     ids = torch.randint(vocab, (n, length), generator=torch.Generator().manual_seed(0))
     labels = ids.clone()
-    labels[:, 0] = -100  # nothing predicts the first; said, so that whoever counts the labels counts them alike
+    labels[:, 0] = -100  # nothing predicts the first token; marked, so that all loops count the same labels
     return Rows(input_ids=ids, labels=labels)
 
 
@@ -130,7 +130,7 @@ def bert() -> nn.Module:
 
 
 class Sentences(Dataset[Sample]):
-    """Of 8 to 96 tokens."""
+    """Random sentences of 8 to 96 tokens."""
 
     def __init__(self, n: int = 1024) -> None:
         dice = torch.Generator().manual_seed(0)
@@ -145,7 +145,7 @@ class Sentences(Dataset[Sample]):
 
 
 def pad(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """To the longest of the batch."""
+    """Pads the samples to the longest of the batch."""
     rows = [sample["input_ids"] for sample in samples]
     ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     labels = torch.tensor([sample["labels"] for sample in samples])

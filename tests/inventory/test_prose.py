@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from docs.prose import MAX_TEST_NAME, Violation, check_page, check_python, unlisted
+from docs.prose import MAX_TEST_NAME, check_page, check_python, is_below
 
 LONG = "Returns " + "one word after another " * 8 + "and the last."
 FUNCTION = 'def slots():\n    """{}"""\n'
@@ -134,18 +132,7 @@ def test_a_page_that_is_made_from_code_is_checked_there() -> None:
     assert page_rules("<!-- Made by docs/generate.py; edit the code. -->\nA node starts anew.\n") == []
 
 
-def test_a_violation_is_refused_unless_its_folder_is_listed() -> None:
-    assert unlisted([Violation("worker/node/app.py", 3, "word", "write 'again'")], ["worker"]) == []
-    assert unlisted([Violation("worker_2/app.py", 3, "word", "write 'again'"), *listed("worker")], ["worker"]) == [
-        "worker_2/app.py:3: word: write 'again'"
-    ]
-
-
-def test_a_listed_folder_that_is_clean_is_refused() -> None:
-    assert unlisted(list(listed("worker")), ["service", "worker"]) == [
-        "not_plain_yet.txt: service has no violation. Delete this line."
-    ]
-
-
-def listed(folder: str) -> Iterator[Violation]:
-    yield Violation(f"{folder}/app.py", 1, "word", "write 'again'")
+def test_a_path_selects_a_folder_and_no_other_that_begins_alike() -> None:
+    assert is_below("worker/node/app.py", "worker")
+    assert is_below("worker/node/app.py", "worker/node/app.py")
+    assert not is_below("worker_2/app.py", "worker")
