@@ -10,7 +10,7 @@ from hashlib import md5
 from pathlib import Path
 from typing import IO, cast
 
-from footplate.contract.bucket import RemoteFile, RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteFile, RemoteStore, StoreUnreachable
 from footplate.contract.errors import Unavailable
 from footplate.contract.safe_paths import file_below
 
@@ -60,7 +60,7 @@ def open_below(root: Store, path: str) -> IO[bytes] | None:
         file = file_below(root, path)
     except UnicodeEncodeError:
         return None
-    except StoreAway as error:
+    except StoreUnreachable as error:
         raise CannotRead(str(error)) from error
     except OSError as error:
         if error.errno in _NOT_THERE:
@@ -74,7 +74,7 @@ def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:
     while count:
         try:
             piece = file.read(min(PIECE, count))
-        except StoreAway as error:
+        except StoreUnreachable as error:
             raise CannotRead(f"{error}: {count} bytes are missing") from error
         if not piece:
             raise CannotRead(f"a file became shorter while it was sent: {count} bytes are missing")

@@ -15,7 +15,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.ids import uuid7
 from service.artifact_files import Store
 from service.deps import Services
@@ -102,7 +102,7 @@ def _of_store(store: Store) -> Degraded:
         return _of_files(store)
     try:
         store.write(b"", f"readyz/{os.uname().nodename}")
-    except StoreAway as error:
+    except StoreUnreachable as error:
         return {"artifacts": f"this process cannot write to the artifact store: {error}"}
     return {}
 

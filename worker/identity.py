@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from footplate.contract.errors import SettingsError
-from footplate.contract.host.node_folder import Places
+from footplate.contract.host.node_folder import NodeFolder
 from footplate.contract.ids import NodeId, is_id, new_node_id, uuid7
 from worker.user_range import Rights
 
@@ -27,7 +27,7 @@ class Node:
 
     id: NodeId
     boot: str
-    places: Places
+    folder: NodeFolder
     slots: int
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by their names in specs. Training gets only the ones that its job names."""
@@ -46,12 +46,12 @@ class Node:
 
 def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None) -> Node:
     """Returns the node of this folder, and locks the folder for this process. The first start makes an identity."""
-    places = Places(root)
-    for folder in (root, places.journals):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = NodeFolder(root)
+    for path in (root, folder.journals):
+        path.mkdir(parents=True, exist_ok=True)
     # Other users of this machine, such as training's, must not read events.
-    places.journals.chmod(0o700)
-    fd = os.open(places.identity, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    folder.journals.chmod(0o700)
+    fd = os.open(folder.identity, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _lock(fd):
         os.close(fd)
         raise SettingsError(
@@ -59,12 +59,12 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
             "Give this one its own FOOTPLATE_NODE_HOME."
         )
     identity, boot = _start(fd)
-    node = Node(identity, boot, places, slots, secrets or {})
-    shutil.rmtree(places.run, ignore_errors=True)
+    node = Node(identity, boot, folder, slots, secrets or {})
+    shutil.rmtree(folder.run, ignore_errors=True)
     # Files that an earlier start was writing when it was killed. We have the lock, so nobody writes them now.
-    for path in places.journals.glob("*.new"):
+    for path in folder.journals.glob("*.new"):
         path.unlink()
-    places.run.mkdir(mode=0o700)
+    folder.run.mkdir(mode=0o700)
     return node
 
 

@@ -65,7 +65,8 @@ def _parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
 
 def _bash(verbs: Options, with_jobs: list[str]) -> str:
     cases = "\n".join(
-        f'    {name}) words="{_said(options, "--")}" parts="{_said(options)}";;' for name, options in verbs.items()
+        f'    {name}) words="{_matching(options, "--")}" parts="{_matching(options)}";;'
+        for name, options in verbs.items()
     )
     return f"""_footplate() {{
   local words parts word
@@ -92,7 +93,7 @@ def _bash(verbs: Options, with_jobs: list[str]) -> str:
 complete -o default -F _footplate footplate"""
 
 
-def _said(options: list[str], begin: str = "") -> str:
+def _matching(options: list[str], begin: str = "") -> str:
     return " ".join(option for option in options if option.startswith("--") == bool(begin))
 
 

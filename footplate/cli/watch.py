@@ -139,7 +139,7 @@ def _checkpoint(event: Event) -> str:
     )
 
 
-def _said(event: Event) -> str:
+def _message(event: Event) -> str:
     return str(event.data.get("message") or event.data.get("text") or event.data)
 
 
@@ -148,8 +148,8 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
     "log": _metrics,
     "eval": _metrics,
     "checkpoint": _checkpoint,
-    "note": _said,
-    "line": lambda event: f"| {_said(event)}",
+    "note": _message,
+    "line": lambda event: f"| {_message(event)}",
     "gap": lambda event: f"events are missing here: {event.data}",
 }
 

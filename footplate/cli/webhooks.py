@@ -127,11 +127,11 @@ def run_deliveries(given: Given) -> int:
             say_json(delivery.model_dump(mode="json"))
         return 0
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    table(head, map(_told, deliveries), empty="it was told nothing yet")
+    table(head, map(_delivery_row, deliveries), empty="it was told nothing yet")
     return 0
 
 
-def _told(one: Delivery) -> tuple[object, ...]:
+def _delivery_row(one: Delivery) -> tuple[object, ...]:
     job = short(one.job) if one.job else ""
     return one.id, one.type, job, one.status, one.tries, age(one.created_at), one.error or one.http_status
 

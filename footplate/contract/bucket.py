@@ -6,7 +6,7 @@ A bucket has no folders, no rename and no second names. A folder in a bucket is 
 the manifest is written last. Paths are those of `footplate/contract/layout.py`.
 
 Only "there is no such object", from a store that is known to be ours, counts as a missing file. All other errors are a
-StoreAway, and callers that can wait try again.
+StoreUnreachable, and callers that can wait try again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_THIS_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 
-class StoreAway(OSError):
+class StoreUnreachable(OSError):
     """The store does not answer, refuses, or is not ours. This says nothing about the files in it."""
 
 
@@ -101,14 +101,14 @@ class RemoteStore:
         except FileNotFoundError as error:
             if not file.exists():
                 raise
-            raise StoreAway(f"{self.url} is not there: {error}") from error
+            raise StoreUnreachable(f"{self.url} is not there: {error}") from error
 
     def write(self, content: bytes, path: str) -> None:
         try:
             with self._asked(path):
                 self._fs.pipe_file(self._key(path), content)
         except FileNotFoundError as error:
-            raise StoreAway(f"{self.url} is not there: {error}") from error
+            raise StoreUnreachable(f"{self.url} is not there: {error}") from error
 
     def commit(self, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
         """Uploads files of a folder, and then its manifest. Returns False if it was stopped before the manifest.
@@ -180,7 +180,7 @@ class RemoteStore:
         try:
             if self.has(layout.PROBE):
                 return None
-        except StoreAway as error:
+        except StoreUnreachable as error:
             return f"it cannot read the artifact store: {error}"
         return f"{self.url} is not the service's artifact store, or {layout.PROBE} would be there; is it the same one?"
 
@@ -206,23 +206,23 @@ class RemoteStore:
     def _asked(self, path: str) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, StoreAway):
+        except (FileNotFoundError, StoreUnreachable):
             raise
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _OF_THIS_DISK:
                 raise
             reason = str(error) or type(error).__name__
-            raise StoreAway(f"{self.url} does not answer as it should ({path}): {reason[:300]}") from error
+            raise StoreUnreachable(f"{self.url} does not answer as it should ({path}): {reason[:300]}") from error
 
     @contextmanager
     def _looked_for(self, path: str) -> Iterator[None]:
-        """Raises StoreAway instead of FileNotFoundError if the bucket is empty or another one."""
+        """Raises StoreUnreachable instead of FileNotFoundError if the bucket is empty or another one."""
         try:
             with self._asked(path):
                 yield
         except FileNotFoundError:
             if (why := self.trouble()) is not None:
-                raise StoreAway(why) from None
+                raise StoreUnreachable(why) from None
             raise
 
 
@@ -253,7 +253,7 @@ class RemoteFile(io.RawIOBase):
                 content: bytes = self._opened.read(size)
                 return content
         except FileNotFoundError as error:
-            raise StoreAway(f"{self._path} was deleted while it was read") from error
+            raise StoreUnreachable(f"{self._path} was deleted while it was read") from error
 
     def close(self) -> None:
         self._opened.close()

@@ -270,7 +270,7 @@ class Emit(TrainerCallback):
             deleted=[self._files.relative(path) for path in gone],
         )
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
-        reached(Moment.AFTER_CHECKPOINT_TOLD)
+        reached(Moment.AFTER_CHECKPOINT_REPORTED)
 
     def asked_to_stop(self) -> bool:
         """Returns True if this rank was stopped, for a user's own loop, which is expected to follow the stop."""

@@ -79,7 +79,7 @@ class Steering(TrainerCallback):
     def __init__(self, wire: Wire, stop_fd: int, commands: Sequence[Command]) -> None:
         self._wire = wire
         self._page, self._fd = mmap.mmap(stop_fd, mmap.PAGESIZE), stop_fd
-        self._heard = NOTHING
+        self._seen = NOTHING
         self._read = 0
         self._waiting = [command for command in commands if command.step is None]
         self._again: dict[int, list[Command]] = {}
@@ -108,17 +108,17 @@ class Steering(TrainerCallback):
         for command in self._again.pop(step, ()) if self._again else ():
             self._do(command, state, control, "again")
         # Only the first rank reads the commands, for all. The other ranks never read the lines, so they are always new.
-        has_news = peers.is_main and (bool(self._waiting) or self._page[COMMANDS_AT] != self._heard)
+        has_news = peers.is_main and (bool(self._waiting) or self._page[COMMANDS_AT] != self._seen)
         if peers.any([has_news])[0]:
             # All ranks do this at the same step, although one may have seen the news before another.
-            for command in peers.from_main(self._hear):
+            for command in peers.from_main(self._receive):
                 self._do(command, state, control, "done")
         return control
 
-    def _hear(self) -> list[Command]:
+    def _receive(self) -> list[Command]:
         """Returns the new commands. A line that is not complete yet is read the next time."""
-        self._heard = self._page[COMMANDS_AT]
-        behind = int.from_bytes(self._heard, "little") - self._read
+        self._seen = self._page[COMMANDS_AT]
+        behind = int.from_bytes(self._seen, "little") - self._read
         lines = os.pread(self._fd, behind, mmap.PAGESIZE + self._read)
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole)

@@ -41,7 +41,11 @@ class Watch:
     def _check_first_step(self, optimizer: Optimizer) -> None:
         prepared = self._accelerator
         if all(wrapper.optimizer is not optimizer for wrapper in prepared._optimizers):
-            raise _error("optimizer", optimizer, "it would use the gradients of one process, and not be in checkpoints")
+            raise _error(
+                "optimizer",
+                optimizer,
+                "its steps would use the gradients of one process only, and checkpoints would not contain it",
+            )
         shared = {id(parameter) for model in prepared._models for parameter in model.parameters()}
         if not any(id(parameter) in shared for group in optimizer.param_groups for parameter in group["params"]):
             raise _error("model", None, "each process would train a model of its own")
@@ -57,7 +61,7 @@ class Watch:
                 continue
             # A scheduler that steps after each epoch has a step count of 1 here, and is not checked.
             if scheduler.optimizer is optimizer and scheduler._step_count > 1:
-                raise _error("scheduler", scheduler, "it would not be in checkpoints")
+                raise _error("scheduler", scheduler, "checkpoints would not contain it")
 
 
 def _active_samplers() -> Iterator[Any]:

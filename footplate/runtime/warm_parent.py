@@ -38,7 +38,7 @@ from footplate.contract.host.linux import (
     kill_user,
     uid_of,
 )
-from footplate.contract.host.node_folder import MAX_TROUBLE_CHARS, Places
+from footplate.contract.host.node_folder import MAX_TROUBLE_CHARS, NodeFolder
 from footplate.contract.host.user import NOBODY, User
 from footplate.contract.import_speed import without_collecting
 
@@ -310,19 +310,19 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    places = Places(folder.parent)
+    node_folder = NodeFolder(folder.parent)
     started = time.monotonic()
     try:
         preload()
         require_one_thread()
     except BaseException as error:
-        _give_up(places, f"training cannot be imported here: {type(error).__name__}: {error}")
+        _give_up(node_folder, f"training cannot be imported here: {type(error).__name__}: {error}")
         raise
     # It listens only now. A supervisor that connected to a parent whose imports fail would report a crashed attempt.
     warm = WarmParent(listen(folder), lifeline)
-    places.be_ready()
+    node_folder.be_ready()
     log.info("warm after %.1f s", time.monotonic() - started)
-    warm.describe(places.catalogue)
+    warm.describe(node_folder.catalogue)
     warm.serve()
 
 
@@ -332,10 +332,10 @@ def require_one_thread() -> None:
         raise RuntimeError(f"{threads} threads run after the imports, and processes that are forked then would hang")
 
 
-def _give_up(places: Places, why: str) -> None:
+def _give_up(node_folder: NodeFolder, why: str) -> None:
     """Stores the reason for the heartbeat. Exits without a traceback if the reason is the same as the last time."""
-    is_repeated = places.why_not_ready() == why[:MAX_TROUBLE_CHARS]
-    places.be_in_trouble(why)
+    is_repeated = node_folder.why_not_ready() == why[:MAX_TROUBLE_CHARS]
+    node_folder.be_in_trouble(why)
     if is_repeated:
         raise SystemExit(1) from None
 

@@ -15,7 +15,7 @@ from footplate.contract.events import Event
 from footplate.sdk.blocking import Files, Jobs
 from footplate.sdk.bundles import AsyncBundles, Bundles
 from footplate.sdk.follow import follow
-from footplate.sdk.follow_many import HasId, Places
+from footplate.sdk.follow_many import HasId, Positions
 from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys, Keys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
@@ -73,8 +73,8 @@ class AsyncClient:
         The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
         order. With `jobs` alone the stream ends with the last of them.
         """
-        places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
-        return follow(self._wire, "/stream", places)
+        positions = Positions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
+        return follow(self._wire, "/stream", positions)
 
     async def compare(self, jobs: Iterable[str | JobView], *names: str, x: str = "step", axes: Any = None) -> Any:
         """Draws curves of several jobs together with matplotlib, and returns the axes. Jobs may be ids or names."""
@@ -149,8 +149,8 @@ class Client:
         The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
         order. With `jobs` alone the stream ends with the last of them.
         """
-        places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
-        return each(follow(self._wire, "/stream", places))
+        positions = Positions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
+        return each(follow(self._wire, "/stream", positions))
 
     def compare(self, jobs: Iterable[str | JobView], *names: str, x: str = "step", axes: Any = None) -> Any:
         """Draws curves of several jobs together with matplotlib, and returns the axes. Jobs may be ids or names."""

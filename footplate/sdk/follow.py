@@ -43,7 +43,7 @@ _KINDS = frozenset(Kind)
 
 
 @dataclass
-class Place:
+class Position:
     """A reader's position in a job's history, and its deadline."""
 
     after: int = 0
@@ -95,8 +95,8 @@ def read_event(row: dict[str, Any]) -> Event | None:
         ) from error
 
 
-class Where(Protocol):
-    """A Place in one job's history, or Places in those of many jobs."""
+class AnyPosition(Protocol):
+    """A Position in one job's history, or Positions in those of many jobs."""
 
     patience: float
     end: str | None
@@ -112,7 +112,7 @@ class Where(Protocol):
     def take(self, frame: dict[str, Any]) -> Iterator[Event]: ...
 
 
-async def follow(wire: Wire, path: str, place: Where, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
+async def follow(wire: Wire, path: str, place: AnyPosition, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
     """Yields every event from `place` on, once each and in order, until the history ends.
 
     Raises WaitTimeout at the deadline, ApiError if the service refuses, and Unreachable if the service stays
@@ -266,7 +266,7 @@ class Messages:
         return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _source(line: Line, place: Where) -> Source:
+async def _source(line: Line, place: AnyPosition) -> Source:
     answer = line.response
     if answer.status_code == 101:
         return Websocket(line)
@@ -280,7 +280,7 @@ async def _source(line: Line, place: Where) -> Source:
     raise refusal(said)
 
 
-def _opening(wire: Wire, path: str, place: Where) -> httpx2.Request:
+def _opening(wire: Wire, path: str, place: AnyPosition) -> httpx2.Request:
     from websockets.utils import generate_key
 
     headers = {

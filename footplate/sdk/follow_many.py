@@ -24,8 +24,8 @@ class HasId(Protocol):
 
 
 @dataclass
-class Places:
-    """Positions in many histories. `follow` uses them like the Place of one job."""
+class Positions:
+    """Positions in many histories. `follow` uses them like the Position of one job."""
 
     cursors: dict[str, int]
     """The last `no` of each job that has not ended."""
@@ -48,7 +48,7 @@ class Places:
         kinds: str | Collection[str] | None,
         max_hz: int | None,
         patience: float,
-    ) -> Places:
+    ) -> Positions:
         filters = {
             "tag": tag,
             "state": _text(state),

@@ -15,7 +15,7 @@ from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
-from footplate.sdk.follow import Place, follow, read_event
+from footplate.sdk.follow import Position, follow, read_event
 from footplate.sdk.lists import AsyncListing
 from footplate.sdk.metrics import AsyncMetrics, lines, pages, series_of
 from footplate.sdk.models import (
@@ -361,7 +361,7 @@ class AsyncJob(JobView):
         """Returns the effective spec with every default."""
         return dict(await ask_json(self._wire, Ask("GET", f"{self._path}/spec")))
 
-    def _follow(self, place: Place, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
+    def _follow(self, place: Position, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
         return follow(self._wire, f"{self._path}/stream", place, has_met=has_met)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
@@ -369,9 +369,9 @@ class AsyncJob(JobView):
             if event := read_event(row):
                 yield event
 
-    def _place(self, after: int, kinds: str | Collection[str] | None) -> Place:
+    def _place(self, after: int, kinds: str | Collection[str] | None) -> Position:
         text = kinds_text(kinds)
-        return Place(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
+        return Position(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
 
     async def _data(self, what: str) -> Any:
         return (await ask_json(self._wire, Ask("GET", f"{self._path}/{what}")))["data"]

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import NotFound
 from footplate.contract.resources.artifacts import Output, OutputList
 from service.api.downloads import ANSWERS, download
@@ -73,7 +73,7 @@ def _listed(store: Store, folder: str) -> list[dict[str, Any]]:
         return list(_files(store.resolve() / folder))
     try:
         files = store.files(folder)
-    except StoreAway as error:
+    except StoreUnreachable as error:
         raise CannotRead(str(error)) from error
     return [
         {"path": file.path, "bytes": file.bytes, "modified_at": moment(int(file.modified * 1000))} for file in files

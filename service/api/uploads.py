@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 
 from starlette.requests import Request
 
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import Unavailable
 from footplate.contract.layout import PASSED_ONLY
 from service.artifact_files import Store, sync_folder
@@ -50,7 +50,7 @@ class Upload:
         try:
             if not store.has(path):
                 store.put(Path(self.file.name), path)
-        except StoreAway as error:
+        except StoreUnreachable as error:
             raise _cannot(error) from error
 
     def put_in_a_moment(self, store: Store, path: str) -> None:
@@ -116,7 +116,7 @@ async def remover(store: Store, path: str) -> Callable[[], None]:
 def _removed(store: RemoteStore, path: str) -> None:
     try:
         store.remove_file(path)
-    except StoreAway as error:
+    except StoreUnreachable as error:
         raise _cannot(error) from error
 
 

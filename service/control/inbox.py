@@ -40,7 +40,7 @@ async def read_inbox(state: ControlState) -> None:
                 state.place_again()
             await state.send(heard.replies)
             if heard.granted:
-                reached(Moment.AFTER_GRANT_TOLD)
+                reached(Moment.AFTER_GRANT_SENT)
     except UNREACHABLE:
         # Leases depend on the inbox alone, so only this duty decides whether Redis works.
         state.redis_is_unreachable()

@@ -30,7 +30,7 @@ FAN = 64
 """The number of points in a bucket, and of buckets in a bucket of the next level."""
 MAX_NAMES = 500
 """The most curves of one attempt. Metrics with further names are only in the events."""
-MAX_TOLD = 1000
+MAX_NAMES_READ = 1000
 """The most names that are read from one event. An event with fifty thousand names must not delay the others."""
 MAX_NAME_CHARS = 200
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -65,8 +65,8 @@ class Bucket:
         return cls(behind - first, column.highest_step(first, behind), least, most, odd, column.nos[first:behind])
 
     @classmethod
-    def read(cls, told: list[Any]) -> Bucket:
-        count, reaches, *points = told
+    def read(cls, values: list[Any]) -> Bucket:
+        count, reaches, *points = values
         least, most, odd = [point and tuple(point) for point in points]
         return cls(count, reaches, least, most, odd)
 
@@ -227,7 +227,7 @@ class Gathered:
         return {attempt for attempt, _ in self._runs}
 
     def take(self, attempt: int, no: int, at: str, step: int | None, epoch: float | None, data: dict[str, Any]) -> None:
-        key = (attempt, tuple(data) if len(data) <= MAX_TOLD else tuple(islice(data, MAX_TOLD)))
+        key = (attempt, tuple(data) if len(data) <= MAX_NAMES_READ else tuple(islice(data, MAX_NAMES_READ)))
         run = self._runs.get(key)
         if run is None:
             run = self._runs[key] = _Run()

@@ -86,8 +86,8 @@ def ingest(
     wanted = {batch.job for batch in read.batches}
     held = jobs.lock_many(conn, wanted)
     parts = attempts.sources_of_many(conn, held)
-    let_go = checkpoints.DELETING if service_frees else checkpoints.DELETED
-    ledgers = {job_id: _Ledger(job, now, _now_of(job, parts.values()), let_go) for job_id, job in held.items()}
+    rotated_status = checkpoints.DELETING if service_frees else checkpoints.DELETED
+    ledgers = {job_id: _Ledger(job, now, _now_of(job, parts.values()), rotated_status) for job_id, job in held.items()}
     for batch in read.batches:
         key = (batch.job, batch.attempt, batch.source)
         part = parts.get(key)
@@ -130,9 +130,9 @@ class _Page:
 class _Ledger:
     """The additions of one transaction to one job."""
 
-    def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow], let_go: str) -> None:
-        """Takes the current attempt's `parts`. `let_go` is the status of checkpoints that training no longer keeps."""
-        self.job, self.now, self.parts, self.let_go = job, now, parts, let_go
+    def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow], rotated_status: str) -> None:
+        """Takes the current attempt's `parts`, and the status of checkpoints that training has rotated."""
+        self.job, self.now, self.parts, self.rotated_status = job, now, parts, rotated_status
         self.no = job.last_no
         self.rows: list[EventRow] = []
         self.points = curves.Gathered()
@@ -189,9 +189,9 @@ class _Ledger:
             done.stored += 1
             part = page.part
             kind, text = event.kind, event.text
-            if kind == Kind.STATE and not self._says_that_it_runs(event, page):
+            if kind == Kind.STATE and not self._reports_running(event, page):
                 # Readers of states must not see a job run before it was asked to stop, or lost.
-                kind, text = Kind.NOTE.value, json.dumps({"message": self._what_was_said(event, part)})
+                kind, text = Kind.NOTE.value, json.dumps({"message": self._note_text(event, part)})
             elif kind == Kind.GAP:
                 done.gaps += 1
             self.rows.append(
@@ -204,11 +204,11 @@ class _Ledger:
                 self.points.take(part.attempt, self.no, event.at, event.step, event.epoch, event.data)
         if event.data is not None:
             try:
-                self._understand(event, event.data, page)
+                self._apply(event, event.data, page)
             except ValidationError as error:
                 self.troubles.append((f"{event.kind} {event.seq} of {self.job.id}: {error}", event.text))
 
-    def _says_that_it_runs(self, event: Incoming, page: _Page) -> bool:
+    def _reports_running(self, event: Incoming, page: _Page) -> bool:
         is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
         runs = is_running and page.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
         # With several nodes, the event of the last one stands for all.
@@ -218,12 +218,12 @@ class _Ledger:
         page = self.pages.get((part.attempt, part.source))
         return part.running_at is not None or (page is not None and page.is_running)
 
-    def _what_was_said(self, event: Incoming, part: SourceRow) -> str:
+    def _note_text(self, event: Incoming, part: SourceRow) -> str:
         said = str((event.data or {}).get("state"))[:100]
         where = f" on node {part.source + 1} of {len(self.parts)}" if len(self.parts) > 1 else ""
         return f"attempt {part.attempt} says that it is {said}{where}"
 
-    def _understand(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
+    def _apply(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """Applies an event's meaning besides storing it. Events of a closed attempt have none."""
         if event.kind == Kind.DONE:
             page.end = self._end(event, DoneData.model_validate(data), page.part)
@@ -269,7 +269,7 @@ class _Ledger:
             self.marks.append(([data.path], checkpoints.CORRUPT))
         elif data.status == "healed":
             self.healed.append(data.path)
-        self.marks.append((data.deleted, self.let_go))
+        self.marks.append((data.deleted, self.rotated_status))
 
     def flush(self, conn: Connection, done: Ingested, retry_backoff_seconds: float) -> None:
         self._record(conn, done)
@@ -283,7 +283,7 @@ class _Ledger:
             if command.asked is not None:
                 commands.done(conn, self.job.id, command.asked, step, command.set, evaluated=command.evaluate)
         for page in self.pages.values():
-            self._turn(conn, page)
+            self._save_source(conn, page)
         self._start_running(conn)
         self._close(conn, done, retry_backoff_seconds)
         if self.committed:
@@ -315,7 +315,7 @@ class _Ledger:
         if self.running_ms:
             attempts.has_run(conn, self.job.id, self.job.attempt, self.running_ms)
 
-    def _turn(self, conn: Connection, page: _Page) -> None:
+    def _save_source(self, conn: Connection, page: _Page) -> None:
         part = page.part
         columns: dict[str, Any] = {}
         if page.watermark != part.watermark:

@@ -14,7 +14,7 @@ from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 from footplate.contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
 from service.jobs import gang
 from service.jobs.rescue import lose
-from service.jobs.stopping import is_claimed, tell, withdraw
+from service.jobs.stopping import is_claimed, request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
@@ -46,7 +46,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         is_done = part is not None and part.claim == beat.claim and part.done is not None
         closed = part is None or is_done or job.state.is_terminal
         if part is not None and part.claim == beat.claim and not is_done and not job.state.is_terminal:
-            _tell_of_the_zombie(conn, beat, now)
+            _note_superseded(conn, beat, now)
         return AttemptReply(
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
@@ -60,7 +60,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
     )  # fmt: skip
 
 
-def _tell_of_the_zombie(conn: Connection, beat: AttemptBeat, now: int) -> None:
+def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
     """Writes a note about a superseded attempt once, because it repeats its beats until it is answered."""
     text = f"attempt {beat.attempt} came back after it was given up; it is told to stop, and nothing of it counts"
     if not events.has_own(conn, beat.job, Kind.NOTE, text):
@@ -197,7 +197,7 @@ def _drain(
     if job is None or job.attempt != part.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
         return
     if is_claimed(conn, job):
-        tell(
+        request_stop(
             conn, job, desired=job.desired, reason=Reason.DRAIN, mode=StopMode.CHECKPOINT,
             stop_seconds=settings.stop_seconds, now=now,
             message=f"{name} is draining: the job checkpoints there and goes on elsewhere",

@@ -1,4 +1,4 @@
-"""End a job because its user said so. Wins over a pause, a drain and a retry."""
+"""Cancels a job. A cancel has priority over a pause, a drain and a retry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
-from service.jobs.stopping import is_claimed, refuse, settle, tell
+from service.jobs.stopping import is_claimed, refuse, request_stop, settle
 from service.store import jobs
 from service.store.rows import JobRow
 
@@ -23,14 +23,14 @@ def cancel(
     stop_seconds: float = 60.0,
     by: str | None = None,
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; Conflict for one that ended otherwise. A harder mode may follow."""
+    """Returns the changed job. Raises NotFound, or Conflict if it ended otherwise. A harder mode may follow."""
     job = jobs.lock_for_user(conn, project, job_id)
     if job.state is JobState.CANCELLED or _is_under_way(job, mode):
         return job
     if job.state.is_terminal:
         refuse(job, Action.CANCEL)
     if job.state.holds_slots and is_claimed(conn, job):
-        tell(
+        request_stop(
             conn,
             job,
             desired=Desired.CANCEL,

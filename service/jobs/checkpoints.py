@@ -105,7 +105,7 @@ def pin(
         return row
     came_from = row.path if row.path != aside else None
     checkpoints.change(conn, row.id, path=aside, pinned_from=came_from or aside)
-    _tell(conn, row, "pinned: it stays whatever the job's limits say", by, now)
+    _add_note(conn, row, "pinned: it stays whatever the job's limits say", by, now)
     return replace(row, path=aside, pinned_from=came_from or aside)
 
 
@@ -119,7 +119,7 @@ def unpin(
         return row
     path = back if back is not None and back == row.pinned_from else row.path
     checkpoints.change(conn, row.id, path=path, pinned_from=None)
-    _tell(conn, row, "not pinned any more", by, now)
+    _add_note(conn, row, "not pinned any more", by, now)
     rotate(conn, job_id)
     return next(pinned_row for pinned_row in checkpoints.of_job(conn, job_id) if pinned_row.id == row.id)
 
@@ -150,6 +150,6 @@ def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> Checkpoin
     return matches[0]
 
 
-def _tell(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:
+def _add_note(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:
     data = {"message": f"checkpoint {row.id}, of step {row.step}, is {what}", "checkpoint": row.id}
     events.append(conn, row.job_id, Kind.NOTE, jobs.asked_by(by, data), now)

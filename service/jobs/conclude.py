@@ -124,27 +124,27 @@ def _queued_after(job: JobRow, why: str) -> Move:
 
 
 def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
-    was_told = job.state is JobState.STOPPING
+    was_stopping = job.state is JobState.STOPPING
     retryable = end.ending == "lost" or end.reason in retry.on
     used = {"spent": job.spent + 1, "stuck": job.stuck + 1, "error": _json(end.error)}
-    if was_told and retryable and job.desired is Desired.PAUSE:
+    if was_stopping and retryable and job.desired is Desired.PAUSE:
         return Move(JobState.PAUSED, Reason.PAUSE, "it ended before it could checkpoint")
-    if was_told and job.reason is Reason.TIME_LIMIT:
+    if was_stopping and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
-    if was_told and retryable:
-        return _queued_after(job, f"it ended before it could checkpoint: {_said(end)}")
+    if was_stopping and retryable:
+        return _queued_after(job, f"it ended before it could checkpoint: {_cause(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
     # A job that gets further in each attempt is not at fault, so its wait does not grow.
     wait = retry.backoff_seconds * 2**job.stuck
-    message = f"{_told(job, end)}; the next attempt starts in {wait:g} s"
+    message = f"{_describe_end(job, end)}; the next attempt starts in {wait:g} s"
     return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 
 
 def _why_not_again(job: JobRow, end: End, retry: RetryRules) -> tuple[Reason, str] | None:
     if end.reason not in retry.on:
-        return end.reason, f"{end.reason} is not in retry.on" if end.ending == "lost" else _said(end)
+        return end.reason, f"{end.reason} is not in retry.on" if end.ending == "lost" else _cause(end)
     is_spent = job.spent + 1 >= retry.max_attempts
     if job.stuck + 1 >= POISON_AFTER and (end.ending == "lost" or not is_spent):
         return (
@@ -152,16 +152,16 @@ def _why_not_again(job: JobRow, end: End, retry: RetryRules) -> tuple[Reason, st
             f"{job.stuck + 1} attempts in a row ended without a new checkpoint; the last: {end.reason}",
         )
     if is_spent:
-        return end.reason, f"{_said(end)} (attempt {job.spent + 1} of {retry.max_attempts})"
+        return end.reason, f"{_cause(end)} (attempt {job.spent + 1} of {retry.max_attempts})"
     return None
 
 
-def _told(job: JobRow, end: End) -> str:
+def _describe_end(job: JobRow, end: End) -> str:
     """Returns a sentence about the end. That of a loss names its cause itself."""
-    return _said(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_said(end)}"
+    return _cause(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_cause(end)}"
 
 
-def _said(end: End) -> str:
+def _cause(end: End) -> str:
     return str(end.error["message"]) if end.error else str(end.reason)
 
 

@@ -89,7 +89,7 @@ def do(
                   set=wish.set)  # fmt: skip
     no = events.append(conn, job_id, Kind.DO, data.model_dump(exclude_defaults=True), now)
     assert no is not None
-    commands.ask(conn, job_id, Command(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
+    commands.insert_command(conn, job_id, Command(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
     return jobs.get(conn, project, job_id)
 
 

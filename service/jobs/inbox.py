@@ -71,11 +71,11 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
         heard.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
         heard.jobs.add(claim.job)
         if answered.rendezvous is not None:
-            _tell_where_they_meet(conn, answered, heard)
+            _send_rendezvous(conn, answered, heard)
         reached(Moment.BEFORE_GRANT_COMMITS)
 
 
-def _tell_where_they_meet(conn: Connection, last: Grant, heard: Heard) -> None:
+def _send_rendezvous(conn: Connection, last: Grant, heard: Heard) -> None:
     """Sends the rendezvous to the other nodes, which wait for this last claim."""
     for part in attempts.sources_of(conn, last.job, last.attempt):
         if part.claim is not None and part.claim != last.claim:
@@ -120,6 +120,6 @@ def words(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], Attemp
                 replies[part.claim, job.version] = AttemptReply(
                     claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
                 )
-    for claim, asked in commands.to_tell(conn).items():
+    for claim, asked in commands.undone_by_claim(conn).items():
         replies[claim, -asked[-1].no] = AttemptReply(claim=claim, commands=asked)
     return replies

@@ -1,4 +1,4 @@
-"""Let a job rest: it checkpoints, gives its slots back, and continues when it is resumed."""
+"""Pauses a job: it saves a checkpoint, frees its slots, and continues when it is resumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
-from service.jobs.stopping import is_claimed, refuse, settle, tell
+from service.jobs.stopping import is_claimed, refuse, request_stop, settle
 from service.store import jobs
 from service.store.rows import JobRow
 
@@ -14,7 +14,7 @@ from service.store.rows import JobRow
 def pause(
     conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; Conflict when it has ended or is being cancelled."""
+    """Returns the changed job. Raises NotFound, or Conflict if it has ended or is being cancelled."""
     job = jobs.lock_for_user(conn, project, job_id)
     if job.desired is Desired.PAUSE and not job.state.is_terminal:
         return job
@@ -22,7 +22,7 @@ def pause(
         refuse(job, Action.PAUSE)
     if job.state.holds_slots and is_claimed(conn, job):
         mode = StopMode.CHECKPOINT
-        tell(
+        request_stop(
             conn, job, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=mode, stop_seconds=stop_seconds, now=now, by=by
         )
     else:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PROBE
 from footplate.contract.safe_paths import folder_below
@@ -45,7 +45,7 @@ def why_it_stays_there(store: Store, folder: str) -> str | None:
         return why_it_stays(store, folder)
     try:
         store.remove(folder)
-    except StoreAway as error:
+    except StoreUnreachable as error:
         return str(error)
     return None
 

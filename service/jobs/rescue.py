@@ -19,7 +19,7 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from service.jobs import gang
 from service.jobs.conclude import End, Move, conclude, record_loss
-from service.jobs.stopping import tell, withdraw
+from service.jobs.stopping import request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
 from service.store.rows import JobRow, NodeRow, SourceRow
@@ -231,7 +231,7 @@ class _Look:
         job = jobs.lock(self.conn, self.job.id)
         if job is None or (job.state, job.attempt) != (JobState.RUNNING, self.job.attempt):
             return
-        tell(
+        request_stop(
             self.conn, job, desired=job.desired, reason=Reason.TIME_LIMIT, mode=StopMode.CHECKPOINT,
             stop_seconds=self.settings.stop_seconds, now=self.now,
             message=f"its time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: it checkpoints and stops",

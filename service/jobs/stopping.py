@@ -33,7 +33,7 @@ def settle(
     jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, by=by, desired=desired, not_before=None)
 
 
-def tell(
+def request_stop(
     conn: Connection, job: JobRow, *, desired: Desired, reason: Reason, mode: StopMode, stop_seconds: float, now: int,
     message: str | None = None, by: str | None = None,
 ) -> None:  # fmt: skip

@@ -18,7 +18,7 @@ from service.store.tables import IS_OPEN_COMMAND, jobs, live_commands, sources
 _COLUMNS = (live_commands.c.no, live_commands.c.body, live_commands.c.step)
 _OF_JOB = select(*_COLUMNS).where(live_commands.c.job_id == bindparam("job_id")).order_by(live_commands.c.no)
 _OPEN_OF_JOB = _OF_JOB.where(IS_OPEN_COMMAND).where(live_commands.c.no > bindparam("after"))
-_TO_TELL = (
+_UNDONE_BY_CLAIM = (
     select(sources.c.claim, *_COLUMNS)
     .select_from(live_commands.join(jobs, jobs.c.id == live_commands.c.job_id))
     .join(sources, (sources.c.job_id == jobs.c.id) & (sources.c.attempt == jobs.c.attempt))
@@ -27,7 +27,7 @@ _TO_TELL = (
 )
 
 
-def ask(conn: Connection, job_id: JobId, command: Command) -> None:
+def insert_command(conn: Connection, job_id: JobId, command: Command) -> None:
     conn.execute(
         insert(live_commands), {"job_id": job_id, "no": command.no, "body": _body(command), "step": command.step}
     )
@@ -43,10 +43,10 @@ def undone(conn: Connection, job_id: JobId, after: int = 0) -> list[Command]:
     return [_to_command(row) for row in conn.execute(_OPEN_OF_JOB, {"job_id": job_id, "after": after})]
 
 
-def to_tell(conn: Connection) -> dict[ClaimId, list[Command]]:
+def undone_by_claim(conn: Connection) -> dict[ClaimId, list[Command]]:
     """Returns the commands of running jobs that are not carried out yet, by the claim of the running attempt."""
     by_claim: dict[ClaimId, list[Command]] = {}
-    for row in conn.execute(_TO_TELL):
+    for row in conn.execute(_UNDONE_BY_CLAIM):
         by_claim.setdefault(row.claim, []).append(_to_command(row))
     return by_claim
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import SettingsError
 from footplate.contract.settings import Settings
 from service.settings import ServiceSettings
@@ -44,11 +44,11 @@ def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path
 def test_a_bucket_that_is_not_there_or_not_ours_says_nothing_of_what_lies_in_it(store: RemoteStore) -> None:
     for other in (RemoteStore("s3://nobody/here"), RemoteStore("s3://shelf/not-ours")):
         assert "is not the service's artifact store" in (other.trouble() or "")
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             other.read("jobs/a")
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             other.open("jobs/a")
-    with pytest.raises(StoreAway, match="nobody"):
+    with pytest.raises(StoreUnreachable, match="nobody"):
         RemoteStore("s3://nobody/here").write(b"", "jobs/a")
     assert store.trouble() is None
     with pytest.raises(FileNotFoundError):

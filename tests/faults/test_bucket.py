@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.ids import new_job_id
 from tests.faults.off import turned_off
 from tests.support.processes import until
@@ -50,7 +50,7 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
     def put(file: Path, path: str) -> None:
         asked.append(path)
         if path.endswith(last):
-            raise StoreAway("the node's line is cut")
+            raise StoreUnreachable("the node's line is cut")
         RemoteStore.put(store, file, path)
 
     monkeypatch.setattr(store, "put", put)

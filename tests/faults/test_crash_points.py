@@ -33,7 +33,7 @@ LATER = {
     Moment.AFTER_CHECKPOINT_SEALED: 2,
     Moment.AFTER_CHECKPOINT_RENAMED: 2,
     Moment.AFTER_CHECKPOINT_COMMITTED: 2,
-    Moment.AFTER_CHECKPOINT_TOLD: 2,
+    Moment.AFTER_CHECKPOINT_REPORTED: 2,
 }
 """Moments at which a process dies in the midst of its work instead of the first time.
 
@@ -47,7 +47,7 @@ SERVICE = {
         Moment.AFTER_PLACE_COMMITS, Moment.AFTER_RING,
     ],
     "granted": [
-        Moment.BEFORE_GRANT_COMMITS, Moment.AFTER_GRANT_COMMITS, Moment.AFTER_GRANT_TOLD,
+        Moment.BEFORE_GRANT_COMMITS, Moment.AFTER_GRANT_COMMITS, Moment.AFTER_GRANT_SENT,
         Moment.BEFORE_BEAT_COMMITS, Moment.AFTER_BEAT_COMMITS,
     ],
     "stored": [Moment.BEFORE_INGEST_COMMITS, Moment.AFTER_INGEST_COMMITS, Moment.AFTER_ACKNOWLEDGE],

@@ -7,15 +7,15 @@ import time
 import pytest
 
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
-from footplate.sdk.follow import Place, follow
+from footplate.sdk.follow import Position, follow
 from footplate.sdk.waiting import Wire
 from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event, messages
 
 END = {"end": "succeeded", "last": 9}
 
 
-async def read(wire: Wire, place: Place | None = None) -> list[int]:
-    return [event.no async for event in follow(wire, "/stream", place or Place())]
+async def read(wire: Wire, place: Position | None = None) -> list[int]:
+    return [event.no async for event in follow(wire, "/stream", place or Position())]
 
 
 def cursors(wire: FakeWire) -> list[str]:
@@ -81,7 +81,7 @@ async def test_a_service_that_closes_again_and_again_is_asked_with_pauses_in_bet
 async def test_a_deadline_holds_among_comments_that_only_show_that_the_service_lives() -> None:
     comments = [b": still here\n\n"] * 3
     line = FakeLine(*comments, status=200, content_type="text/event-stream")
-    place = Place(deadline=time.monotonic() + 60)
+    place = Position(deadline=time.monotonic() + 60)
 
     async def late(within: float) -> bytes:
         place.deadline = 0.0
@@ -129,7 +129,7 @@ async def test_a_service_that_was_never_there_is_given_up_soon_and_one_that_was_
     assert max(wire.waited) <= 5
 
     with pytest.raises(Unreachable):
-        await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), Place(patience=-1))
+        await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), Position(patience=-1))
 
 
 async def test_who_waits_for_a_job_that_it_knows_bears_a_service_that_is_away_at_first() -> None:
@@ -137,9 +137,9 @@ async def test_who_waits_for_a_job_that_it_knows_bears_a_service_that_is_away_at
     away = [FakeLine() for _ in range(20)]
     wire = FakeWire(*away, FakeLine(line.events(1) + line.frame(END)))
 
-    assert [event.no async for event in follow(wire, "/stream", Place(), has_met=True)] == [1]
+    assert [event.no async for event in follow(wire, "/stream", Position(), has_met=True)] == [1]
 
 
 async def test_a_deadline_that_passes_is_told_as_that() -> None:
     with pytest.raises(WaitTimeout):
-        await read(FakeWire(), Place(deadline=0.0))
+        await read(FakeWire(), Position(deadline=0.0))

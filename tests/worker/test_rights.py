@@ -28,12 +28,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give tr
 SETTLE = """
 import json
 from footplate.contract.errors import SettingsError
-from footplate.contract.host.node_folder import Places
+from footplate.contract.host.node_folder import NodeFolder
 from worker.node.rights import settled
 from worker.settings import WorkerSettings
 settings = WorkerSettings.from_environment()
 try:
-    rights = settled(settings, Places(settings.node_path))
+    rights = settled(settings, NodeFolder(settings.node_path))
     users = rights.users and [rights.users.first, rights.users.last]
     print(json.dumps({"uid": rights.user and rights.user.uid, "users": users, "exposed": rights.exposed}))
 except SettingsError as error:

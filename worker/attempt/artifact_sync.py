@@ -28,7 +28,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, StoreAway, stays_inside
+from footplate.contract.bucket import RemoteStore, StoreUnreachable, stays_inside
 from footplate.contract.events import CheckpointData, Kind, now_text
 from footplate.contract.files import named_in, texts_of
 from footplate.contract.host.artifacts import AttemptFiles
@@ -118,7 +118,7 @@ class ArtifactSync:
                 self._open_tasks -= 1
             self._ring()
 
-    def _tell(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
+    def _report(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
         self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})
         self._ring()
 
@@ -137,18 +137,18 @@ class ArtifactSync:
         while self._goes_on():
             try:
                 done = do() is not False
-            except StoreAway as error:
+            except StoreUnreachable as error:
                 if away_since is None:
                     away_since = time.monotonic()
                     text = f"{what} waits, because the artifact store does not answer: {error}"
-                    self._tell(Kind.NOTE, {"message": text, "code": "store_away"})
+                    self._report(Kind.NOTE, {"message": text, "code": "store_away"})
                 self._given_up.wait(wait)
                 wait = min(2 * wait, LONGEST_SECONDS)
                 continue
             if away_since is not None:
                 away = time.monotonic() - away_since
                 text = f"the artifact store answers again, after {away:.0f} s, and {what} is done"
-                self._tell(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
+                self._report(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
             return done
         return False
 
@@ -179,7 +179,7 @@ class ArtifactSync:
             if self._retry_while_unreachable(f"{offer.path} to continue from", partial(self._is_got, offer)):
                 took = time.monotonic() - began
                 text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
-                self._tell(Kind.NOTE, {"message": text, "checkpoint": offer.path})
+                self._report(Kind.NOTE, {"message": text, "checkpoint": offer.path})
                 return
 
     def _is_got(self, offer: CheckpointOffer) -> bool:
@@ -246,7 +246,7 @@ class ArtifactSync:
         return bool(paths)
 
     def _note(self, text: str) -> None:
-        self._tell(Kind.NOTE, {"message": text})
+        self._report(Kind.NOTE, {"message": text})
 
     def _get(self, path: str) -> bool:
         """Returns False if the file does not exist."""
@@ -262,7 +262,7 @@ class ArtifactSync:
         data = event["data"]
         path = str(data.get("path"))
         if not self._is_ours(path):
-            self._tell(Kind.NOTE, {"message": f"{path[:200]} is not a checkpoint of this attempt, and is not kept"})
+            self._report(Kind.NOTE, {"message": f"{path[:200]} is not a checkpoint of this attempt, and is not kept"})
             return
         aside = self._root / ASIDE / PurePosixPath(path).name
         deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]
@@ -279,7 +279,7 @@ class ArtifactSync:
                 self._forget(path)
         except OSError as error:
             failed = CheckpointData(status="failed", path=path, message=f"the checkpoint could not be sent: {error}")
-            self._tell(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
+            self._report(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
@@ -320,7 +320,7 @@ class ArtifactSync:
 
     def _forget(self, path: str) -> None:
         """Removes a checkpoint that is sent in part. `prune` removes the rest if the store does not answer."""
-        with suppress(StoreAway):
+        with suppress(StoreUnreachable):
             self._store.remove(path)
 
     def _send_left(self) -> bool:

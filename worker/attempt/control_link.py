@@ -186,12 +186,12 @@ class ControlLink(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._speak()
+            self._connect_and_talk()
         finally:
             os.close(self._poked)
             os.close(self._wake)
 
-    def _speak(self) -> None:
+    def _connect_and_talk(self) -> None:
         while not self._closing.is_set():
             listener = None
             try:
@@ -221,7 +221,7 @@ class ControlLink(threading.Thread):
             now = time.monotonic()
             if listener.fd in readable:
                 heard_at = now
-                self._hear(listener.take())
+                self._receive(listener.take())
             elif now - heard_at > BLOCK_SECONDS + 3:
                 raise TimeoutError("Redis does not answer")
             if self._poked in readable:
@@ -284,7 +284,7 @@ class ControlLink(threading.Thread):
             )  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _hear(self, raw: bytes | None) -> None:
+    def _receive(self, raw: bytes | None) -> None:
         if raw is None:
             return
         try:

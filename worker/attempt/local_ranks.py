@@ -46,7 +46,7 @@ class LocalRanks:
     def has_user(self) -> bool:
         """Returns True if training's user is known. Takes a free one if each attempt has its own."""
         if (users := self._node.rights.users) is not None and self._reserved is None:
-            grant, locks = self._grant, lock_folder(self._node.places.root / "users")
+            grant, locks = self._grant, lock_folder(self._node.folder.root / "users")
             self._reserved = reserve_user(users, locks, grant.job, grant.attempt, grant.nodes)
             self.user = None if self._reserved is None else self._reserved.user
         return users is None or self._reserved is not None
@@ -76,7 +76,7 @@ class LocalRanks:
 
     def _lend(self, reserved: ReservedUser, room: Path, *, was_fetched: bool) -> None:
         grant = self._grant
-        self._build = BuildFolder(self._node.places.root, grant.spec, grant.project or grant.job, reserved.user)
+        self._build = BuildFolder(self._node.folder.root, grant.spec, grant.project or grant.job, reserved.user)
         self._place = self._build.environment(self.scratch)
         reserved.lend(folder for folder in (room, self._build.folder) if folder is not None)
         self._unpacked = self._build.unpacked(self.root, self.scratch)

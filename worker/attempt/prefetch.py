@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from footplate.contract import layout
-from footplate.contract.bucket import StoreAway
+from footplate.contract.bucket import StoreUnreachable
 from footplate.contract.errors import NotFetched
 from footplate.contract.events import Kind, now_text
 from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_of
@@ -107,7 +107,7 @@ class HubFetch:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
             if away_since is None:
                 away_since = time.monotonic()
-                self._tell(f"{failed.message}; it is retried", code=failed.code)
+                self._report(f"{failed.message}; it is retried", code=failed.code)
             if time.monotonic() - away_since > AWAY_SECONDS:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
             self._given_up.wait(wait)
@@ -183,14 +183,14 @@ class HubFetch:
         for place, commit in commits.items():
             if place not in pinned:
                 text = f"{shown(place)} is {pin_of(place, commit)}, and all attempts of this job use that"
-                self._tell(text, code="hub_pinned", commit=commit)
+                self._report(text, code="hub_pinned", commit=commit)
         pinned.update(commits)
 
     def _take(self, here: Fetched, seconds: float) -> None:
         commit = Path(here.folder).stem
         size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
         text = f"{shown(here.place)}, {pin_of(here.place, commit)}, was fetched to this node: {size}"
-        self._tell(text, code="hub_fetched", commit=commit)
+        self._report(text, code="hub_fetched", commit=commit)
         self.folders[here.place] = here.folder
 
     # The record
@@ -237,11 +237,11 @@ class HubFetch:
         while True:
             try:
                 return do()
-            except StoreAway:
+            except StoreUnreachable:
                 if self._given_up.wait(LONGEST_SECONDS):
                     raise
 
-    def _tell(self, message: str, **more: Any) -> None:
+    def _report(self, message: str, **more: Any) -> None:
         self.events.put({"kind": Kind.NOTE, "at": now_text(), "step": None, "data": {"message": message, **more}})
         self._ring()
 

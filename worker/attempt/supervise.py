@@ -232,7 +232,7 @@ def artifact_folder(attempt: Attempt) -> Iterator[None]:
     if (bucket := attempt.settings.bucket) is None:
         yield
         return
-    with scratch(attempt.node.id, attempt.node.places.work) as folder:
+    with scratch(attempt.node.id, attempt.node.folder.work) as folder:
         root = attempt.ranks.root = Path(folder)
         # Training's user may pass the folder and not list it: bundles and fetched files lie there under secret names.
         root.chmod(0o711)
@@ -294,7 +294,7 @@ def _start(attempt: Attempt) -> None:
         orders = ranks.orders(address, attempt.environment, attempt.hub.folders)
         # A serving session is one process, which meets no other rank, so its socket takes the place of that socket.
         inherited = address.listening if attempt.serving is None else attempt.serving.theirs
-        attempt.training.start(attempt.node.places.run, orders, inherited, ranks.user, ranks.lock)
+        attempt.training.start(attempt.node.folder.run, orders, inherited, ranks.user, ranks.lock)
         if attempt.serving is not None:
             attempt.serving.start()
 
@@ -349,7 +349,7 @@ def _check_stops(attempt: Attempt, now: float) -> None:
 
 
 def _check_drain(attempt: Attempt) -> None:
-    if attempt.node.places.is_draining():
+    if attempt.node.folder.is_draining():
         within = attempt.settings.drain_seconds
         attempt.stopping.obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
 
@@ -506,7 +506,7 @@ def conclude(attempt: Attempt) -> None:
         training=attempt.training,
         verdict=attempt.verdict,
         stop=attempt.stopping.stop,
-        is_draining=attempt.node.places.is_draining(),
+        is_draining=attempt.node.folder.is_draining(),
         are_outputs_lost=attempt.are_outputs_lost,
         oom_kills=outcome.oom_kill_count() - attempt.oom_kills_before,
     )
@@ -528,7 +528,7 @@ def deliver(attempt: Attempt) -> None:
     deadline: float | None = None
     while link.acknowledged < journal.last and not attempt.is_closed and not attempt.is_superseded:
         receive(attempt, TICK_SECONDS)
-        if deadline is None and attempt.node.places.is_draining():
+        if deadline is None and attempt.node.folder.is_draining():
             launched_at = attempt.since.get(Phase.LAUNCH, attempt.since[Phase.MEET])
             deadline = max(time.monotonic() + 2.0, launched_at + attempt.settings.drain_seconds)
         if deadline is not None and time.monotonic() > deadline:
@@ -562,7 +562,7 @@ def _environment(attempt: Attempt) -> dict[str, str]:
     settings, node = attempt.settings, attempt.node
     try:
         return job_environment(
-            attempt.grant.spec, settings.env_allowed, node.secrets, node.places.root, node.rights.user
+            attempt.grant.spec, settings.env_allowed, node.secrets, node.folder.root, node.rights.user
         )
     except InvalidSpec as error:
         attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
@@ -574,7 +574,7 @@ def _new_journal(attempt: Attempt) -> Journal:
     grant, settings = attempt.grant, attempt.settings
     header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
     try:
-        return Journal.create(attempt.node.places.journals, header, settings.journal_max_mb)
+        return Journal.create(attempt.node.folder.journals, header, settings.journal_max_mb)
     except OSError as error:
         attempt.verdict = _disk_full(error)
         return Journal.in_memory(header, settings.journal_max_mb)

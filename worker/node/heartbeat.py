@@ -60,7 +60,7 @@ class Heartbeat(threading.Thread):
         self._catalogue: dict[str, Any] | None = None
         self._known_catalogue: str | None = None
         self._canary = Canary(node, settings.beat_seconds)
-        self._resender = Resender(node.places.journals)
+        self._resender = Resender(node.folder.journals)
         self._refused: str | None = None
         self._not_ready: str | None = None
         self._store = StoreWatch(settings.bucket, node.id) if settings.bucket else None
@@ -99,7 +99,7 @@ class Heartbeat(threading.Thread):
     def running(self) -> list[RunningAttempt]:
         """Returns the attempts of this node. An attempt runs as long as its supervisor has its journal locked."""
         attempts = []
-        for path in self._node.places.journals.glob(f"*{SUFFIX}"):
+        for path in self._node.folder.journals.glob(f"*{SUFFIX}"):
             if path not in self._resender.taken and is_owned(path) and (header := header_of(path)):
                 attempts.append(_attempt_of(header))
         return attempts
@@ -120,7 +120,7 @@ class Heartbeat(threading.Thread):
             pipeline.get(keys.canary(self._node.id, self._node.boot))
             *_, canary = pipeline.execute()
         self._canary.look(int(canary or 0))
-        if self._canary.is_overdue() and not running and not self._node.places.is_draining():
+        if self._canary.is_overdue() and not running and not self._node.folder.is_draining():
             restart()
         self._resender.turn(client)
         self._sweep()
@@ -142,8 +142,8 @@ class Heartbeat(threading.Thread):
     def _has_news(self) -> bool:
         """Returns True if the node's readiness has changed, or its catalogue has been written."""
         is_store_same = self._store is None or self._store.trouble == self._reported_store
-        has_catalogue = self._catalogue is None and self._node.places.catalogue.exists()
-        return has_catalogue or not is_store_same or self._node.places.why_not_ready() != self._not_ready
+        has_catalogue = self._catalogue is None and self._node.folder.catalogue.exists()
+        return has_catalogue or not is_store_same or self._node.folder.why_not_ready() != self._not_ready
 
     def _store_trouble(self) -> str | None:
         if self._store is None:
@@ -155,7 +155,7 @@ class Heartbeat(threading.Thread):
         if time.monotonic() - self._swept_at > SWEEP_SECONDS:
             self._swept_at = time.monotonic()
             sweep(self._node.id)
-            sweep(self._node.id, self._node.places.work)
+            sweep(self._node.id, self._node.folder.work)
 
     def _receive(self, raw: bytes | str) -> None:
         try:
@@ -167,7 +167,7 @@ class Heartbeat(threading.Thread):
         if reply.refused and reply.refused != self._refused:
             log.error("the service gives this node no work: %s", reply.refused)
         self._refused = reply.refused
-        wish = self._node.places.drain_by_control
+        wish = self._node.folder.drain_by_control
         if reply.drain and not wish.exists():
             log.info("control drains this node")
             wish.touch()
@@ -179,7 +179,7 @@ class Heartbeat(threading.Thread):
         self._number += 1
         settings, node = self._settings, self._node
         self._catalogue = catalogue = self._catalogue or _catalogue(node, settings)
-        self._not_ready, store = node.places.why_not_ready(), self._store_trouble()
+        self._not_ready, store = node.folder.why_not_ready(), self._store_trouble()
         is_known = catalogue is None or self._known_catalogue == catalogue["hash"]
         return NodeBeat(
             node=node.id,
@@ -189,7 +189,7 @@ class Heartbeat(threading.Thread):
             pool=settings.pool,
             slots=self._node.slots,
             gpus=self._gpus,
-            draining=node.places.is_draining(),
+            draining=node.folder.is_draining(),
             consuming=self._canary.is_back(),
             store_ok=store is None,
             trouble=self._not_ready or store,
@@ -201,7 +201,7 @@ class Heartbeat(threading.Thread):
             running=running,
             dead=self._resender.dead(),
             unsent=self._resender.unsent,
-            unreadable=sum(1 for _ in node.places.journals.glob(f"*{UNREADABLE}")),
+            unreadable=sum(1 for _ in node.folder.journals.glob(f"*{UNREADABLE}")),
         )
 
 
@@ -317,7 +317,7 @@ def _catalogue(node: Node, settings: WorkerSettings) -> dict[str, Any] | None:
     That child knows neither secrets nor settings, so the names of secrets and hubs are added here.
     """
     with suppress(FileNotFoundError):
-        written = json.loads(node.places.catalogue.read_text())["catalogue"]
+        written = json.loads(node.folder.catalogue.read_text())["catalogue"]
         held = {name: Described(name=name, group=SECRETS, args={}) for name in sorted(node.secrets)}
         hubs = {HUB_ON: Described(name=HUB_ON, group=HUBS, args={})} if settings.hub == "on" else {}
         whole = Catalogue.model_validate({**written, SECRETS: held, HUBS: hubs})

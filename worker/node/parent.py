@@ -100,7 +100,7 @@ class WarmKeeper(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="warm-keeper", daemon=True)
-        node().places.be_in_trouble(NODE_BEGINS)
+        node().folder.be_in_trouble(NODE_BEGINS)
         # The warm parent lives as long as the writing end is open, so only this process may hold it.
         self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
 
@@ -122,12 +122,12 @@ class WarmKeeper(threading.Thread):
 
     def _report(self, code: int) -> tuple[str, bool]:
         """Returns why this node is not ready now, and whether it was ready before."""
-        places = node().places
-        trouble = places.why_not_ready()
+        folder = node().folder
+        trouble = folder.why_not_ready()
         if trouble is not None and trouble != NODE_BEGINS:
             return trouble, False
         why = f"its warm parent, which starts training, ended with {code}"
-        places.be_in_trouble(why)
+        folder.be_in_trouble(why)
         return why, trouble is None
 
     def _begin_again(self) -> subprocess.Popen[bytes]:
@@ -139,7 +139,7 @@ class WarmKeeper(threading.Thread):
                 time.sleep(RESTART_SECONDS[-1])
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "footplate.runtime.warm_parent", str(node().places.run), str(os.getpid())]
+        command = [sys.executable, "-m", "footplate.runtime.warm_parent", str(node().folder.run), str(os.getpid())]
         environment = clean_environment(os.environ)
         return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
 
@@ -184,10 +184,10 @@ def _become_node(conf: Any, **_: Any) -> None:
         require_own(settings())
         gpus: list[Gpu] = inventory(settings().gpus)
         claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
-        _node = replace(claimed, rights=settled(settings(), claimed.places))
+        _node = replace(claimed, rights=settled(settings(), claimed.folder))
     except SettingsError as error:
         raise SystemExit(f"footplate worker: {error}") from error
-    forget_unused(_node.places.root)
+    forget_unused(_node.folder.root)
     _main_pid = os.getpid()
     queue = queue_of(_node.id)
     conf.task_queues = [queue]
@@ -229,7 +229,7 @@ def _drain(number: int, frame: object) -> None:
         # A second signal ends the node at once. Training dies with it, and journals and checkpoints stay.
         os._exit(1)
     _is_draining = True
-    node().places.drain.touch()
+    node().folder.drain.touch()
     threading.Thread(target=_end_when_drained, name="drain", daemon=True).start()
 
 

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from footplate.contract import layout
 from footplate.contract.errors import SettingsError
 from footplate.contract.host.environment import EXTENSIONS
-from footplate.contract.host.node_folder import Places
+from footplate.contract.host.node_folder import NodeFolder
 from footplate.contract.host.scratch import remove, temporary
 from footplate.contract.host.user import NOBODY, User, close_to_lists, make_writable_folder
 from worker.settings import WorkerSettings
@@ -39,7 +39,7 @@ _TRIED = ".tmp-rights"
 """The prefix of the folders in which the child tries to write. Backups skip names with it."""
 
 
-def settled(settings: WorkerSettings, places: Places) -> Rights:
+def settled(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     """Returns training's users. Raises SettingsError if the operator named a user that training cannot run as."""
     wanted = settings.training_user
     users = _range(wanted, settings) if wanted else USUAL
@@ -54,7 +54,7 @@ def settled(settings: WorkerSettings, places: Places) -> Rights:
         exposed = "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"
         return _logged(Rights(exposed=exposed))
     user = named or (users or USUAL).example
-    why = _hindrance(user, settings, places)
+    why = _hindrance(user, settings, folder)
     if why is None:
         if settings.bucket is None and settings.artifacts_path.is_dir():
             close_to_lists(settings.artifacts_path, _UNLISTED)
@@ -108,20 +108,20 @@ def _logged(rights: Rights) -> Rights:
 # ── The trial ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hindrance(user: User, settings: WorkerSettings, places: Places) -> str | None:
+def _hindrance(user: User, settings: WorkerSettings, folder: NodeFolder) -> str | None:
     """Returns what would keep training from working as this user, or None. A child process tries it."""
     try:
-        with _rooms(user, settings, places) as rooms:
+        with _rooms(user, settings, folder) as rooms:
             return _try_in_a_child(user, rooms, list(_read(settings)))
     except OSError as error:
         return f"{error.filename or 'a folder'} cannot be given to that user: {error.strerror}"
 
 
 @contextmanager
-def _rooms(user: User, settings: WorkerSettings, places: Places) -> Iterator[list[Path]]:
+def _rooms(user: User, settings: WorkerSettings, folder: NodeFolder) -> Iterator[list[Path]]:
     """Yields a new folder in each place in which training writes. A store that does not exist yet is left out."""
-    store = places.work if settings.bucket else settings.artifacts_path
-    roots = [places.root / EXTENSIONS, temporary()]
+    store = folder.work if settings.bucket else settings.artifacts_path
+    roots = [folder.root / EXTENSIONS, temporary()]
     roots += [store] if settings.bucket or store.is_dir() else []
     made: list[Path] = []
     try:

@@ -32,10 +32,10 @@ ASK_AGAIN_SECONDS = 1.0
 def attempt(job: str, attempt: int, fence: int) -> None:
     """Claims the attempt, and supervises it to its end if control grants it. Otherwise the message is dropped."""
     node = parent.node()
-    if node.places.is_draining():
+    if node.folder.is_draining():
         log.info("%s attempt %s is not claimed, because this node drains", job, attempt)
         return
-    if (why := node.places.why_not_ready()) is not None:
+    if (why := node.folder.why_not_ready()) is not None:
         # Control sends the message again, or places the attempt elsewhere. The job loses no attempt.
         log.info("%s attempt %s is not claimed, because this node is not ready: %s", job, attempt, why)
         return
@@ -50,7 +50,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
             boot=node.boot,
             rendezvous=address_text(claimed),
         )
-        answer = request_grant(redis_client(), claim, give_up=node.places.is_draining)
+        answer = request_grant(redis_client(), claim, give_up=node.folder.is_draining)
         if isinstance(answer, Grant):
             log.info("%s attempt %s is granted to this node", job, attempt)
             reached(Moment.AFTER_GRANT_HEARD)

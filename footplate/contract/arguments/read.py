@@ -48,7 +48,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
         try:
             good[name] = _adapter(name).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            problems += unique(_told(error, at))
+            problems += unique(_problems_in(error, at))
     bad = {problem.pointer for problem in problems}
     args = _unchecked(good)
     for clash in disagreements(args):
@@ -83,7 +83,7 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
     return None
 
 
-def _told(error: ValidationError, at: str) -> Iterator[Problem]:
+def _problems_in(error: ValidationError, at: str) -> Iterator[Problem]:
     for detail in error.errors(include_url=False):
         where = "".join(f"/{part}" for part in detail["loc"] if isinstance(part, int))
         yield problem(at + where, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import CheckpointCorrupt
 from footplate.contract.ids import JobId, NodeId
 
@@ -51,7 +51,7 @@ class StoreWatch:
         try:
             if (why := self._store.trouble()) is None and not self._has_written:
                 self._store.write(b"", self._mark)
-        except StoreAway as error:
+        except StoreUnreachable as error:
             why = f"it may not write to the artifact store: {error}"
         # A write costs more than a read, so writing is only tested at first and after each error.
         self._has_written = why is None

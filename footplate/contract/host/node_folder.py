@@ -11,7 +11,7 @@ MAX_TROUBLE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class NodeFolder:
     """The paths in a node's folder."""
 
     root: Path

@@ -183,7 +183,7 @@ async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
 async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_says_so(api: Api) -> None:
     job = await trained(api)
     asked = Command(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
-    await api.db.write(lambda conn: commands.ask(conn, job, asked))
+    await api.db.write(lambda conn: commands.insert_command(conn, job, asked))
 
     plain = (await api.client.post(f"/jobs/{job}/fork")).json()["fork"]
     kept = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"training": {"learning_rate": 0.01}}})).json()[
