@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 import threading
@@ -29,40 +28,32 @@ from typing import Any
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, StoreUnreachable, stays_inside
-from footplate.contract.events import CheckpointData, Kind, now_text
+from footplate.contract.events import CheckpointData, Kind
 from footplate.contract.files import named_in, texts_of
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.safe_paths import NOT_THERE, link_below
+from worker.attempt.background import FIRST_SECONDS, LONGEST_SECONDS, Background, Event
 from worker.attempt.output_files import AttemptOutputs, is_a_script
 
 log = logging.getLogger("footplate.worker")
 
-FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
-"""The first and the longest time between two tries at a store that does not answer. It doubles with each try."""
 ASIDE, STATE = ".shipping", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-\d+")
 
-Event = dict[str, Any]
 
-
-class ArtifactSync:
-    """The copying of one attempt. `wake` is written to when `events` gets an event, and when all tasks are done."""
+class ArtifactSync(Background):
+    """The copying of one attempt."""
 
     def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
-        self._store, self._grant, self._root, self._wake = store, grant, root, wake
+        super().__init__(wake)
+        self._store, self._grant, self._root = store, grant, root
         self._files = AttemptFiles(root, grant.job, grant.attempt)
         self._left = AttemptOutputs(store, grant, self._files)
-        self.events: SimpleQueue[Event] = SimpleQueue()
-        """Events to append to the journal."""
-        self.failure: Exception | None = None
-        """An error that a retry does not fix, such as a full disk of this node."""
         self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._open_tasks, self._is_closed = 0, False
-        self._given_up = threading.Event()
+        self._open_tasks = 0
         self._sent: set[Path] = set()
         self._let_go: list[str] = []
         self._thread = threading.Thread(target=self._run, name="shipping", daemon=True)
@@ -93,9 +84,7 @@ class ArtifactSync:
         self._given_up.set()
 
     def close(self) -> None:
-        self.give_up()
-        with self._lock:
-            self._is_closed = True
+        super().close()
         self._tasks.put(None)
 
     # The thread
@@ -117,16 +106,6 @@ class ArtifactSync:
             with self._lock:
                 self._open_tasks -= 1
             self._ring()
-
-    def _report(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
-        self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})
-        self._ring()
-
-    def _ring(self) -> None:
-        # After `close` another file may have this descriptor's number.
-        with self._lock, suppress(OSError):
-            if not self._is_closed:
-                os.eventfd_write(self._wake, 1)
 
     def _goes_on(self) -> bool:
         return not self._given_up.is_set()

@@ -18,7 +18,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from queue import SimpleQueue
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -26,12 +25,13 @@ from pydantic import TypeAdapter
 from footplate.contract import layout
 from footplate.contract.bucket import StoreUnreachable
 from footplate.contract.errors import NotFetched
-from footplate.contract.events import Kind, now_text
+from footplate.contract.events import Kind
 from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_of
 from footplate.contract.host.user import make_passable_folders
 from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import file_below
+from worker.attempt.background import FIRST_SECONDS, LONGEST_SECONDS, Background
 from worker.attempt.fetch import Commit, FetchItem, FetchOrder
 from worker.attempt.url_files import Fetched, FetchFailure, unfinished_file
 from worker.settings import WorkerSettings
@@ -43,28 +43,21 @@ AWAY_SECONDS = 300.0
 
 Afterwards the attempt fails, and the job may be retried.
 """
-FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 
 _PINNED = TypeAdapter(dict[str, Commit])
 
-Event = dict[str, Any]
 
-
-class HubFetch:
-    """The fetching of one attempt. `wake` is written to when `events` gets an event, and when all is fetched."""
+class HubFetch(Background):
+    """The fetching of one attempt."""
 
     def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
-        self._settings, self._grant, self._wake = settings, grant, wake
+        super().__init__(wake)
+        self._settings, self._grant = settings, grant
         self._is_for_another_user = is_for_another_user
         self.items = _fetch_items(grant.spec)
         self.folders: dict[str, str] = {}
         """The folder on this node of each place."""
-        self.events: SimpleQueue[Event] = SimpleQueue()
-        self.failure: Exception | None = None
         self.is_idle = True
-        self._given_up = threading.Event()
-        self._lock = threading.Lock()
-        self._is_closed = False
         self._child: subprocess.Popen[bytes] | None = None
 
     def fetch(self) -> None:
@@ -73,9 +66,8 @@ class HubFetch:
             threading.Thread(target=self._run, name="hub-fetch", daemon=True).start()
 
     def close(self) -> None:
-        self._given_up.set()
+        super().close()
         with self._lock:
-            self._is_closed = True
             if self._child is not None:
                 self._child.kill()
 
@@ -107,7 +99,7 @@ class HubFetch:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
             if away_since is None:
                 away_since = time.monotonic()
-                self._report(f"{failed.message}; it is retried", code=failed.code)
+                self._note(f"{failed.message}; it is retried", code=failed.code)
             if time.monotonic() - away_since > AWAY_SECONDS:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
             self._given_up.wait(wait)
@@ -183,14 +175,14 @@ class HubFetch:
         for place, commit in commits.items():
             if place not in pinned:
                 text = f"{shown(place)} is {pin_of(place, commit)}, and all attempts of this job use that"
-                self._report(text, code="hub_pinned", commit=commit)
+                self._note(text, code="hub_pinned", commit=commit)
         pinned.update(commits)
 
     def _take(self, here: Fetched, seconds: float) -> None:
         commit = Path(here.folder).stem
         size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
         text = f"{shown(here.place)}, {pin_of(here.place, commit)}, was fetched to this node: {size}"
-        self._report(text, code="hub_fetched", commit=commit)
+        self._note(text, code="hub_fetched", commit=commit)
         self.folders[here.place] = here.folder
 
     # The record
@@ -241,15 +233,8 @@ class HubFetch:
                 if self._given_up.wait(LONGEST_SECONDS):
                     raise
 
-    def _report(self, message: str, **more: Any) -> None:
-        self.events.put({"kind": Kind.NOTE, "at": now_text(), "step": None, "data": {"message": message, **more}})
-        self._ring()
-
-    def _ring(self) -> None:
-        # After `close` another file may have this descriptor's number.
-        with self._lock, suppress(OSError):
-            if not self._is_closed:
-                os.eventfd_write(self._wake, 1)
+    def _note(self, message: str, **more: Any) -> None:
+        self._report(Kind.NOTE, {"message": message, **more})
 
 
 def _fetch_items(spec: dict[str, Any]) -> list[FetchItem]:
