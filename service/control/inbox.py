@@ -93,9 +93,7 @@ def _count(state: ControlState, heard: Heard) -> None:
     counts.claims_denied += heard.denied
     counts.beats += heard.beats
     counts.stale_refused += heard.superseded
-    counts.attempts_lost += heard.lost
-    counts.retries.update(heard.retries)
-    counts.jobs_failed.update(heard.failures)
+    state.count(heard)
     memory.depths.update(heard.depths)
     counts.journal_depth = memory.depths.total()
     memory.unreadable.update(heard.unreadable)

@@ -109,8 +109,7 @@ def _count(state: ControlState, ingested: Ingested) -> None:
     counts.attempts_closed += ingested.closed
     counts.gaps_declared += ingested.gaps
     counts.checkpoints_refused += ingested.refused
-    counts.retries.update(ingested.retries)
-    counts.jobs_failed.update(ingested.failures)
+    state.count(ingested)
 
 
 def _entries(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:

@@ -26,9 +26,7 @@ async def rescue(state: ControlState) -> None:
     rescued = await state.write(lambda conn: operation.rescue(conn, memory.timers, clock, now, settings))
     if rescued.jobs:
         reached(Moment.AFTER_RESCUE_COMMITS)
-    state.counts.attempts_lost += rescued.lost
-    state.counts.retries.update(rescued.retries)
-    state.counts.jobs_failed.update(rescued.failures)
+    state.count(rescued)
     for node in rescued.nodes_lost:
         log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
     if rescued.jobs or rescued.told_to_stop:

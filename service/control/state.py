@@ -23,6 +23,7 @@ from footplate.contract.messages import Message
 from footplate.contract.outbound import Allowed
 from service.control.counters import Counts, Depths
 from service.jobs.beat import StopLeft
+from service.jobs.conclude import Effects
 from service.jobs.dispatch import Bell, ring_all
 from service.jobs.place import Glimpse
 from service.jobs.remove_folders import Remover
@@ -177,6 +178,11 @@ class ControlState:
         """Wakes whoever watches these jobs."""
         if changed := set(job_ids):
             self._on_events(changed)
+
+    def count(self, effects: Effects) -> None:
+        self.counts.attempts_lost += effects.lost
+        self.counts.retries.update(effects.retries)
+        self.counts.jobs_failed.update(effects.failures)
 
     def place_again(self) -> None:
         """Makes `decide` run at once, with a new plan."""

@@ -41,7 +41,7 @@ from service.events.entries import Batch, Incoming, Read
 from service.events.row_limits import LEFT_OUT, failure_of, latest, result_of
 from service.jobs import gang
 from service.jobs.beat import holds
-from service.jobs.conclude import End, conclude
+from service.jobs.conclude import Effects, End, conclude
 from service.jobs.prune import rotate
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
@@ -49,7 +49,7 @@ from service.store.times import text_of
 
 
 @dataclass(slots=True)
-class Ingested:
+class Ingested(Effects):
     """The results of one transaction, and the replies to send."""
 
     stored: int = 0
@@ -63,14 +63,8 @@ class Ingested:
     gaps: int = 0
     refused: int = 0
     """Checkpoints that are corrupt, or that name another job's files."""
-    retries: list[Reason] = field(default_factory=list)
-    """The reasons of jobs that were queued again, one per job."""
-    failures: list[Reason] = field(default_factory=list)
-    """The reasons of jobs that failed."""
     closed: int = 0
     """The number of attempts that ended."""
-    jobs: set[JobId] = field(default_factory=set)
-    """Jobs with new events."""
     watermarks: dict[tuple[JobId, int, int], int] = field(default_factory=dict)
     replies: dict[ClaimId, AttemptReply] = field(default_factory=dict)
 
@@ -359,11 +353,8 @@ class _Ledger:
         job = jobs.lock(conn, self.job.id)
         if job is not None:
             end = End.of(gang.decisive(parts))
-            move = conclude(conn, job, end, self.now, retry_backoff_seconds=retry_backoff_seconds)
-            done.retries += [end.reason] * (move.to is JobState.QUEUED and end.ending == "failed")
-            done.failures += [move.reason] * (move.to is JobState.FAILED)
+            conclude(conn, job, end, self.now, done, retry_backoff_seconds=retry_backoff_seconds)
             done.closed += 1
-            done.jobs.add(job.id)
 
     def _answer(self, conn: Connection, done: Ingested) -> None:
         stored_step = self.committed[-1].step if self.committed else None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from footplate.contract.events import Kind
-from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 from footplate.contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
 from service.jobs import gang
+from service.jobs.conclude import Effects
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, request_stop, withdraw
 from service.settings import ServiceSettings
@@ -86,15 +86,9 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
     return Stop(because=because, mode=job.stop_mode, within_seconds=within)
 
 
-@dataclass(slots=True)
-class NodeBeaten:
+@dataclass(slots=True, kw_only=True)
+class NodeBeaten(Effects):
     reply: NodeReply
-    jobs: set[JobId] = field(default_factory=set)
-    """Jobs whose state has changed."""
-    told_to_stop: set[JobId] = field(default_factory=set)
-    lost: int = 0
-    retries: list[Reason] = field(default_factory=list)
-    failures: list[Reason] = field(default_factory=list)
     has_new_room: bool = False
     """True if placement should run again."""
 
@@ -103,20 +97,21 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
     previous = nodes.find(conn, beat.node)
     if previous is not None and beat.boot < previous.boot:
         why = f"node {beat.node} was started again since, under a later boot id"
-        return NodeBeaten(NodeReply(number=beat.number, refused=why))
+        return NodeBeaten(reply=NodeReply(number=beat.number, refused=why))
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
-    beaten = NodeBeaten(_reply(conn, beat, row), has_new_room=changed and row.takes_work)
+    beaten = NodeBeaten(reply=_reply(conn, beat, row), has_new_room=changed and row.takes_work)
     for part in nodes.open_on(conn, beat.node):
         if part.claim is not None and part.boot != beat.boot:
-            _lose(conn, part, "its node was started again", now, settings, beaten)
+            lose(conn, part.job_id, part.attempt, "its node was started again", now, settings, beaten)
         elif any(
             (attempt.job, attempt.attempt, attempt.claim) == (part.job_id, part.attempt, part.claim)
             for attempt in beat.dead
         ):
-            _lose(conn, part, "its supervisor died, as its node reported", now, settings, beaten)
+            why = "its supervisor died, as its node reported"
+            lose(conn, part.job_id, part.attempt, why, now, settings, beaten)
         elif row.draining or row.drain_requested:
             _drain(conn, part, beat.name, now, settings, beaten)
     return beaten
@@ -179,14 +174,6 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
     hash_known = digest if digest is not None and nodes.knows_catalogue(conn, digest) else None
     refused = row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE)
     return NodeReply(number=beat.number, catalogue_known=hash_known, drain=row.drain_requested, refused=refused)
-
-
-def _lose(conn: Connection, part: SourceRow, why: str, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
-    if (move := lose(conn, part.job_id, part.attempt, why, now, settings)) is not None:
-        beaten.jobs.add(part.job_id)
-        beaten.lost += 1
-        beaten.retries += [Reason.NODE_LOST] * (move.to is JobState.QUEUED)
-        beaten.failures += [move.reason] * (move.to is JobState.FAILED)
 
 
 def _drain(

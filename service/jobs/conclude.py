@@ -18,6 +18,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection
 
 from footplate.contract.events import DoData, DoneData, Kind
+from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason
 from service.jobs.prune import rotate
 from service.store import attempts, commands, events, jobs
@@ -50,6 +51,28 @@ class End:
         )
 
 
+@dataclass(slots=True)
+class Effects:
+    """The changes of one transaction to jobs, which are announced and counted after the commit."""
+
+    jobs: set[JobId] = field(default_factory=set)
+    """Jobs whose state has changed, or that have new events."""
+    told_to_stop: set[JobId] = field(default_factory=set)
+    lost: int = 0
+    """The number of attempts that were given up."""
+    retries: list[Reason] = field(default_factory=list)
+    """The reasons of jobs that were queued again, one per job."""
+    failures: list[Reason] = field(default_factory=list)
+    """The reasons of jobs that failed."""
+
+    def add(self, other: Effects) -> None:
+        self.jobs |= other.jobs
+        self.told_to_stop |= other.told_to_stop
+        self.lost += other.lost
+        self.retries += other.retries
+        self.failures += other.failures
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     to: JobState
@@ -74,8 +97,10 @@ class RetryRules:
         )
 
 
-def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff_seconds: float) -> Move:
-    """Closes the job's current attempt, whose row the caller has locked, and moves the job. Returns the move."""
+def conclude(
+    conn: Connection, job: JobRow, end: End, now: int, effects: Effects, *, retry_backoff_seconds: float
+) -> None:
+    """Closes the job's current attempt, and moves the job, whose row the caller has locked."""
     job = _as_running(conn, job, end, now)
     attempts.change(
         conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason.value, running_ms=end.running_ms,
@@ -93,7 +118,9 @@ def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff
         message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
     )  # fmt: skip
     rotate(conn, job.id)
-    return move
+    effects.jobs.add(job.id)
+    effects.retries += [end.reason] * (move.to is JobState.QUEUED and end.ending in ("failed", "lost"))
+    effects.failures += [move.reason] * (move.to is JobState.FAILED)
 
 
 def next_move(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:

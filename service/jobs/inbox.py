@@ -9,10 +9,9 @@ from sqlalchemy import Connection
 
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.ids import JobId
-from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, Message, NodeBeat
 from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusal, stop_of
+from service.jobs.conclude import Effects
 from service.jobs.grant import grant
 from service.jobs.rescue import attempt_key, node_key
 from service.settings import ServiceSettings
@@ -20,21 +19,16 @@ from service.store import attempts, commands, jobs
 
 
 @dataclass(slots=True)
-class Heard:
+class Heard(Effects):
     """The answers, by the list that each goes to, and further consequences."""
 
     replies: list[tuple[str, Message]] = field(default_factory=list)
     alive: list[tuple[Hashable, int]] = field(default_factory=list)
     """The leases that a heartbeat extends, with the heartbeat's number."""
-    jobs: set[JobId] = field(default_factory=set)
-    told_to_stop: set[JobId] = field(default_factory=set)
     granted: int = 0
     denied: int = 0
     beats: int = 0
     superseded: int = 0
-    lost: int = 0
-    retries: list[Reason] = field(default_factory=list)
-    failures: list[Reason] = field(default_factory=list)
     depths: dict[str, int] = field(default_factory=dict)
     """Events in a journal but not in SQL, by claim, or by node for dead attempts."""
     unreadable: dict[str, int] = field(default_factory=dict)
@@ -101,11 +95,7 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.beats += 1
     heard.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
     heard.alive.append((node_key(beat.node, beat.boot), beat.number))
-    heard.jobs |= beaten.jobs
-    heard.told_to_stop |= beaten.told_to_stop
-    heard.lost += beaten.lost
-    heard.retries += beaten.retries
-    heard.failures += beaten.failures
+    heard.add(beaten)
     heard.depths[beat.node] = beat.unsent
     heard.unreadable[beat.node] = beat.unreadable
     heard.has_new_room |= beaten.has_new_room

@@ -18,7 +18,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from service.jobs import gang
-from service.jobs.conclude import End, Move, conclude, record_loss
+from service.jobs.conclude import Effects, End, conclude, record_loss
 from service.jobs.stopping import request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
@@ -91,16 +91,7 @@ def _stop_key(job: JobRow) -> Hashable:
 
 
 @dataclass(slots=True)
-class Rescued:
-    """The changes that one rescue made."""
-
-    jobs: set[JobId] = field(default_factory=set)
-    told_to_stop: set[JobId] = field(default_factory=set)
-    lost: int = 0
-    retries: list[Reason] = field(default_factory=list)
-    """The reasons of jobs that were queued again, one per job."""
-    failures: list[Reason] = field(default_factory=list)
-    """The reasons of jobs that failed."""
+class Rescued(Effects):
     nodes_lost: list[NodeId] = field(default_factory=list)
     silent_on: set[NodeId] = field(default_factory=set)
     """Nodes whose attempts are silent. They are silent, too, if they have missed a few beats."""
@@ -220,12 +211,7 @@ class _Look:
         self.rescued.jobs.add(job.id)
 
     def _lose(self, why: str, reason: Reason = Reason.NODE_LOST) -> None:
-        move = lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, reason)
-        if move is not None:
-            self.rescued.jobs.add(self.job.id)
-            self.rescued.lost += 1
-            self.rescued.retries += [reason] * (move.to is JobState.QUEUED)
-            self.rescued.failures += [move.reason] * (move.to is JobState.FAILED)
+        lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, self.rescued, reason)
 
     def _stop_for_time(self) -> None:
         job = jobs.lock(self.conn, self.job.id)
@@ -247,25 +233,28 @@ def lose(
     why: str,
     now: int,
     settings: ServiceSettings,
+    effects: Effects,
     reason: Reason = Reason.NODE_LOST,
-) -> Move | None:
-    """Declares an attempt lost: writes its gaps and moves its job by the policy. None if it was over already."""
+) -> None:
+    """Declares an attempt lost, unless it is over: writes its gaps, moves its job, and adds that to the effects."""
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:
-        return None
+        return
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
     if (done := gang.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
-        return conclude(conn, job, End.of(done), now, retry_backoff_seconds=settings.retry_backoff_seconds)
-    names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
-    end = End(
-        ending="lost",
-        reason=reason,
-        # The running time as the supervisor last reported it, because a lost attempt reports nothing more.
-        running_ms=row.running_ms if row else 0,
-        error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
-    )
-    return conclude(conn, job, end, now, retry_backoff_seconds=settings.retry_backoff_seconds)
+        end = End.of(done)
+    else:
+        names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
+        end = End(
+            ending="lost",
+            reason=reason,
+            # The running time as the supervisor last reported it, because a lost attempt reports nothing more.
+            running_ms=row.running_ms if row else 0,
+            error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
+        )
+    conclude(conn, job, end, now, effects, retry_backoff_seconds=settings.retry_backoff_seconds)
+    effects.lost += 1
 
 
 def _stall_seconds(job: JobRow) -> float:
