@@ -141,7 +141,7 @@ def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50
     path, equals, text = change.partition("=")
     *parents, last = path.split(".")
     if not equals or not all([*parents, last]):
-        raise UsageError(f"--set {change!r} says no value", hint=f"it looks like --set {example}")
+        raise UsageError(f"--set {change!r} has no name or no value", hint=f"it looks like --set {example}")
     place: Any = spec
     for depth, name in enumerate(parents):
         below = place.setdefault(name, {})

@@ -115,5 +115,5 @@ def _named(folder: Path, within: str, patterns: Any) -> Iterator[Path]:
     for pattern in patterns if isinstance(patterns, list) else [patterns]:
         text = str(pattern)
         if text.startswith("/") or ".." in text.split("/") or ".." in within.split("/"):
-            raise DatasetError(f"the dataset's card names files elsewhere: {text[:80]!r}")
+            raise DatasetError(f"the dataset's card names files outside of the repository: {text[:80]!r}")
         yield from sorted(file for file in (folder / within).glob(text) if file.suffix.lower() in SUFFIXES)

@@ -157,7 +157,7 @@ class CheckpointOffer(BaseModel):
     path: str
     manifest_sha256: str
     was_corrupt: bool = False
-    """True if an earlier attempt could not verify it. Its disk may be back now."""
+    """True if an earlier attempt could not verify it. It is tried again, because its disk may be readable now."""
     of: JobId | None = None
     """The other job that wrote it, if this job has no checkpoint of its own yet. None means this job."""
 

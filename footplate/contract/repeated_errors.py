@@ -32,7 +32,7 @@ class Repeated:
         self._failed_at = 0.0
 
     def failed(self, sentence: str, *details: object, trace: bool = False) -> None:
-        """Logs a failed turn.
+        """Logs that one turn of the loop failed.
 
         `sentence`, a format, identifies the error. With `trace` the first log has a traceback.
         """

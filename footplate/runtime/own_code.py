@@ -185,7 +185,7 @@ def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_it_is(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that fixes some arguments of the part, which is the function itself."""
+    """Returns a builder for a part that is a function. It returns that function with the arguments of the spec set."""
 
     def fixed(**args: Any) -> Any:
         _require_parameters(name, function, args)

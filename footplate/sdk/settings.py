@@ -22,7 +22,7 @@ class ClientSettings(Settings):
     url: str = "http://127.0.0.1:8080"
     """The address of the service. If not set, that of the `footplate up` in this folder, else the default."""
     api_key: SecretStr | None = None
-    """The key that they send with each request."""
+    """The key that is sent with each request."""
 
 
 def url_of_up() -> str | None:

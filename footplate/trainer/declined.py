@@ -56,6 +56,6 @@ def refuse_overrides(subclass: type) -> None:
                 )
         if taken := sorted(OURS & vars(kind).keys()):
             raise NotAvailableYet(
-                f"{kind.__name__} has a name that this Trainer keeps its own state in: {', '.join(taken)}",
+                f"{kind.__name__} defines a name that this Trainer uses for its own state: {', '.join(taken)}",
                 hint="give it another name",
             )

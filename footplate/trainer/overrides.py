@@ -17,15 +17,15 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 class Shortcut(Enum):
     TRAINING_STEP = auto()
-    """The loop computes forward and backward of a micro-batch itself."""
+    """The loop computes forward and backward of a micro-batch itself, and does not call `training_step`."""
     PREDICTION_STEP = auto()
-    """An evaluation computes the forward of a batch itself."""
+    """An evaluation computes the forward of a batch itself, and does not call `prediction_step`."""
     PLAIN_SAVE = auto()
     """A checkpoint is written from a copy of the weights: in the background, or as a trial before the first step."""
     COUNT_IN_ALL_PROCESSES = auto()
     """The labels of a step are counted by the Trainer itself and added up over all processes."""
     KNOWN_METRICS = auto()
-    """The names of an evaluation's metrics are known before the first evaluation."""
+    """The names of metrics are taken from the arguments. Otherwise only the first evaluation shows them."""
 
 
 def left_out_by(*shortcuts: Shortcut) -> Callable[[Method], Method]:

@@ -30,7 +30,9 @@ async def dispatch(state: ControlState) -> None:
         reached(Moment.AFTER_RING_COMMITS)
     if error is not None:
         memory.ring_everything = True
-        raise ConnectionError(f"the bell of {due[len(rung)].node} cannot be rung: {error}") from error
+        raise ConnectionError(
+            f"the message of new work cannot be sent to node {due[len(rung)].node}: {error}"
+        ) from error
 
 
 def _due(state: ControlState, rows: Sequence[BellRow], clock: float) -> Sequence[BellRow]:

@@ -81,7 +81,7 @@ class Outside:
         self._bell_thread.submit(warm)
 
     async def ring(self, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
-        """Rings until one fails. Returns the rows that rang, and the error."""
+        """Sends each node its Celery message, until one fails. Returns the rows that were sent, and the error."""
         return await asyncio.get_running_loop().run_in_executor(self._bell_thread, ring_all, self._bell, rows)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:

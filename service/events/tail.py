@@ -55,7 +55,7 @@ class Page:
     last: int
     """The cursor of the next page."""
     head: int
-    """The job's newest `no` in the same snapshot."""
+    """The number of the job's newest event, read in the same snapshot."""
     state: JobState
     version: int
     """The wake-up that this read has seen."""

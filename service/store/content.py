@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 class Shelf(Generic[Row]):
-    """The statements about one kind of content, which one column identifies within a project."""
+    """The SQL statements for one table of content. Its column `key` identifies a row within a project."""
 
     def __init__(self, table: Table, row_class: type[Row], key: str, what: str, hint: str) -> None:
         self._table, self._what, self._hint = table, what, hint

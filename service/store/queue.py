@@ -67,7 +67,7 @@ class QueuedRow:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first job of a line."""
+    """The first of the waiting jobs that have the same needs."""
 
     shape: str
     needs: str

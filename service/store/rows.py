@@ -56,7 +56,7 @@ class JobRow:
     tags: Json
     """JSON list."""
     job_metadata: Json
-    """JSON object."""
+    """JSON object: the metadata that the user gave."""
     priority: int
     state: JobState
     reason: Reason

@@ -120,7 +120,7 @@ def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> N
         (["submit", "nowhere.json"], "nowhere.json' cannot be read: No such file"),
         (["submit", '{"model": '], "not JSON at line 1"),
         (["submit", "[1]"], "cannot be read"),
-        (["submit", SHORT, "--set", "nothing"], "says no value"),
+        (["submit", SHORT, "--set", "nothing"], "has no name or no value"),
         (["submit", SHORT, "--set", "model.args.depth=1"], 'model is "toy/mlp", which has nothing inside'),
         (["submit", SHORT, "--set", "training.learning_rat=1"], "did you mean 'learning_rate'?"),
         (["validate", '{"model": "toy/mlq", "data": "toy/regression"}'], "did you mean 'toy/mlp'?"),

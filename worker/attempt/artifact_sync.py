@@ -45,7 +45,7 @@ _NAME = re.compile(r"checkpoint-\d+")
 
 
 class ArtifactSync(Background):
-    """The copying of one attempt."""
+    """Copies the files of one attempt in a thread, and reports with `events` what it has done."""
 
     def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
         super().__init__(wake)

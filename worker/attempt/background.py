@@ -1,4 +1,4 @@
-"""What the background work of an attempt shares: its events, its failure, and the call that wakes the supervisor."""
+"""The base of an attempt's background work: its events, its failure, and the call that wakes the supervisor."""
 
 from __future__ import annotations
 

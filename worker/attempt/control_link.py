@@ -36,7 +36,7 @@ GATHER_SECONDS = 0.01
 LOOK_SECONDS = 0.25
 """The time between two reads of the watermark while an event is not acknowledged."""
 HURRY_SECONDS = 0.02
-"""The same time when the attempt waits for nothing but the acknowledgement."""
+"""The time between two reads of the watermark if the attempt waits for nothing else."""
 SILENCE_SECONDS = 5.0
 """The time without an acknowledgement after which events are sent again. It doubles with each try."""
 LONGEST_SILENCE_SECONDS = 60.0

@@ -48,7 +48,7 @@ _PINNED = TypeAdapter(dict[str, Commit])
 
 
 class HubFetch(Background):
-    """The fetching of one attempt."""
+    """Fetches what one attempt needs, and reports with `events` what it has done."""
 
     def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
         super().__init__(wake)

@@ -17,7 +17,7 @@ Process = tuple[int, str]
 
 
 class Usage:
-    """The use between two looks. What was used before the first look does not count."""
+    """Measures the CPU, memory and GPUs that a process and its children use, from one call of `look` to the next."""
 
     def __init__(self, pid: int, gpus: list[str]) -> None:
         self._pid, self._gpus = pid, gpus

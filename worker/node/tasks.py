@@ -104,7 +104,7 @@ def canary(number: int) -> None:
     try:
         redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
     except REDIS_ERRORS as error:
-        log.info("the canary's return cannot be recorded in Redis: %s", error)
+        log.info("Redis cannot store that this pool answers the node's test task: %s", error)
 
 
 @cache

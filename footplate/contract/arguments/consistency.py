@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Disagreement:
     fields: tuple[str, ...]
-    """The first one is the place of the problem."""
+    """The fields that contradict each other. The problem is reported at the first one."""
     detail: str
     hint: str
 

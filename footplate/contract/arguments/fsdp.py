@@ -42,7 +42,7 @@ class FsdpConfig:
     """`full_shard` frees a layer's parameters after its forward, `shard_grad_op` after its backward."""
     auto_wrap_policy: str = _POLICIES[0]
     layers: tuple[str, ...] = ()
-    """Classes of modules that are gathered one at a time. Without any, the model's own list, or its repeated
+    """The classes of modules that are gathered one at a time. If empty, those that the model names, or its repeated
     modules."""
     min_num_params: int = 0
     cpu_offload: bool = False

@@ -31,11 +31,11 @@ LOOPBACK = "127.0.0.1"
 STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 """The values that the supervisor writes into the stop byte. 0 means that training goes on."""
 STORED_AT = slice(8, 16)
-"""The place in the same page for the step of the newest checkpoint that the service has stored."""
+"""The bytes of the shared page that hold the step of the newest checkpoint that the service has stored."""
 COMMANDS_AT = slice(1024, 1032)
-"""The place for the number of bytes of live commands behind the page, one line of JSON each."""
+"""The bytes that hold the length of the live commands. These follow the page, one line of JSON each."""
 HELD_FROM, MOST_HELD = 16, 64
-"""The place behind it for checkpoints that must stay: their number, and then the step of each."""
+"""The bytes from which the checkpoints that must stay are listed: their number, and then the step of each."""
 TICK = "tick"
 """A line that only shows that the process still works."""
 OUTCOME = "outcome"
