@@ -36,7 +36,7 @@ Degraded = dict[Part, str]
 
 
 def of_sql(conn: Connection) -> tuple[str | None, list[NodeRow]]:
-    """Returns the reason why the process cannot serve, or None, and the nodes."""
+    """Returns the reason why this process cannot serve with this database, or None, and the nodes."""
     if not schema.schema_is_current(conn):
         return "the database has the schema of another version: run `python -m service migrate`", []
     return None, nodes.everyone(conn)

@@ -30,9 +30,7 @@ async def dispatch(state: ControlState) -> None:
         reached(Moment.AFTER_RING_COMMITS)
     if error is not None:
         memory.ring_everything = True
-        raise ConnectionError(
-            f"the message of new work cannot be sent to node {due[len(rung)].node}: {error}"
-        ) from error
+        raise ConnectionError(f"node {due[len(rung)].node} cannot be told of its new work: {error}") from error
 
 
 def _due(state: ControlState, rows: Sequence[BellRow], clock: float) -> Sequence[BellRow]:

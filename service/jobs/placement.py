@@ -66,7 +66,7 @@ class Room:
     is_open: bool = True
     """True if it takes work now. A node that is up but takes none for the moment still counts as an existing shape."""
     closed: str | None = None
-    """The reason if it is not open, as a sentence."""
+    """The reason for which it takes no new work, as a sentence. None if it takes work."""
     refused: str | None = None
     """The reason if it gets no work at all, as a sentence. Such a node only helps to explain a wait."""
     shares_jobs: bool = True

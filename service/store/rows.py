@@ -166,7 +166,7 @@ class EventRow:
     step: Large | None
     epoch: float | None
     data: Json
-    """JSON object."""
+    """JSON object: the event's data."""
 
     def as_json(self) -> str:
         """Returns the envelope by formatting, so that 100,000 events are sent without parsing their data."""

@@ -203,9 +203,7 @@ def test_a_subclass_of_the_arguments_names_its_own_fields_of_json_text(tmp_path:
 
 
 def test_a_name_of_our_own_is_refused_when_the_class_is_made() -> None:
-    with pytest.raises(
-        NotAvailableYet, match="Own defines a name that this Trainer uses for its own state: _footplate"
-    ):
+    with pytest.raises(NotAvailableYet, match="uses for its own state: _footplate"):
         type("Own", (footplate.Trainer,), {"_footplate": None})
 
 

@@ -46,7 +46,7 @@ NO_RENDEZVOUS = RendezvousAddress()
 
 class Rendezvous:
     def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
-        """`claimed` is bound on this node. Its address was sent with the claim, for use if this node is the first."""
+        """Takes the port that this node bound for its claim. It is used if this node is the first of the attempt."""
         self._is_first, self._has_several_nodes = grant.source == 0, grant.nodes > 1
         self._claimed, self._address = claimed, grant.rendezvous
 

@@ -49,7 +49,7 @@ class Processes:
 @dataclass
 class Ddp:
     ddp_find_unused_parameters: bool | None = None
-    """Search in every backward for parameters that had no part in it. None does, unless activations are recomputed."""
+    """Search in every backward for parameters that had no part in it. None: unless activations are recomputed."""
     ddp_bucket_cap_mb: Count | None = None
     """The size in MB of the pieces in which gradients are sent. None is torch's 25."""
     ddp_broadcast_buffers: bool | None = None

@@ -62,7 +62,7 @@ def cosine_with_floor(step: int, *, warmup: int, total: int, num_cycles: float, 
 def cosine_with_floor_from_one(
     step: int, *, warmup: int, total: int, num_cycles: float, floor: float, start: float | None
 ) -> float:
-    """The cosine schedule with steps from 1. `start` is the first rate as a share of the peak, by default 1 / warmup."""
+    """The cosine schedule, with steps from 1. `start` is the first rate as a share of the peak, or 1 / warmup."""
     if step < warmup:
         if start is None:
             return (step + 1.0) / max(1.0, warmup)

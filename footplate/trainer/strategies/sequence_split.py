@@ -39,7 +39,7 @@ class Piece:
 
 
 def cut(batch: Any, rank: int, size: int) -> Piece:
-    """Pads samples on the right to a length that divides evenly. Causal attention never sees the padding."""
+    """Returns this rank's piece of a batch, padded on the right if needed. Causal attention never sees the padding."""
     labels = _labels_ahead(_of_tokens(batch))
     tokens = batch["input_ids"]
     rows, length = tokens.shape
