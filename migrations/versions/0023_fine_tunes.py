@@ -13,7 +13,3 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("fine_tune", sa.Text()))
-
-
-def downgrade() -> None:
-    op.drop_column("jobs", "fine_tune")

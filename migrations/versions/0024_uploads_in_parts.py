@@ -33,8 +33,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_upload_parts")),
     )
     op.create_index("ix_upload_parts_upload", "upload_parts", ["upload_id"])
-
-
-def downgrade() -> None:
-    op.drop_table("upload_parts")
-    op.drop_table("uploads")

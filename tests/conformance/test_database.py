@@ -197,6 +197,7 @@ def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
 
 
 VERSION_18 = (
+    "DROP TABLE upload_parts", "DROP TABLE uploads", "ALTER TABLE jobs DROP COLUMN fine_tune",
     "DROP INDEX ix_jobs_queued", "DROP INDEX ix_attempts_ended", "DROP INDEX ix_jobs_later", "DROP INDEX ix_jobs_shape",
     "DROP INDEX ix_jobs_ready", "DROP TABLE waits", "ALTER TABLE jobs DROP COLUMN shape",
     "ALTER TABLE nodes DROP COLUMN roots", "ALTER TABLE jobs DROP COLUMN warnings",
@@ -204,7 +205,10 @@ VERSION_18 = (
     "CREATE INDEX ix_jobs_fresh ON jobs (id) WHERE state = 'queued' AND reason <> 'capacity'",
     "UPDATE alembic_version SET version_num = '0018'",
 )  # fmt: skip
-"""The statements that turn a new database into one of the oldest version that can be upgraded."""
+"""The statements that turn a new database into one of the oldest version that can be upgraded.
+
+They are the reverse of all migrations. A new migration adds its reverse as the first one.
+"""
 
 
 def change(url: str, *statements: str) -> None:
