@@ -32,7 +32,8 @@ def etag(version: int) -> str:
 
 def resource_values(row: Any, resource: type[Resource], **others: Any) -> Json:
     """Returns the values of a resource: `others`, and each column of the row that has the name of a field."""
-    for name, show in _common(type(row), resource):
+    row_class: Any = type(row)
+    for name, show in _common(row_class, resource):
         if name not in others:
             value = getattr(row, name)
             others[name] = value if show is None or value is None else show(value)
