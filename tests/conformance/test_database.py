@@ -197,6 +197,8 @@ def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
 
 
 VERSION_18 = (
+    "ALTER TABLE files DROP COLUMN report", "ALTER TABLE files DROP COLUMN bad_rows",
+    "ALTER TABLE files DROP COLUMN rows",
     "DROP TABLE upload_parts", "DROP TABLE uploads", "ALTER TABLE jobs DROP COLUMN fine_tune",
     "DROP INDEX ix_jobs_queued", "DROP INDEX ix_attempts_ended", "DROP INDEX ix_jobs_later", "DROP INDEX ix_jobs_shape",
     "DROP INDEX ix_jobs_ready", "DROP TABLE waits", "ALTER TABLE jobs DROP COLUMN shape",
