@@ -3,6 +3,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 ARGS ?=
 .DEFAULT_GOAL := help
+# Without bytecode, each of some hundred processes of the tests would compile this project again.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help web up test faults check fix docs bench soak gpu clean
 
 help: ## say what there is
