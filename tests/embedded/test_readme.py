@@ -5,15 +5,35 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.embedded.conftest import Up
-from tests.support.processes import REPOSITORY, Process, Processes
+from tests.support.processes import REPOSITORY, Process, Processes, nothing_is_left_behind
 
 NEXT = (REPOSITORY / "README.md").read_text().partition("## Next, paste this")[2]
 COMMANDS = re.findall(r"```sh\n(.*?)```", NEXT, re.DOTALL)[0]
 STREAM = (REPOSITORY / "docs/reference/stream.md").read_text()
 SCRIPT = STREAM.partition("## Watch metrics from the first one on")[2].partition("```python\n")[2].partition("```")[0]
+MOVING = r"first job running  step \d+/\d+"
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Process]]:
+    """Yields what a person starts. Its first job has moved and is cancelled, because 20,000 steps take CPU time."""
+    folder = tmp_path_factory.mktemp("up")
+    processes = Processes(folder)
+    up = Up(processes, folder / "home")
+    launcher = up.launch_talking(FOOTPLATE_SLOTS="2")
+    launcher.until(lambda: re.search(MOVING, launcher.output), within=180, what="the first job moves")
+    # Stderr, where a node may have warned of root's rights, is in the same file here.
+    up.ready = {"url": next(line for line in launcher.output.splitlines() if not line.startswith("footplate: "))}
+    up.client.post(f"/jobs/{(up.home / 'first-job').read_text()}/cancel").raise_for_status()
+    yield up, launcher
+    processes.stop_all()
+    nothing_is_left_behind(folder)
 
 
 def paste(commands: str) -> str:
@@ -23,9 +43,9 @@ def paste(commands: str) -> str:
 
 
 def test_commands_of_the_readme_drive_a_job_and_show_every_step_to_a_late_reader(
-    up: Up, processes: Processes, tmp_path: Path
+    launched: tuple[Up, Process], processes: Processes, tmp_path: Path
 ) -> None:
-    up.start("--no-first-job")
+    up, _ = launched
     short = up.submit({"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 30, "logging_steps": 1}})
 
     said = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id")
@@ -41,29 +61,19 @@ def test_commands_of_the_readme_drive_a_job_and_show_every_step_to_a_late_reader
     assert steps == list(range(1, 31))
 
 
-def address(launcher: Process) -> str:
-    """The first line on stdout. Stderr, where a node may have warned of root's rights, is in the same file here."""
-    return next(line for line in launcher.output.splitlines() if not line.startswith("footplate: "))
-
-
-def test_the_commands_that_up_prints_start_a_job_and_pause_it(up: Up) -> None:
-    launcher = up.launch_talking("--no-first-job")
-    launcher.until(lambda: "Ctrl-C here" in launcher.output, within=180, what="up has said everything")
+def test_the_commands_that_up_prints_start_a_job_and_pause_it(launched: tuple[Up, Process]) -> None:
+    up, launcher = launched
     first, _, third = [line.strip() for line in launcher.output.splitlines() if "curl" in line]
-    up.ready = {"url": address(launcher)}
 
     job = paste(f"{first}\n{third}\necho; echo $id").split()[-1]
 
     assert up.until_job(job, "paused")["actions"] == ["resume", "fork", "cancel"]
 
 
-def test_the_first_job_is_shown_moving_in_plain_lines(up: Up) -> None:
-    launcher = up.launch_talking()
-
-    launcher.until(lambda: re.search(r"first job running  step \d+/\d+", launcher.output), within=180, what="it moves")
-
+def test_the_first_job_is_shown_moving_in_plain_lines(launched: tuple[Up, Process]) -> None:
+    up, launcher = launched
+    assert re.search(MOVING, launcher.output)
     assert "\033" not in launcher.output
-    url = address(launcher)
-    assert url.startswith("http://127.0.0.1:")
+    assert up.ready["url"].startswith("http://127.0.0.1:")
     job = (up.home / "first-job").read_text()
-    assert f"A first job to look at: {url}/#{job}" in launcher.output.splitlines()
+    assert f"A first job to look at: {up.ready['url']}/#{job}" in launcher.output.splitlines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.embedded.conftest import Up
-from tests.support.processes import REPOSITORY, children, is_alive, left_behind, until
+from tests.support.processes import REPOSITORY, Process, children, is_alive, left_behind, until
 from tests.support.system import LEISURE
 
 ENDLESS: dict[str, Any] = {
@@ -26,9 +25,28 @@ ENDLESS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_start_prints_its_addresses_and_a_second_start_names_the_holder(up: Up) -> None:
-    launcher = up.start("--no-first-job")
+@pytest.mark.timeout(600)
+def test_a_start_says_where_it_is_and_the_next_one_continues_what_ctrl_c_has_stopped(up: Up) -> None:
+    """Two starts in one home, because each costs ten seconds of CPU time."""
+    launcher = up.start(FOOTPLATE_SLOTS="2")
+    it_says_where_it_is(up, launcher)
+    another_start_names_the_holder_of_a_home_and_of_a_port(up, launcher)
+    first = it_submits_one_job_and_leaves_no_zombie(up, launcher)
+    job, before = a_job_that_is_under_way(up)
 
+    launcher.signal(signal.SIGINT)
+    assert launcher.wait(within=60) == 0
+    nobody_holds(up.home)
+
+    again = up.start("--nodes", "2")
+    refuses_an_unknown_argument(up.ready["url"])
+    up.until_nodes(2)
+    it_goes_on_without_doing_a_step_twice(up, job, before)
+    assert [(row["id"], row["name"]) for row in up.get("/jobs")["data"]] == [(job, None), (first, "first job")]
+    assert again.terminate(within=60) == 0
+
+
+def it_says_where_it_is(up: Up, launcher: Process) -> None:
     *warnings, line = launcher.output.splitlines()
     exposed = (
         "footplate: node-1: training has all of this node's rights, root's, because uid 60600 could not work here: "
@@ -42,16 +60,64 @@ def test_the_start_prints_its_addresses_and_a_second_start_names_the_holder(up: 
     assert all(Path(log).exists() for log in content["logs"].values())
     assert httpx2.get(content["url"] + "/", timeout=60).status_code == 200
 
+
+def another_start_names_the_holder_of_a_home_and_of_a_port(up: Up, launcher: Process) -> None:
+    url = up.ready["url"]
     second = up.launch()
     assert second.wait() == 1
-    assert f"{up.home} is in use by process {launcher.pid} at {content['url']}" in second.output
+    assert f"{up.home} is in use by process {launcher.pid} at {url}" in second.output
 
-    port = content["url"].rpartition(":")[2]
+    port = url.rpartition(":")[2]
     elsewhere = Up(up.processes, up.home.with_name("other")).launch("--port", port)
     assert elsewhere.wait(within=60) == 1, "a taken port that was asked for is an answer, and not another port"
     assert port in elsewhere.output
 
-    assert launcher.terminate(within=60) == 0
+
+def it_submits_one_job_and_leaves_no_zombie(up: Up, launcher: Process) -> str:
+    """Returns the first job. It is cancelled, because its 20,000 steps would take CPU time from the rest."""
+    note = up.home / "first-job"
+    up.processes.until(lambda: note.exists() and note.read_text(), within=60, what="the home notes the first job")
+    until(lambda: "Z" not in states_of_children(launcher), within=10, what="who submitted it leaves no zombie")
+    first = note.read_text()
+    up.client.post(f"/jobs/{first}/cancel").raise_for_status()
+    return first
+
+
+def states_of_children(launcher: Process) -> str:
+    """Returns a letter for each child that /proc lists, and waits until the one that submits has ended."""
+    folder = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    until(
+        lambda: (
+            not any(b"first_job" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in folder.read_text().split())
+        ),
+        within=60,
+        what="the process that submits has ended",
+    )
+    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in folder.read_text().split()]
+    return "".join(stat.rpartition(")")[2].split()[0] for stat in stats)
+
+
+def a_job_that_is_under_way(up: Up) -> tuple[str, int]:
+    """Returns a job and the step that it has passed."""
+    job = up.submit(ENDLESS)
+    step = up.processes.until(lambda: (at := step_of(up, job)) > 5 and at, within=60, what="the job is under way")
+    return job, step
+
+
+def step_of(up: Up, job: str) -> int:
+    shown = up.get(f"/jobs/{job}")
+    return int((shown["progress"] or {}).get("step", 0)) if shown["state"] == "running" else 0
+
+
+def it_goes_on_without_doing_a_step_twice(up: Up, job: str, before: int) -> None:
+    up.processes.until(lambda: step_of(up, job) > before, within=60, what="the job goes on")
+    up.processes.until(lambda: ends_soon(up, job), within=90, what="the job is over", every=LEISURE)
+    assert up.get(f"/jobs/{job}")["state"] == "succeeded"
+    endings = [row["ending"] for row in up.get(f"/jobs/{job}/attempts")["data"]]
+    assert (endings[0], endings[-1]) == ("stopped", "finished")
+    assert not {"failed", "lost"} & set(endings)
+    steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]
+    assert steps == sorted(set(steps)), "a drained job does no step twice"
 
 
 def refuses_an_unknown_argument(url: str) -> None:
@@ -75,23 +141,6 @@ def test_a_start_says_why_no_components_are_announced_and_ends_when_a_child_dies
     assert "service was killed by SIGKILL before a node has announced its components." in launcher.output
     assert '"url"' not in launcher.output
     nobody_holds(up.home)
-
-
-def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None:
-    launcher = up.start()
-    shows = up.pid_of(launcher, "footplate.local.first_job")
-    until(lambda: up.get("/jobs")["data"], what="the first job is there")
-    with suppress(ProcessLookupError):  # the job may be done, and who showed it gone
-        os.kill(shows, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{shows}").exists(), within=10, what="who showed it leaves no zombie")
-    launcher.terminate(within=60)
-
-    up.start()
-    refuses_an_unknown_argument(up.ready["url"])
-
-    jobs = up.get("/jobs")["data"]
-    assert [job["name"] for job in jobs] == ["first job"]
-    assert (up.home / "first-job").read_text() == jobs[0]["id"]
 
 
 @pytest.mark.matrix
@@ -125,32 +174,6 @@ def test_who_dies_is_started_again_in_the_same_place(up: Up) -> None:
         done = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
         job = up.processes.until(lambda: up.submit(done), within=30, what="it takes a job")  # noqa: B023
         assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
-
-
-def test_ctrl_c_checkpoints_what_runs_and_the_next_start_with_two_nodes_continues_it(up: Up) -> None:
-    launcher = up.start("--no-first-job")
-    job = up.submit(ENDLESS)
-
-    def step() -> int:
-        shown = up.get(f"/jobs/{job}")
-        return int((shown["progress"] or {}).get("step", 0)) if shown["state"] == "running" else 0
-
-    before = up.processes.until(lambda: step() > 5 and step(), within=60, what="the job is under way")
-
-    launcher.signal(signal.SIGINT)
-    assert launcher.wait(within=60) == 0
-    nobody_holds(up.home)
-
-    up.start("--nodes", "2", "--no-first-job")
-    up.until_nodes(2)
-    up.processes.until(lambda: step() > before, within=60, what="the job goes on")
-    up.processes.until(lambda: ends_soon(up, job), within=90, what="the job is over", every=LEISURE)
-    assert up.get(f"/jobs/{job}")["state"] == "succeeded"
-    endings = [row["ending"] for row in up.get(f"/jobs/{job}/attempts")["data"]]
-    assert (endings[0], endings[-1]) == ("stopped", "finished")
-    assert not {"failed", "lost"} & set(endings)
-    steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]
-    assert steps == sorted(set(steps)), "a drained job does no step twice"
 
 
 def ends_soon(up: Up, job: str) -> bool:
