@@ -15,12 +15,16 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.errors import SettingsError
+from footplate.contract.host.node_folder import Places
 from footplate.contract.host.user import User, give, make_writable_folder, take_files_back
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PASSED_ONLY
 from tests.support.processes import REPOSITORY
 from tests.support.ways import open_ways
+from worker.node import rights
 from worker.node.rights import USUAL
+from worker.settings import WorkerSettings
 from worker.user_range import UserRange, reserve_user
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
@@ -110,33 +114,30 @@ def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "why"),
+    ("user", "why"),
     [
         ("64009-64000", "goes from a smaller uid to a larger one"),
         ("0-100", "goes from a smaller uid to a larger one"),
         ("60000-61000", "without 0 and 60599"),
         ("64000-64004", "3 slots need a range of 6 uids or more"),
         ("60599", "this is the uid of nobody"),
+        ("trainer-that-is-not", "this machine has no such user"),
     ],
 )
-def test_a_range_that_cannot_be_had_ends_the_start(home: Path, users: str, why: str) -> None:
-    assert why in settled(home, training_user=users, slots="3")["refused"]
+def test_a_user_or_range_that_no_machine_can_have_ends_the_start(home: Path, user: str, why: str) -> None:
+    settings = WorkerSettings(home=home, training_user=user, slots=3)
 
-
-def test_nobody_s_name_is_refused(home: Path) -> None:
-    refused = settled(home, training_user="trainer-that-is-not")["refused"]
-
-    assert "this machine has no such user" in refused
+    with pytest.raises(SettingsError, match=why):
+        rights.settled(settings, Places(settings.node_path))
 
 
 def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
-    report = settled(home, *open_ways(home.parent), training_user="root")
+    settings = WorkerSettings(home=home, training_user="root")
 
-    assert report == {
-        "uid": None,
-        "users": None,
-        "exposed": "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's",
-    }
+    report = rights.settled(settings, Places(settings.node_path))
+
+    assert (report.user, report.users) == (None, None)
+    assert report.exposed == "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"
 
 
 @pytest.mark.parametrize(
