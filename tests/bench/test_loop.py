@@ -30,7 +30,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resuming, "SAMPLES", 800)
 
 
-@pytest.mark.parametrize("name", work.WORKS)
+@pytest.mark.parametrize(
+    "name", [name if name == "mlp" else pytest.param(name, marks=pytest.mark.matrix) for name in work.WORKS]
+)
 def test_all_loops_train_the_same(small: None, race: Race, name: str) -> None:
     shown = race("training", work=name, steps=10, whole=20, turns=1)
 

@@ -87,6 +87,7 @@ def test_what_nobody_has_any_more_is_said_to_be_missing(story: Story) -> None:
     assert then + 1 == first <= last < now
 
 
+@pytest.mark.matrix
 def test_a_sender_that_never_goes_back_is_stuck(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     story.forget_bytes = 1 << 20
     watch = Sender._watch
@@ -96,6 +97,7 @@ def test_a_sender_that_never_goes_back_is_stuck(story: Story, monkeypatch: pytes
         story.run()
 
 
+@pytest.mark.matrix
 def test_an_ingest_that_waits_for_what_is_gone_is_stuck(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Ledger, "_declare_gap", lambda *_: None)
 

@@ -13,7 +13,7 @@ from tests.simulation.seeds import VARIABLE, run, tell
 
 SEEDS = 60
 """Enough seeds to notice every protection that is off, as test_mutations.py shows."""
-POSTGRES_SEEDS = 5
+POSTGRES_SEEDS = 3
 SOAK_SEEDS = 10_000
 SHARES = 20
 """Parts of the long form: a test each, so that one failing seed does not hide the others."""
