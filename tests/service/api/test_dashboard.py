@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,28 +21,47 @@ from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
 from tests.service.api.test_forks import trained as trained_to_the_end
 from tests.service.api.test_keys import a_key
+from tests.support.processes import Processes, nothing_is_left_behind
 
 pytestmark = pytest.mark.browser
 expect.set_options(timeout=PATIENCE * 1000)
 SOURCES = Path(__file__).parents[3] / "web"
 FIRST_VIEW_BYTES = 60_000
+FLAGS = (
+    "--headless=new", "--remote-debugging-port=0", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync",
+    "--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding", "--disable-field-trial-config", "--no-default-browser-check",
+    "--no-first-run", "--hide-scrollbars", "--mute-audio", "--password-store=basic", "--use-mock-keychain",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chromium(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one browser for all tests of this module. Each test has a context of its own in it."""
+    folder = tmp_path_factory.mktemp("chromium")
+    processes = Processes(folder)
+    profile = folder / "profile"
+    browser = processes.start(chromium_path, *FLAGS, f"--user-data-dir={profile}", "about:blank", name="chromium")
+    port = browser.until((profile / "DevToolsActivePort").read_text, within=60, what="the browser listens")
+    yield f"http://127.0.0.1:{port.splitlines()[0]}"
+    processes.stop_all()
+    nothing_is_left_behind(folder)
 
 
 @pytest.fixture
-async def page(chromium_path: str) -> AsyncIterator[Page]:
+async def page(chromium: str) -> AsyncIterator[Page]:
     """A page on which no error may be logged, a broken content security policy among them."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=chromium_path,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"],
-        )
-        page = await browser.new_page(viewport={"width": 1280, "height": 900})
+        browser = await playwright.chromium.connect_over_cdp(chromium)
+        context = await browser.new_context(viewport={"width": 1280, "height": 900})
+        page = await context.new_page()
         page.set_default_timeout(PATIENCE * 1000)
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda line: problems.append(line.text) if "Content Security" in line.text else None)
         yield page
-        await browser.close()
+        await context.close()
         assert problems == []
 
 
