@@ -18,8 +18,8 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import browser, postgres
-from tests.support.processes import Processes, nothing_is_left_behind
+from tests.support import browser, postgres, template
+from tests.support.processes import Processes, nothing_is_left_behind, pids
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import S3Server, s3_server
 
@@ -90,11 +90,22 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     started.stop_all()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chromium_path() -> str:
     if (result := browser.chromium()) is None:
         pytest.skip(f"needs Chromium: {browser.INSTALL}")
     return result
+
+
+def pytest_collection_finish() -> None:
+    template.remember_environment()
+
+
+@pytest.fixture(autouse=True)
+def variables_that_imports_read_are_as_before() -> Iterator[None]:
+    """Libraries set some in the tests' own process. Programs that are started later could then not be forked."""
+    yield
+    template.restore_environment()
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +114,9 @@ def no_process_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     folder: Path = request.getfixturevalue("tmp_path")
+    others = set(pids())
     yield
-    nothing_is_left_behind(folder)
+    nothing_is_left_behind(folder, others=others)
 
 
 _not_run: dict[str, int] = {}

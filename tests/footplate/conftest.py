@@ -15,6 +15,7 @@ from footplate import Client
 from tests.support.collector import Collector, collecting
 from tests.support.processes import Process, Processes, clean_environment, free_port
 from tests.support.system import System, standing_system
+from tests.support.template import folder_of_commands
 
 PROGRAM = Path(sys.executable).parent / "footplate"
 FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy/regression"}
@@ -49,7 +50,10 @@ def client(standing: System) -> Iterator[Client]:
 
 @dataclass
 class Command:
-    """The installed program, as a person with FOOTPLATE_URL in the environment runs it."""
+    """The program, as a person with FOOTPLATE_URL in the environment runs it.
+
+    `run` forks a process that has imported the program. `start` starts the installed one.
+    """
 
     url: str
     folder: Path
@@ -57,7 +61,7 @@ class Command:
 
     def run(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROGRAM, *words],
+            [folder_of_commands() / "footplate", *words],
             input=stdin,
             capture_output=True,
             text=True,
@@ -79,7 +83,7 @@ class Command:
 
     @property
     def env(self) -> dict[str, str]:
-        path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([str(folder_of_commands()), str(PROGRAM.parent), os.environ["PATH"]])
         return clean_environment() | {"FOOTPLATE_URL": self.url, "PATH": path}
 
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import template
 from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
 from tests.support.template import Forked
 
@@ -48,18 +47,7 @@ def test_a_port_is_none_that_the_kernel_gives_away() -> None:
     assert free_port() < int(first)
 
 
-def test_a_forked_program_looks_and_ends_like_a_started_one(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Earlier tests of this process may have set variables after the template was started.
-    read_by_imports = template.at_start("service")
-    for name in {*os.environ, *read_by_imports}:
-        if not name.startswith(template.READ_BY_IMPORTS):
-            continue
-        if name in read_by_imports:
-            monkeypatch.setenv(name, read_by_imports[name])
-        else:
-            monkeypatch.delenv(name)
+def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes, tmp_path: Path) -> None:
     setting = {"FOOTPLATE_DATABASE": f"sqlite:///{tmp_path}/none.db", "FOOTPLATE_HOME": tmp_path}
     forked = processes.start("-m", "service", "all", env=setting)
     fresh = processes.start("-m", "service", "all", env={**setting, "PYTHONHASHSEED": "1"})

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.support.processes import REPOSITORY, clean_environment
+from tests.support.template import folder_of_commands
 
 DOCS = REPOSITORY / "docs"
 
@@ -20,7 +21,7 @@ def snippets(page: str, language: str = "sh") -> list[str]:
 
 def paste(commands: list[str], folder: Path, url: str, **environment: str) -> str:
     """Runs the commands in a folder that has `.footplate` and `examples`, and returns what they print."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(folder_of_commands()), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
         cwd=folder,

@@ -1,8 +1,11 @@
-"""Starts `python -m service` and `python -m worker` as forks of a process that has already imported them.
+"""Starts `python -m service`, `python -m worker` and `footplate` as forks of a process that has imported them.
 
 A system start costs seven seconds of CPU, and six of them are imports. A template process imports a program once for
-each pytest process, and forks it for every start. Each fork becomes what a fresh start would be, with its own session,
-environment, arguments, working folder and output. `ps`, /proc/<pid>/cmdline and /proc/<pid>/environ agree.
+a whole run of tests, whose test processes share it, and forks it for every start. The forks of a test process end with
+that test process, and a template ends with the last one.
+
+Each fork becomes what a fresh start would be, with its own session, environment, arguments, working folder and output.
+`ps`, /proc/<pid>/cmdline and /proc/<pid>/environ agree.
 
     popen = fork(["python", "-m", "worker"], env=..., cwd=..., out=log)     None: must be started in the usual way
 
@@ -18,8 +21,10 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,7 +37,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from tests.support.preload import ALSO_AFTER_IMPORTS, SITECUSTOMIZE
 
@@ -85,30 +90,17 @@ class Forked:
 
 
 class Template:
-    """One template process. It dies with pytest, and its forks die with it."""
+    """The connection of this test process to the template of one program, which all test processes of a run share."""
 
     def __init__(self, program: str) -> None:
-        from tests.support.processes import clean_environment, die_with_parent
-
-        self.environment = clean_environment()
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._forks: dict[int, Forked] = {}
         self._lock = threading.Lock()
-        self._out = tempfile.TemporaryFile()  # noqa: SIM115
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.template", program, str(theirs.fileno()), "-" * ROOM_BYTES],
-                env=self.environment | {ROOM: "-" * ROOM_BYTES},
-                cwd=REPOSITORY,
-                stdin=subprocess.DEVNULL,
-                stdout=self._out,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
-        atexit.register(self._process.kill)
-        self.imported: frozenset[str] = frozenset(self._next()["imported"])
+        self._program = program
+        self._line = _connected(program)
+        first = self._next()
+        self.environment: Mapping[str, str] = first["environment"]
+        """The environment in which the template was started."""
+        self.imported = frozenset(first["imported"])
         """Top-level names: a folder on the PYTHONPATH that has others of these must have its effect."""
 
     def fork(self, argv: list[str], ways: list[str], env: Mapping[str, str], cwd: str, out: int) -> Forked:
@@ -131,10 +123,11 @@ class Template:
             self._line.settimeout(None)
 
     def _next(self) -> Any:
-        packet = self._line.recv(1 << 18)
+        packet = b""
+        with suppress(ConnectionResetError):
+            packet = self._line.recv(1 << 18)
         if not packet:
-            self._out.seek(0)
-            raise AssertionError(f"the template ended with {self._process.wait()}:\n{self._out.read().decode()}")
+            raise AssertionError(f"the template of {self._program} has ended:\n{_output(self._program)}")
         said = json.loads(packet)
         if isinstance(said, list):
             pid, code = said
@@ -142,14 +135,63 @@ class Template:
         return said
 
 
+_started: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+"""The templates that this test process has started, with their output."""
+
+
+def _output(program: str) -> str:
+    if program not in _started:
+        return "(another test process has started it, and has its output)"
+    process, out = _started[program]
+    process.wait()
+    out.seek(0)
+    return out.read().decode(errors="replace")
+
+
+def _address(program: str) -> str:
+    """Returns an abstract name. Only one process can have it, and it goes with that process."""
+    return f"\0footplate-template-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()}-{program}"
+
+
+def _connected(program: str) -> socket.socket:
+    """Connects to the run's template of this program, which the first test process that needs it starts."""
+    while True:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with suppress(ConnectionRefusedError):
+            line.connect(_address(program))
+            return line
+        line.close()
+        # Another test process may be first, and may not listen yet.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, suppress(OSError):
+            listening.bind(_address(program))
+            listening.listen(64)
+            _start(program, listening)
+
+
+def _start(program: str, listening: socket.socket) -> None:
+    from tests.support.processes import clean_environment
+
+    if not _remembered:  # Benchmarks start systems, too.
+        remember_environment()
+    out = tempfile.TemporaryFile()  # noqa: SIM115
+    env = clean_environment()
+    changed = read_by_imports(env).keys() - _remembered.keys()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.template", program, str(listening.fileno()), "-" * ROOM_BYTES],
+        env={name: env[name] for name in env.keys() - changed} | _remembered | {ROOM: "-" * ROOM_BYTES},
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        pass_fds=[listening.fileno()],
+        start_new_session=True,
+    )
+    _started[program] = process, out
+
+
 @cache
 def _template(program: str, pytest_pid: int) -> Template:
     return Template(program)
-
-
-def at_start(program: str) -> Mapping[str, str]:
-    """Returns the environment in which the template of this program was started."""
-    return _template(program, os.getpid()).environment
 
 
 def fork(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, out: int) -> Forked | None:
@@ -166,7 +208,39 @@ def fork(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, out: int) -> 
 def is_ours(argv: Sequence[str]) -> bool:
     """Returns True if the command starts a service or a node."""
     _, command = _without_ways(argv)
-    return command[:2] == [sys.executable, "-m"] and command[2] in PROGRAMS
+    return command[:2] == [sys.executable, "-m"] and command[2] in ("service", "worker")
+
+
+COMMAND = """#!{python} -IS
+import json, os, socket, sys
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect({address!r})
+line.recv(1 << 18)
+argv = [{python!r}, "-m", "footplate", *sys.argv[1:]]
+asked = {{"argv": argv, "ways": [], "env": dict(os.environ), "cwd": os.getcwd()}}
+socket.send_fds(line, [json.dumps(asked).encode()], [0, 1, 2])
+while not isinstance(said := json.loads(line.recv(1 << 18)), list):
+    pass
+code = said[1]
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@cache
+def folder_of_commands() -> Path:
+    """Returns a folder for the PATH with a `footplate` that is a fork. To import it takes most of a short command."""
+    installed = Path(sys.executable).parent
+    if os.environ.get("FOOTPLATE_TESTS_FORK") == "0":
+        return installed
+    _template("footplate", os.getpid())
+    folder = Path(tempfile.mkdtemp(prefix="footplate-commands-"))
+    atexit.register(shutil.rmtree, folder)
+    command = folder / "footplate"
+    command.write_text(COMMAND.format(python=sys.executable, address=_address("footplate")))
+    command.chmod(0o755)
+    return folder
 
 
 def _without_ways(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -185,8 +259,26 @@ def must_start_fresh(template: Template, env: Mapping[str, str]) -> bool:
             return True
         if any(path.stem in template.imported for path in folder.iterdir()):
             return True
-    names = {name for name in {*template.environment, *env} if name.startswith(READ_BY_IMPORTS)} - SET_BY_FORKS
-    return any(template.environment.get(name) != env.get(name) for name in names)
+    return read_by_imports(template.environment) != read_by_imports(env)
+
+
+def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that imports read, without those that each fork sets for itself."""
+    return {name: env[name] for name in env if name.startswith(READ_BY_IMPORTS) and name not in SET_BY_FORKS}
+
+
+_remembered: dict[str, str] = {}
+"""The variables that imports read, as they were before the first test. A template starts with these."""
+
+
+def remember_environment() -> None:
+    _remembered.update(read_by_imports(os.environ))
+
+
+def restore_environment() -> None:
+    for name in read_by_imports(os.environ).keys() - _remembered.keys():
+        del os.environ[name]
+    os.environ.update(_remembered)
 
 
 def _folders(env: Mapping[str, str]) -> list[str]:
@@ -217,10 +309,23 @@ def import_worker() -> None:
     importlib.import_module("celery.fixups.django")
 
 
-PROGRAMS: dict[str, Callable[[], None]] = {"service": import_service, "worker": import_worker}
+def import_footplate() -> None:
+    importlib.import_module("footplate.cli")
+    for part in ("sdk", "contract"):
+        package = importlib.import_module(f"footplate.{part}")
+        for module in pkgutil.iter_modules(package.__path__, f"footplate.{part}."):
+            importlib.import_module(module.name)
 
 
-def main(program: str, line: socket.socket) -> None:
+PROGRAMS: dict[str, Callable[[], None]] = {
+    "footplate": import_footplate,
+    "service": import_service,
+    "worker": import_worker,
+}
+
+
+def main(program: str, listening: socket.socket) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != ROOM}
     gc.disable()
     PROGRAMS[program]()
     importlib.import_module("tests.support.ways")
@@ -228,29 +333,75 @@ def main(program: str, line: socket.socket) -> None:
     gc.freeze()
     gc.enable()
     assert len(os.listdir("/proc/self/task")) == 1, "what is forked beside threads hangs"
-    line.send(json.dumps({"imported": sorted({name.partition(".")[0] for name in sys.modules})}).encode())
+    imported = sorted({name.partition(".")[0] for name in sys.modules})
+    _serve(listening, json.dumps({"imported": imported, "environment": environment}).encode())
+
+
+FIRST_SECONDS = 60
+"""The time that a template waits for its first test process, which may have been killed meanwhile."""
+
+
+def _serve(listening: socket.socket, greeting: bytes) -> None:
+    """Forks for all test processes that are connected, and ends with the last one. Returns in each fork."""
+    forks: dict[socket.socket, set[int]] = {}
+    """The living forks of each test process."""
     selector = selectors.DefaultSelector()
-    selector.register(line, selectors.EVENT_READ)
-    while True:
-        for key, _ in selector.select():
-            if isinstance(key.data, int):
-                selector.unregister(key.fd)
-                os.close(key.fd)
-                code = os.waitstatus_to_exitcode(os.waitpid(key.data, 0)[1])
-                line.send(json.dumps([key.data, code]).encode())
-                continue
-            packet, fds, _, _ = socket.recv_fds(line, 1 << 20, 1)
-            if not packet:
-                os._exit(0)
-            if (pid := os.fork()) == 0:
-                selector.close()
-                _become(json.loads(packet), fds[0], line)
-                return
-            os.close(fds[0])
-            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+    selector.register(listening, selectors.EVENT_READ)
+    while ready := selector.select(None if forks else FIRST_SECONDS):
+        for key, _ in ready:
+            line: Any = key.fileobj
+            if line is listening:
+                line, _ = listening.accept()
+                line.send(greeting)
+                forks[line] = set()
+                selector.register(line, selectors.EVENT_READ)
+            elif key.data is not None:
+                selector.unregister(line)
+                _reap(*key.data, pidfd=line, forks=forks)
+            elif (packet := _received(line)) is None:
+                selector.unregister(line)
+                for pid in forks.pop(line):
+                    os.kill(pid, signal.SIGKILL)
+                line.close()
+                if not forks:
+                    os._exit(0)
+            else:
+                asked, fds = packet
+                if (pid := os.fork()) == 0:
+                    selector.close()
+                    for other in {listening, *forks} - {line}:
+                        other.detach()
+                    _become(asked, fds, line)
+                    return
+                for fd in fds:
+                    os.close(fd)
+                forks[line].add(pid)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (line, pid))
 
 
-def _become(asked: dict[str, Any], out: int, line: socket.socket) -> None:
+def _received(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Returns what a test process asks for, or None if the test process has ended.
+
+    The files are the fork's output, or its input, output and errors.
+    """
+    with suppress(ConnectionResetError):
+        packet, fds, _, _ = socket.recv_fds(line, 1 << 20, 3)
+        if packet:
+            return json.loads(packet), fds
+    return None
+
+
+def _reap(line: socket.socket, pid: int, *, pidfd: int, forks: dict[socket.socket, set[int]]) -> None:
+    os.close(pidfd)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if line in forks:
+        forks[line].discard(pid)
+        # The test process may have ended a moment ago.
+        with suppress(OSError):
+            line.send(json.dumps([pid, code]).encode())
+
+
+def _become(asked: dict[str, Any], fds: list[int], line: socket.socket) -> None:
     """The rest of a fork's life. It returns where the program ends, so that the interpreter ends as it always does."""
     parent = os.getppid()
     os.setsid()
@@ -258,8 +409,11 @@ def _become(asked: dict[str, Any], out: int, line: socket.socket) -> None:
     if os.getppid() != parent:
         os._exit(1)
     line.send(json.dumps(os.getpid()).encode())
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    for number, fd in enumerate(fds) if len(fds) == 3 else ((1, fds[0]), (2, fds[0])):
+        os.dup2(fd, number)
+    if len(fds) == 3:
+        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.closerange(3, 1 << 16)
     line.detach()
     if asked["ways"]:
@@ -271,7 +425,7 @@ def _become(asked: dict[str, Any], out: int, line: socket.socket) -> None:
     take_on(argv, env)
     module = argv[2]
     if module == "worker":
-        keep_a_warm_seed()
+        keep_warm_seeds()
     run(module)
 
 
@@ -319,20 +473,15 @@ def _say_in_proc(argv: str, environ: str) -> None:
 # -- in a forked node --------------------------------------------------------------------------------------------------
 
 
-def keep_a_warm_seed() -> None:
-    """Makes the node's first warm parent by a fork, before anything of the node runs.
+WARM_SEEDS = 2
+"""One for a node's first warm parent, and one for that which replaces it. Later ones start in the usual way."""
 
-    Later ones start in the usual way.
-    """
+
+def keep_warm_seeds() -> None:
+    """Makes the node's first warm parents by forks, before anything of the node runs."""
     from worker.node import parent
 
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        _be_a_warm_seed(theirs)
-    theirs.close()
-    seeds = [(pid, ours)]
+    seeds = [_warm_seed() for _ in range(WARM_SEEDS)]
 
     def start(command: list[str], *, stdin: int, env: dict[str, str], start_new_session: bool) -> Any:
         assert start_new_session
@@ -344,6 +493,16 @@ def keep_a_warm_seed() -> None:
         return _Child(child)
 
     parent.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
+
+
+def _warm_seed() -> tuple[int, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _be_a_warm_seed(theirs)
+    theirs.close()
+    return pid, ours
 
 
 class _Child:
