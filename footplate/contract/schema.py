@@ -18,7 +18,10 @@ Schema = dict[str, Any]
 def with_short_forms(schema: Schema) -> Schema:
     """Returns the schema of the long form with the short forms added, without the fields that the server sets."""
     definitions: dict[str, Schema] = schema["$defs"]
-    definitions["TrainingArguments"]["properties"] = _training(definitions["TrainingArguments"]["properties"])
+    training = definitions["TrainingArguments"]
+    training["properties"] = _training(training["properties"])
+    # `GET /components` describes them. Without such a trainer, an unknown argument is refused all the same.
+    training["additionalProperties"] = {"description": "An argument of the library's trainer that the spec names."}
     alone = {"type": "string", "description": "Its name alone."}
     _also(definitions, "Component", alone)
     _also(definitions, "Schedule", alone)

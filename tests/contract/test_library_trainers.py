@@ -10,9 +10,10 @@ from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
 from footplate.contract.arguments import stated
 from footplate.contract.components import Catalogue, Described, check
 from footplate.contract.errors import InvalidSpec
+from footplate.contract.json_schema import violations
 from footplate.contract.references import used
 from footplate.contract.rows import RowForms
-from footplate.contract.spec import JobSpec
+from footplate.contract.spec import JobSpec, job_schema
 from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 
@@ -48,6 +49,10 @@ def test_an_argument_of_the_library_may_stand_in_training_and_belongs_to_the_tra
     assert (spec.trainer.use, spec.trainer.args) == ("lib/sft", {"max_length": 64})
     assert spec.training.max_steps == 3
     assert JobSpec.parse(spec.as_json()) == spec
+
+
+def test_the_schema_of_a_job_allows_arguments_of_a_library_in_training() -> None:
+    assert violations(job_schema(), {**SFT, "training": {"max_length": 64}}) == []
 
 
 def test_an_argument_of_the_library_is_checked_where_its_user_wrote_it() -> None:
