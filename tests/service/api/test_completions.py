@@ -8,6 +8,7 @@ import struct
 from base64 import b64decode
 from typing import Any
 
+import openai
 import pytest
 
 from footplate.contract import keys
@@ -23,6 +24,12 @@ DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "to
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CHAT = {"messages": [{"role": "developer", "content": [{"type": "text", "text": "be brief"}]},
                      {"role": "user", "content": "when?"}]}  # fmt: skip
+
+
+def client_of(api: Api) -> openai.AsyncOpenAI:
+    # The default client reads the machine's certificates, which takes longer than a test.
+    http = openai.DefaultAsyncHttpxClient(verify=False)
+    return openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none", max_retries=0, http_client=http)
 
 
 def events(text: str) -> list[Any]:
@@ -69,20 +76,21 @@ async def test_a_stream_begins_goes_on_and_ends_as_openai_s_does(api: Api, node:
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
 
 
-async def test_a_session_that_dies_in_the_midst_of_a_stream_ends_it_with_an_error(api: Api, node: Node) -> None:
-    job = await trained(api)
-    asking = asyncio.create_task(api.client.post("/v1/completions", json={"model": job, "prompt": "a", "stream": True}))
+async def test_openai_s_client_raises_the_end_of_a_session_in_the_midst_of_a_stream(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    asking = asyncio.create_task(client.completions.create(model=job, prompt="a", stream=True))
     session = await session_of(node, job)
     request = await node.taken(session)
     await node.say(request["id"], PieceKind.STARTED)
     await node.say(request["id"], PieceKind.CHUNK, index=0, text="at")
+    stream = await asking
     await node.say(request["id"], PieceKind.ERROR, code="serving_ended", message=f"GET /jobs/{session} says why")
 
-    part, error = events((await asking).text)
+    part = await anext(stream)
+    with pytest.raises(openai.APIError, match=session) as error:
+        await anext(stream)
 
-    assert part["choices"][0]["text"] == "at"
-    assert error["error"]["code"] == "serving_ended"
-    assert session in error["error"]["message"]
+    assert (part.choices[0].text, error.value.code) == ("at", "serving_ended")
 
 
 async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, node: Node) -> None:
@@ -103,20 +111,37 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
     await until_async(withdrawn, what="the session is told that the client has gone")
 
 
-@pytest.mark.parametrize("form", ["float", "base64"])
-async def test_vectors_come_as_numbers_or_packed(api: Api, node: Node, form: str) -> None:
-    job = await trained(api)
-    body = {"model": job, "input": ["a", "b"], "encoding_format": form}
-    asking = asyncio.create_task(api.client.post("/v1/embeddings", json=body))
+@pytest.mark.parametrize("form", ["float", "base64", None])
+async def test_openai_s_client_reads_vectors(api: Api, node: Node, form: str | None) -> None:
+    job, client = await trained(api), client_of(api)
+    options: Any = {} if form is None else {"encoding_format": form}
+    asking = asyncio.create_task(client.embeddings.create(model=job, input=["a", "b"], **options))
     request = await node.taken(await session_of(node, job))
     await node.answer(request["id"], vectors=[[1.0, 0.0], [0.0, 0.5]], prompt_tokens=2)
 
-    answer = (await asking).json()
-    vectors = [row["embedding"] for row in answer["data"]]
+    answer = await asking
+    vectors: list[Any] = [row.embedding for row in answer.data]
     if form == "base64":
         vectors = [list(struct.unpack("<2f", b64decode(vector))) for vector in vectors]
     assert vectors == [[1.0, 0.0], [0.0, 0.5]]
-    assert answer["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
+    assert answer.usage.total_tokens == 2
+
+
+async def test_openai_s_client_follows_a_chat(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    name = f"ft:base:default::{job.removeprefix('job_')}:ckpt-step-1"
+    messages: Any = CHAT["messages"]
+    asking = asyncio.create_task(client.chat.completions.create(model=name, messages=messages, stream=True))
+    request = await node.taken(await session_of(node, job))
+    await node.say(request["id"], PieceKind.STARTED)
+    for text in ("at", " dawn"):
+        await node.say(request["id"], PieceKind.CHUNK, index=0, text=text)
+    await node.say(request["id"], PieceKind.DONE, **DONE)
+
+    parts = [part async for part in await asking]
+
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == "at dawn"
+    assert parts[-1].choices[0].finish_reason == "stop"
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
