@@ -25,10 +25,11 @@ from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
 from service.api.openai.to_spec import Base, TuningFile, in_the_request, plan
 from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
+from service.jobs import trainings
 from service.jobs.cancel import cancel
 from service.jobs.pause import pause
 from service.jobs.resume import NO_CHANGES, resume
-from service.store import checkpoints, events, job_list, jobs
+from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -122,7 +123,7 @@ async def list_jobs(request: Request, after: After = None, limit: Limit = 20) ->
     """Lists every job of the project, newest first, also those that came through `POST /jobs`."""
     services = services_of(request)
     place = None if after is None else job_id(after)
-    read = partial(job_list.newest, filter=JobFilter(services.project), after=place, limit=limit + 1)
+    read = partial(trainings.newest, filter=JobFilter(services.project), after=place, limit=limit + 1)
     rows = await services.db.read(read)
     return Page.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
 

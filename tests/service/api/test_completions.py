@@ -167,3 +167,17 @@ async def test_what_has_no_meaning_here_is_refused_by_its_name(api: Api) -> None
     missing = await api.client.post("/v1/completions", json={"model": "job_" + "0" * 32, "prompt": "a"})
     assert (unknown.status_code, missing.status_code) == (404, 404)
     assert "gpt-4o" in unknown.text
+
+
+async def test_sessions_and_exports_are_not_listed_as_models(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    await api.client.post(f"/jobs/{job}/export")
+    await api.client.post(f"/jobs/{job}/predict", json={"inputs": ["a"], "wait": 0})
+    for other in await node.sessions(job):
+        await api.end(other)
+
+    [model] = (await client.models.list()).data
+    [tuning] = (await client.fine_tuning.jobs.list()).data
+
+    assert model.id.endswith(job.removeprefix("job_"))
+    assert tuning.id == job
