@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from starlette.requests import ClientDisconnect
 
 from footplate.contract import keys
+from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
@@ -39,7 +40,7 @@ MOST_SESSIONS = 3
 """The number of sessions to which one request is sent if it was never started."""
 RETRY_SECONDS = 5
 AGAIN = "send the request again"
-MAY_WORK_AGAIN = (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED, Reason.OOM)
+MAY_WORK_AGAIN = (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED)
 """The reasons of a failed session that are not the checkpoint's fault."""
 
 
@@ -120,30 +121,36 @@ async def asked(services: Services, question: Question, is_gone: Gone) -> AsyncI
     Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and Refused.
     """
     deadline = time.monotonic() + question.wait_seconds
+    # Other nodes may see no shared folder, so adapters of other jobs are read only if the artifact store is one.
+    shares = not isinstance(services.settings.store, RemoteStore)
+    session: JobId | None = None
     for _ in range(MOST_SESSIONS):
-        wanted = await _session(services, question)
+        wanted = await _session(services, question, shares=shares)
         assert wanted.session is not None
+        session = wanted.session.id
         exchange = _Exchange(services, wanted, question, deadline, is_gone)
         try:
             await exchange.send()
             await exchange.until_started()
         except _SendAgain:
             await exchange.withdraw()
+            shares = shares and wanted.adapter is None
             continue
         except BaseException:
             await exchange.withdraw()
             raise
         try:
-            yield Answering(wanted.session.id, wanted, exchange.pieces())
+            yield Answering(session, wanted, exchange.pieces())
         finally:
             await exchange.withdraw()
         return
-    raise ServingEnded(f"{MOST_SESSIONS} serving sessions ended before they came to this request", hint="try again")
+    last = f"GET /jobs/{session} says why the last one did"
+    raise ServingEnded(f"{MOST_SESSIONS} serving sessions ended before they started this request: {last}", hint=AGAIN)
 
 
-async def _session(services: Services, question: Question) -> Wanted:
+async def _session(services: Services, question: Question, *, shares: bool) -> Wanted:
     wanted = await services.db.read(
-        partial(find, project=services.project, job_id=question.job, name=question.checkpoint)
+        partial(find, project=services.project, job_id=question.job, name=question.checkpoint, shares=shares)
     )
     if wanted.session is not None:
         return wanted
@@ -163,7 +170,9 @@ class _Exchange:
     def __init__(self, services: Services, wanted: Wanted, question: Question, deadline: float, is_gone: Gone) -> None:
         assert wanted.session is not None
         self._services, self._session, self._limit = services, wanted.session.id, wanted.limits.max_queue
-        self._request = ServingRequest(id=f"ask_{uuid7()}", work=question.work, body=question.body)
+        self._request = ServingRequest(
+            id=f"ask_{uuid7()}", work=question.work, body=question.body, adapter=wanted.adapter
+        )
         self._redis: Redis = services.pipe.redis
         self._deadline, self._is_gone = deadline, is_gone
         self._is_started = self._is_over = False
@@ -262,11 +271,9 @@ class _Exchange:
         why = f"{row.reason}: {row.message}" if row.message else str(row.reason)
         if self._is_started:
             raise ServingEnded(f"the serving session {row.id} ended before its answer was complete ({why})", hint=AGAIN)
-        if row.state is not JobState.FAILED:
+        if row.state is not JobState.FAILED or row.reason in MAY_WORK_AGAIN:
             raise _SendAgain
         message = f"the serving session {row.id} could not load the checkpoint ({why})"
-        if row.reason in MAY_WORK_AGAIN:
-            raise ServingEnded(message, hint=AGAIN)
         raise ServingFailed(message, hint=f"footplate logs {row.id} shows what it printed")
 
     async def _give_up(self) -> NoReturn:

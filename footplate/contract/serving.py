@@ -31,12 +31,24 @@ class Work(StrEnum):
     """Returns a vector for each text."""
 
 
+class AdapterOffer(BaseModel):
+    """A checkpoint with an adapter, which the session loads beside its own. `path` is relative to the store's root."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str
+    path: str
+    manifest_sha256: str
+
+
 class ServingRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     id: str
     work: Work
     body: dict[str, Any]
+    adapter: AdapterOffer | None = None
+    """The adapter that answers. None: the session's own checkpoint answers."""
 
 
 class PieceKind(StrEnum):

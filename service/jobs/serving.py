@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.lifecycle import Desired, JobState, StopMode
+from footplate.contract.serving import AdapterOffer
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Serve
 from service.jobs.cancel import cancel
@@ -66,6 +67,8 @@ class Wanted:
     name: str
     """The checkpoint as the request names it: "latest", "best", an id, or `step-` and a number."""
     session: JobRow | None
+    adapter: AdapterOffer | None = None
+    """The checkpoint as an adapter, if the session's own checkpoint is another one on the same base."""
 
     @property
     def limits(self) -> Serve:
@@ -73,12 +76,21 @@ class Wanted:
         return Serve.model_validate(json.loads(self.session.spec)["serve"])
 
 
-def find(conn: Connection, project: str, job_id: JobId, name: str | None) -> Wanted:
+def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, shares: bool = False) -> Wanted:
     """Returns the wanted checkpoint. Without a name it is the one whose model the job ends with.
 
-    Raises NotFound, NotServable, and CheckpointMissing.
+    With `shares`, the session may be that of another checkpoint, whose model has the same base. Raises NotFound,
+    NotServable, and CheckpointMissing.
     """
-    return _wanted(conn, jobs.get(conn, project, job_id), name)
+    wanted = _wanted(conn, jobs.get(conn, project, job_id), name)
+    if wanted.session is not None or not shares or (base := _base_of(wanted.job)) is None:
+        return wanted
+    for row in jobs.started_from_others(conn, project):
+        if _is_open_session(row) and _base_of(row) == base:
+            row_of = wanted.checkpoint
+            offer = AdapterOffer(id=row_of.id, path=row_of.path, manifest_sha256=row_of.manifest_sha256)
+            return replace(wanted, session=row, adapter=offer)
+    return wanted
 
 
 def open_session(
@@ -178,11 +190,24 @@ def _final(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
     return BEST if has_best and spec["training"].get("load_best_model_at_end") else LATEST
 
 
+def _base_of(job: JobRow) -> Any:
+    """Returns a value that is equal for jobs whose adapters fit one loaded model. None: the job has no adapter."""
+    spec: dict[str, Any] = json.loads(job.spec)
+    model = spec["model"] or {"args": {}}
+    args = {name: value for name, value in model["args"].items() if name != "peft"}
+    if not model["args"].get("peft") or not args.get("path") or args.get("from_scratch"):
+        return None
+    training = {name: value for name, value in spec["training"].items() if name in KEPT_TRAINING}
+    same = {name: spec.get(name) for name in ("processor", "collator", "code", "env", "secrets")}
+    return model["use"], args, spec["data"]["map"], training, spec["resources"]["pool"], same
+
+
 def _open_sessions(conn: Connection, job_id: JobId) -> list[JobRow]:
-    rows = jobs.started_from(conn, job_id)
-    return [
-        row for row in rows if row.state in OPEN and row.desired is Desired.RUN and json.loads(row.spec).get("serve")
-    ]
+    return [row for row in jobs.started_from(conn, job_id) if _is_open_session(row)]
+
+
+def _is_open_session(row: JobRow) -> bool:
+    return row.state in OPEN and row.desired is Desired.RUN and bool(json.loads(row.spec).get("serve"))
 
 
 def _end_older(conn: Connection, job: JobRow, now: int, *, by: str | None) -> None:

@@ -47,6 +47,12 @@ _STARTED_FROM = (
     .where(jobs.c.state.not_in(plain_list(TERMINAL)))
     .order_by(jobs.c.id)
 )
+_STARTED_ELSEWHERE = (
+    select(*COLUMNS)
+    .where(jobs.c.project == bindparam("project"), jobs.c.starts_from.is_not(None))
+    .where(jobs.c.state.not_in(plain_list(TERMINAL)))
+    .order_by(jobs.c.id)
+)
 _FIND = _BY_ID.where(jobs.c.project == bindparam("project"))
 
 
@@ -86,6 +92,11 @@ def peek(conn: Connection, job_id: JobId) -> JobRow | None:
 def started_from(conn: Connection, job_id: JobId) -> list[JobRow]:
     """Returns the jobs that started from a checkpoint of this job and have not ended, oldest first."""
     return [to_row(row) for row in conn.execute(_STARTED_FROM, {"job_id": job_id})]
+
+
+def started_from_others(conn: Connection, project: str) -> list[JobRow]:
+    """Returns the jobs of a project that started from a checkpoint of another job and have not ended, oldest first."""
+    return [to_row(row) for row in conn.execute(_STARTED_ELSEWHERE, {"project": project})]
 
 
 def lock(conn: Connection, job_id: JobId, *, project: str | None = None) -> JobRow | None:

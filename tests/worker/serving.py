@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import socket
@@ -13,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from footplate.contract.host.artifacts import AttemptFiles
-from footplate.contract.host.file_roots import Roots
-from footplate.contract.ids import new_job_id
-from footplate.contract.serving import Piece, PieceKind
+from footplate.contract.host.launch import Order
+from footplate.contract.ids import ClaimId, Fence, new_job_id
+from footplate.contract.serving import AdapterOffer, Piece, PieceKind, ServingRequest, Work
 from footplate.contract.spec import JobSpec
 from footplate.runtime import run
 from footplate.runtime.build import build
@@ -34,11 +32,11 @@ class ServedModel:
         self._stream, self._file = stream, stream.makefile("rb")
         self._count = 0
 
-    def send(self, work: str, **body: Any) -> str:
+    def send(self, work: str, adapter: AdapterOffer | None = None, **body: Any) -> str:
         self._count += 1
-        name = f"ask_{self._count}"
-        self._stream.sendall(json.dumps({"id": name, "work": work, "body": body}).encode() + b"\n")
-        return name
+        request = ServingRequest(id=f"ask_{self._count}", work=Work(work), body=body, adapter=adapter)
+        self._stream.sendall(request.model_dump_json().encode() + b"\n")
+        return request.id
 
     def withdraw(self, request: str) -> None:
         self._stream.sendall(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode() + b"\n")
@@ -77,11 +75,15 @@ def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedM
     stop = os.memfd_create("stop")
     os.ftruncate(stop, mmap.PAGESIZE)
     events, wire_end = socket.socketpair()
-    emit = Emit(Wire(wire_end.detach()), stop, AttemptFiles(folder, new_job_id(), 1))
+    order = Order(
+        job=new_job_id(), attempt=1, fence=Fence(1), claim=ClaimId("claim"), spec={}, gpus=[], checkpoints=[],
+        artifacts=folder, data=folder, models=folder, threads=1,
+    )  # fmt: skip
+    emit = Emit(Wire(wire_end.detach()), stop, order.files)
     args = replace(parsed.training, output_dir=str(folder))
-    parts = build(parsed, Roots(folder, folder, folder))
+    parts = build(parsed, order.roots)
     trainer = run.assemble(parsed, parts, args, emit, {})
-    session, answers = session_of(parsed, parts, trainer, Roots(folder, folder, folder), emit, theirs)
+    session, answers = session_of(parsed, parts, trainer, order, emit, theirs)
     thread = threading.Thread(target=session.run, args=answers)
     thread.start()
     client = ServedModel(ours, answers[1]._loaded, thread)

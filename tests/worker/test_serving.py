@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from footplate.contract.serving import PieceKind
+from footplate.contract.serving import AdapterOffer, PieceKind
+from footplate.trainer.checkpoint import commit
 from tests.worker.components.conftest import tokenizer_folder as tokenizer_folder
 from tests.worker.serving import ServedModel, served
 
@@ -53,11 +54,13 @@ def test_rows_of_a_model_without_a_processor_get_its_own_outputs(folder: Path) -
         rows = torch.randn(3, 8)
 
         results = model.predict(*({"x": row.tolist()} for row in rows))
+        whole = model.predict({"x": list(range(8))}, {"x": [float(n) for n in range(8)]})
         refused = model.refusal("predict", inputs=[{"y": [1.0]}], parameters={})
         silent = model.refusal("complete", prompts=["the film"], max_tokens=2, **GREEDY)
 
         expected = model.loaded.model(x=rows)["logits"]
     assert torch.tensor([row["output"] for row in results]).allclose(expected)
+    assert whole[0] == whole[1], "1 in JSON may mean 1.0"
     assert (refused["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
 
 
@@ -174,6 +177,43 @@ def test_vectors_of_texts_do_not_depend_on_their_batch(gpt: ServedModel) -> None
 
     assert torch.tensor(together["vectors"]).allclose(torch.tensor(alone), atol=1e-5)
     assert torch.tensor(alone).norm(dim=-1).allclose(torch.ones(2))
+
+
+def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedModel) -> None:
+    base, lora = folder / "base", {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
+    gpt.loaded.model.save_pretrained(base)
+    spec = {**GPT, "model": {"use": "hf/causal-lm", "args": {"path": "models://base", "peft": lora}}}
+    asked: dict[str, Any] = {"prompts": ["the film is"], "max_tokens": 8, **GREEDY}
+    offers, expected = [], []
+    for seed in range(2):
+        offer, text = trained_adapter(folder, spec["model"]["args"], seed, asked)
+        offers.append(offer)
+        expected.append(text)
+    with served(folder, spec) as model:
+        plain = model.ask("complete", **asked)["choices"][0]["text"]
+        answers = [model.ask("complete", adapter=offer, **asked)["choices"][0]["text"] for offer in offers * 2]
+        again = model.ask("complete", **asked)["choices"][0]["text"]
+        wrong = offers[0].model_copy(update={"id": "ckpt_wrong", "manifest_sha256": "0" * 64})
+        refused = model.last(model.send("complete", adapter=wrong, **asked))
+
+    assert answers == expected * 2
+    assert len({plain, *expected}) == 3
+    assert again == plain
+    assert refused.kind is PieceKind.AGAIN
+
+
+def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[str, Any]) -> tuple[AdapterOffer, str]:
+    """Returns a committed checkpoint with random adapters, and what a session of its own answers with them."""
+    with served(folder, {**GPT, "model": {"use": "hf/causal-lm", "args": model}}) as own:
+        generator = torch.Generator().manual_seed(seed)
+        for name, weights in own.loaded.model.named_parameters():
+            if "lora_" in name:
+                weights.data = torch.randn(weights.shape, generator=generator)
+        parent = folder / "jobs" / f"adapter-{seed}"
+        saved = commit(parent, 1, lambda place: own.loaded.trainer.save_model(str(place)), {})
+        text = own.ask("complete", **asked)["choices"][0]["text"]
+    path = str(saved.path.relative_to(folder))
+    return AdapterOffer(id=f"ckpt_{seed}", path=path, manifest_sha256=saved.manifest_sha256), text
 
 
 def test_a_session_without_requests_ends_by_itself(folder: Path) -> None:

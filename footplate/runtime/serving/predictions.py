@@ -48,23 +48,31 @@ class Predictions:
                 code="too_many_inputs",
                 hint="send several requests",
             )
-        predict = self._generated if self._generates else self._predicted
-        return {"predictions": list(predict(body, tick))}
+        if self._generates:
+            return {"predictions": list(self._generated(body, tick))}
+        try:
+            results = list(self._predicted(inputs, tick))
+        except RuntimeError as error:
+            # JSON has one kind of number: 1 may be a class or a token, or 1.0, and only the model knows.
+            if "dtype" not in str(error) or self._loaded.spec.data.map:
+                raise
+            results = list(self._predicted(inputs, tick, as_floats=True))
+        return {"predictions": results}
 
-    def _predicted(self, body: Mapping[str, Any], tick: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    def _predicted(self, inputs: Any, tick: Callable[[], None], *, as_floats: bool = False) -> Iterator[dict[str, Any]]:
         trainer, model = self._loaded.trainer, self._loaded.model
-        loader = trainer.get_test_dataloader(self._rows(body["inputs"]))
+        loader = trainer.get_test_dataloader(self._rows(inputs, as_floats=as_floats))
         step = prediction_step(trainer, model, loss_only=False, ignore_keys=None)
         for batch in trainer._footplate.strategy.plain_loader(loader):
             outputs = _arrays("prediction", step(batch)[1])
             yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if _is_tensor(v)}))
             tick()
 
-    def _rows(self, inputs: Any) -> Any:
+    def _rows(self, inputs: Any, *, as_floats: bool = False) -> Any:
         rows = prepared(inputs, self._loaded.spec)
         maps = maps_for(rows, self._loaded.spec)
         if not maps:
-            return as_tensors(rows)
+            return as_tensors(rows, as_floats=as_floats)
         return apply_maps(
             rows, maps, self._loaded.spec, self._roots, processor=self._loaded.tokenizer, model=self._loaded.base
         )

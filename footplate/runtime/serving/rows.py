@@ -60,16 +60,16 @@ def maps_for(rows: list[dict[str, Any]], spec: JobSpec) -> list[Component]:
     return chosen
 
 
-def as_tensors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def as_tensors(rows: list[dict[str, Any]], *, as_floats: bool = False) -> list[dict[str, Any]]:
     """Returns rows whose lists of numbers are tensors, as datasets without maps have them."""
-    return [{name: _tensor(value) for name, value in row.items()} for row in rows]
+    return [{name: _tensor(value, as_floats=as_floats) for name, value in row.items()} for row in rows]
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: Any, *, as_floats: bool) -> Any:
     if not isinstance(value, list):
         return value
     try:
-        return torch.tensor(value)
+        return torch.tensor(value, dtype=torch.float32 if as_floats else None)
     except (TypeError, ValueError):
         return value
 

@@ -28,6 +28,7 @@ from footplate.runtime.emit import Emit
 from footplate.runtime.serving.embeddings import Embeddings
 from footplate.runtime.serving.loaded import CannotAnswer
 from footplate.runtime.serving.predictions import Predictions
+from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
 
 LOOK_SECONDS = 0.5
@@ -77,14 +78,14 @@ def _batch_key(request: ServingRequest) -> Any:
     body = request.body
     if request.work is not Work.COMPLETE or body.get("seed") is not None:
         return None
-    return body["temperature"], body["top_p"]
+    return request.adapter, body["temperature"], body["top_p"]
 
 
 class Session:
     """Answers requests until it is stopped, or until none has come for the idle time."""
 
-    def __init__(self, limits: Serve, emit: Emit, stream: socket.socket) -> None:
-        self._limits, self._emit, self._stream = limits, emit, stream
+    def __init__(self, limits: Serve, emit: Emit, stream: socket.socket, base: SharedBase) -> None:
+        self._limits, self._emit, self._stream, self._base = limits, emit, stream, base
         self._requests = Requests(stream)
         self._answered = self._tokens = 0
         self._ticked_at = 0.0
@@ -115,6 +116,8 @@ class Session:
             self._emit.wire.send(TICK, {})
 
     def _answer(self, batch: Sequence[ServingRequest], answer: Callable[[Sequence[ServingRequest]], None]) -> None:
+        if not self._has_adapter(batch):
+            return
         wanted = [request for request in batch if request.id not in self._requests.withdrawn]
         for request in batch:
             is_wanted = request in wanted
@@ -130,6 +133,17 @@ class Session:
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
         self._requests.withdrawn.difference_update(request.id for request in batch)
+
+    def _has_adapter(self, batch: Sequence[ServingRequest]) -> bool:
+        """Activates the adapter of the batch. If this session cannot have it, the requests go to one of their own."""
+        try:
+            self._base.use(batch[0].adapter)
+        except Exception as error:
+            self._emit.note(f"cannot load the adapter of another checkpoint: {error}")
+            for request in batch:
+                self._send(Piece(id=request.id, kind=PieceKind.AGAIN))
+            return False
+        return True
 
     def _complete(self, texts: Texts, batch: Sequence[ServingRequest]) -> None:
         def say(request: str, kind: PieceKind, data: dict[str, Any]) -> None:

@@ -220,3 +220,29 @@ async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one
     assert (await again).json()["checkpoint"]["step"] == 9
     state = (await api.client.get(f"/jobs/{older}")).json()
     assert (state["state"], state["reason"]) == ("cancelled", Reason.CANCEL)
+
+
+async def test_adapters_on_one_base_share_a_session_until_it_cannot_have_one(api: Api, node: Node) -> None:
+    def adapted(rank: int, path: str = "models://base") -> dict[str, Any]:
+        model = {"use": "hf/causal-lm", "args": {"path": path, "peft": {"r": rank}}}
+        return {"model": model, "data": "data://rows.jsonl"}
+
+    first, second, other = [await trained(api, **adapted(2)), await trained(api, **adapted(8)),
+                            await trained(api, **adapted(2, "models://another"))]  # fmt: skip
+    asking = asyncio.create_task(api.client.post(f"/jobs/{first}/predict", json={"inputs": ["a"]}))
+    session = await session_of(node, first)
+    request = await node.taken(session)
+    await node.answer(request["id"], predictions=[{}])
+    await asking
+    shared = asyncio.create_task(api.client.post(f"/jobs/{second}/predict", json={"inputs": ["a"]}))
+    offered = await node.taken(session)
+    await node.say(offered["id"], PieceKind.AGAIN)
+    own = await session_of(node, second)
+    await node.answer((await node.taken(own))["id"], predictions=[{}])
+    apart = asyncio.create_task(api.client.post(f"/jobs/{other}/predict", json={"inputs": ["a"]}))
+    await node.answer((await node.taken(await session_of(node, other)))["id"], predictions=[{}])
+
+    assert request["adapter"] is None
+    assert second in offered["adapter"]["path"]
+    assert (await shared).json()["session"] == own
+    assert (await apart).status_code == 200
