@@ -19,6 +19,7 @@ import "./style.css";
 const JobView = lazy(() => import("./views/JobView").then((module) => module.JobView));
 const CompareView = lazy(() => import("./views/CompareView").then((module) => module.CompareView));
 const SubmitView = lazy(() => import("./views/SubmitView").then((module) => module.SubmitView));
+const TryView = lazy(() => import("./views/TryView").then((module) => module.TryView));
 const ClusterView = lazy(() => import("./views/ClusterView").then((module) => module.ClusterView));
 
 function App() {
@@ -30,6 +31,7 @@ function App() {
         <nav aria-label="Main">
           <a href={href("jobs")} aria-current={["jobs", "job", "compare"].includes(view) ? "page" : undefined}>Jobs</a>
           <a href={href("submit")} aria-current={view === "submit" ? "page" : undefined}>New</a>
+          <a href={href("try")} aria-current={view === "try" ? "page" : undefined}>Try</a>
           <a href={href("cluster")} aria-current={view === "cluster" ? "page" : undefined}>Cluster</a>
           <a href="/docs">API</a>
         </nav>
@@ -55,6 +57,7 @@ function App() {
             {view === "job" && id && <JobView id={id} key={`${param("project")} ${id}`} />}
             {view === "compare" && <CompareView />}
             {view === "submit" && <SubmitView key={param("fork")} />}
+            {view === "try" && <TryView />}
             {view === "cluster" && <ClusterView key={param("project")} />}
           </Suspense>
         )}

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { readRow, textOf, wayOf } from "../src/lib/answers";
 import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
@@ -139,5 +140,20 @@ describe("use of the machine", () => {
 
   it("tells the ranks of a job apart", () => {
     expect(systemValues({ ...event, rank: 1, data: { cpu_percent: 5 } })).toEqual([["system/cpu_percent (rank 1)", 5]]);
+  });
+});
+
+describe("answers of a checkpoint", () => {
+  it("reads the text of chats and completions, their end, and an error in their midst", () => {
+    const chat = { choices: [{ delta: { content: "at" } }] };
+    const texts = [chat, { choices: [{ delta: {} }] }, { choices: [{ text: " dawn" }] }].map((event) => textOf(JSON.stringify(event)));
+    expect([...texts, textOf("[DONE]")]).toEqual(["at", "", " dawn", null]);
+    expect(() => textOf('{"error":{"message":"the session has ended"}}')).toThrow("the session has ended");
+  });
+
+  it("takes a row as JSON or as a text, and the way that fits the model", () => {
+    expect([readRow('{"x": [1]}'), readRow(" hello ")]).toEqual([{ x: [1] }, "hello"]);
+    expect(() => readRow("{x: 1}")).toThrow("The row is not JSON");
+    expect([wayOf("hf/causal-lm"), wayOf("toy/mlp")]).toEqual(["text", "row"]);
   });
 });

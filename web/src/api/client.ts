@@ -37,6 +37,11 @@ export function storeKey(key: string | null): void {
   needsKey.value = false;
 }
 
+function authorization(): Record<string, string> {
+  const key = storedKey();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
 export interface Options {
   method?: string;
   body?: unknown;
@@ -56,7 +61,6 @@ export function inProject(path: string): string {
 export async function request<T>(bare: string, options: Options = {}): Promise<T> {
   const path = inProject(bare);
   const { method = "GET", body, headers = {}, quiet = method === "GET" } = options;
-  const key = storedKey();
   const isRaw = body instanceof Blob;
   const sent = body === undefined ? undefined : isRaw ? body : JSON.stringify(body);
   if (!quiet) {
@@ -68,7 +72,7 @@ export async function request<T>(bare: string, options: Options = {}): Promise<T
     body: sent ?? null,
     signal: options.signal ?? null,
     headers: {
-      ...(key ? { Authorization: `Bearer ${key}` } : {}),
+      ...authorization(),
       ...(sent !== undefined && !isRaw ? { "Content-Type": "application/json" } : {}),
       ...headers,
     },
@@ -98,8 +102,7 @@ export const jobPath = (id: string) => `/jobs/${encodeURIComponent(id)}`;
 
 /** Downloads with the key in a header, which a plain link cannot send. */
 export async function download(path: string, name: string): Promise<void> {
-  const key = storedKey();
-  const response = await fetch(inProject(path), { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+  const response = await fetch(inProject(path), { headers: authorization() });
   if (!response.ok) throw new ApiError(response.status, "download", `${name} cannot be downloaded: the service answered ${response.status}`, [], null);
   saveBlob(await response.blob(), name);
 }
@@ -110,4 +113,24 @@ export function saveBlob(blob: Blob, name: string): void {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** Sends a request whose answer is a stream of events, and yields the data of each event as it arrives. */
+export async function* events(path: string, body: unknown, signal: AbortSignal): AsyncGenerator<string> {
+  const headers = { ...authorization(), "Content-Type": "application/json" };
+  const response = await fetch(inProject(path), { method: "POST", headers, body: JSON.stringify(body), signal });
+  if (response.status === 401) needsKey.value = true;
+  if (!response.ok || !response.body) {
+    const said = await response.json().catch(() => null);
+    const detail = said?.error?.message ?? said?.detail ?? `the service answered ${response.status}`;
+    throw new ApiError(response.status, said?.error?.code ?? "unknown", detail, [], null);
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const { done, value } = await reader.read();
+    const parts = (rest + (value ?? "")).split("\n\n");
+    rest = parts.pop()!;
+    for (const part of parts) if (part.startsWith("data: ")) yield part.slice(6);
+    if (done) return;
+  }
 }

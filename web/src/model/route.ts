@@ -3,7 +3,7 @@
 import { computed, signal } from "@preact/signals";
 
 export interface Route {
-  view: "jobs" | "job" | "compare" | "submit" | "cluster";
+  view: "jobs" | "job" | "compare" | "submit" | "try" | "cluster";
   id: string | null;
   params: URLSearchParams;
 }
@@ -14,7 +14,7 @@ export function parseRoute(hash: string): Route {
   const params = new URLSearchParams(query);
   const [view, id] = path.split("/").map(decodeQuietly);
   if (view === "jobs" && id) return { view: "job", id, params };
-  if (view === "compare" || view === "submit" || view === "cluster") return { view, id: null, params };
+  if (view === "compare" || view === "submit" || view === "try" || view === "cluster") return { view, id: null, params };
   // The short form `#job_…`, as the command prints it.
   if (view?.startsWith("job_")) return { view: "job", id: view, params };
   return { view: "jobs", id: null, params };

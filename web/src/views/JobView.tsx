@@ -130,7 +130,7 @@ function Lineage({ job }: { job: Job }) {
   useEffect(() => needSpec(job.id), [job.id]);
   useEffect(() => {
     let isShown = true;
-    request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data), () => undefined);
+    request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data), () => undefined); // The page stays whole without them.
     return () => void (isShown = false);
   }, [job.id]);
   const from = (rawSpecOf(job.id) as { resume_from?: { job?: string; checkpoint?: string } } | undefined)?.resume_from;
@@ -179,6 +179,7 @@ function Actions({ job }: { job: Job }) {
           onClick={() => (action === "cancel" || action === "delete" ? setAsking(action) : void run(action))}>{action}</button>
       ))}
       {job.actions.includes("fork") && <a class="button" title={MEANING.fork} href={href("submit", { fork: job.id })}>fork…</a>}
+      {job.attempt > 0 && <a class="button" title="Asks a checkpoint of this job questions. It needs a free slot." href={href("try", { a: job.id })}>try…</a>}
       {job.actions.includes("do") && <Live job={job} />}
       <Menu label="?" name="What these do">
         <dl class="meanings">{offered.map((action) => <><dt>{action}</dt><dd>{MEANING[action]}</dd></>)}</dl>
@@ -407,6 +408,7 @@ function Checkpoints({ job }: { job: Job }) {
                 <button type="button" onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
                 <button type="button" onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
                 <a class="button" href={href("submit", { fork: job.id, checkpoint: row.id })}>fork from</a>
+                <a class="button" href={href("try", { a: `${job.id}:${row.id}` })}>try</a>
                 {doomed === row.id ? (
                   <span class="confirm" role="alertdialog" aria-label={`Confirm delete of step ${row.step}`}>
                     <button type="button" class="danger" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>Yes, delete</button>
