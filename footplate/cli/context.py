@@ -113,7 +113,9 @@ def sentence(error: FootplateError) -> str:
     """Returns what happened and what would work. Each problem of a body has a line of its own."""
     problems = getattr(error, "problems", [])
     lines = [
-        f"{problem.pointer or '/'}: {problem.detail}" + (f" ({problem.hint})" if problem.hint else "")
+        (f"{problem.pointer}: " if problem.pointer else "")
+        + problem.detail
+        + (f" ({problem.hint})" if problem.hint else "")
         for problem in problems
     ]
     if len(lines) > 1:

@@ -156,11 +156,15 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
 
 def run_logs(given: Given) -> int:
     job = find(client_of(given), given.job)
+    is_empty = True
     for line in job.logs(stream=given.stream, rank=given.rank, grep=given.grep, follow=given.follow):
+        is_empty = False
         if given.json:
             say_json(line.model_dump(mode="json"))
         else:
             print(clean(line.text), flush=given.follow)
+    if is_empty and not given.json:
+        tell(f"training has printed no such line; {job.id} is {job.state}")
     return 0
 
 

@@ -77,6 +77,10 @@ class InvalidSpec(FootplateError):
         self.problems = list(problems)
 
 
+MOST_KNOWN = 30
+"""The most known names in a message. `footplate components` lists all."""
+
+
 class UnknownComponent(FootplateError):
     """A name that is not registered. The message lists the known names, and the hint the nearest one."""
 
@@ -86,9 +90,9 @@ class UnknownComponent(FootplateError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        super().__init__(
-            f"no {kind} named {name!r}. Known: {', '.join(names) or 'none'}.", hint=did_you_mean(name, names)
-        )
+        more = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""
+        shown = f"{', '.join(names[:MOST_KNOWN]) or 'none'}{more}"
+        super().__init__(f"no {kind} named {name!r}. Known: {shown}.", hint=did_you_mean(name, names))
         self.kind, self.name, self.known = kind, name, names
 
 
@@ -223,6 +227,10 @@ def few_hints() -> Iterator[None]:
         _hints_left.reset(token)
 
 
+MIN_BEGINNING = 4
+"""The characters from which on a name is taken for the beginning of a longer one."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Returns `did you mean 'accuracy'?`, or None if no name is near or `few_hints` has used up its searches."""
     if (left := _hints_left.get()) is not None:
@@ -230,5 +238,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
         if left[0] < 0:
             return None
     short = [candidate for candidate in islice(known, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
-    near = get_close_matches(name[:MAX_HINT_CHARACTERS], short, n=1, cutoff=0.6)
+    # `adam` means adamw_torch, and not ademamix, which has more letters in common.
+    longer = [candidate for candidate in short if len(name) >= MIN_BEGINNING and candidate.startswith(name)]
+    near = longer or get_close_matches(name[:MAX_HINT_CHARACTERS], short, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else None

@@ -33,6 +33,8 @@ MOST_LINE_BYTES = 16 * 1024 * 1024
 NAME_CHARS = 100
 SHOWN_CHARS = 80
 SKIPPED_BYTES = 1024 * 1024
+MOST_QUOTED = 1000
+"""The bytes of a line in which quotes are looked for."""
 ROWS_BETWEEN_LOOKS = 64
 """The number of rows that are read between two looks at the clock."""
 
@@ -225,8 +227,12 @@ def _json_row(line: bytes) -> tuple[Any, str | None]:
         return None, "it is nested too deep"
     except UnicodeDecodeError as error:
         return None, _not_utf8(error)
+    except json.JSONDecodeError as error:
+        quotes = "; JSON needs double quotes" if b"'" in line[:MOST_QUOTED] and b'"' not in line[:MOST_QUOTED] else ""
+        where = f"{error.msg} at character {error.pos + 1}{quotes}"
+        return None, f"it is not JSON: {where}. The line begins with {_beginning(line)}"
     except ValueError as error:
-        return None, f"it is not JSON: {error}. The line begins with {_beginning(line)}"
+        return None, f"it is not JSON: {error}"
     return (row, None) if isinstance(row, dict) else (None, f"it is {type_of(row)}, and a row is an object")
 
 
@@ -274,6 +280,11 @@ def _of_names(names: Sequence[str], report: RowReport) -> str | None:
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         return f"it names the column {twice[:NAME_CHARS]!r} twice"
+    if len(names) == 1 and (delimiter := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        report.notes.append(
+            f"there is one column, and its name has {delimiter!r} in it. If that is the delimiter, say so: "
+            f'{{"use": "files/csv", "args": {{"paths": […], "delimiter": {json.dumps(delimiter)}}}}}'
+        )
     if any(NUMBER.match(name) for name in names):
         report.notes.append(
             "the first line was read as the names of the columns, and it has a number in it. If it is a row, "

@@ -247,6 +247,8 @@ def _without_root(said: ArgumentText) -> Problem:
     root = "models://" if said.path[0] in ("model", "processor") else "data://"
     near = (root + said.text.lstrip("./~"))[:80]
     hint = f"put it below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
+    if said.is_of_a_dataset and "://" not in said.text:
+        hint += " A file on your own machine is uploaded: footplate upload FILE prints its name for the spec"
     return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} names no root", hint)
 
 

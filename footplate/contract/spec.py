@@ -11,7 +11,7 @@ A wrong spec raises one InvalidSpec with every problem, each at the place where 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Annotated, Any, Literal, Self
 
@@ -38,6 +38,7 @@ from footplate.contract.spec_parts import (
     Schedule,
     Script,
     Serve,
+    Split,
 )
 
 MAX_METADATA_BYTES = 16 * 1024
@@ -147,7 +148,7 @@ class JobSpec(Group):
                 Problem(long.locate(violation.pointer), violation.code, violation.detail, violation.hint)
                 for violation in violations
             ]
-            raise InvalidSpec(unique(long.problems + located))
+            raise InvalidSpec(list(map(_with_example, unique(long.problems + located))))
         return spec
 
     def as_json(self) -> dict[str, Any]:
@@ -161,6 +162,29 @@ class JobSpec(Group):
 def read_spec(raw: bytes) -> JobSpec:
     """Returns the spec of a request's body."""
     return JobSpec.parse(read_json(raw))
+
+
+_EXAMPLES = {
+    "/data/split": '{"test_size": 0.1, "seed": 7}',
+    "/retry": '{"max_attempts": 3}',
+    "/resume_from": '{"job": "job_…", "checkpoint": "best"}',
+    "/code": '{"bundle": "…"}; footplate submit --code DIR fills it in',
+    "/resources": '{"gpus_per_node": 1}',
+    "/metrics": '["accuracy"]',
+    "/callbacks": '["stop_on_nan"]',
+    "/tags": '["mine"]',
+    "/env": '{"TOKENIZERS_PARALLELISM": "false"}',
+}
+"""An example of each object and list for which a shorter value is often written."""
+
+
+def _with_example(problem: Problem) -> Problem:
+    """Adds an example to a problem of an object or list that is another value."""
+    if problem.hint is None and problem.code == "wrong_type" and problem.pointer in _EXAMPLES:
+        return replace(problem, hint=f"for example {_EXAMPLES[problem.pointer]}")
+    if problem.code == "unknown_field" and problem.pointer == "/model/path":
+        return replace(problem, hint='for example {"use": "hf/causal-lm", "args": {"path": "models://NAME"}}')
+    return problem
 
 
 def _training(values: object, problems: list[Problem]) -> TrainingArguments | None:
@@ -194,7 +218,8 @@ def _without_tags(path: Path) -> Path:
 
 
 _GROUPS: dict[Path, type[Group]] = {
-    (): JobSpec, ("data",): Data, ("resources",): Resources, ("retry",): Retry, ("resume_from",): ResumeFrom,
+    (): JobSpec, ("data",): Data, ("data", "split"): Split, ("resources",): Resources, ("retry",): Retry,
+    ("resume_from",): ResumeFrom,
     ("code",): Bundle, ("loop", "script"): Script, ("serve",): Serve, ("export",): Export,
     **{("resources", "strategy", name): strategy for name, strategy in STRATEGIES.items()},
 }  # fmt: skip

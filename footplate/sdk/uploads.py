@@ -92,7 +92,7 @@ def _id(file: str) -> str:
 
     if not is_file(file):
         detail = f"{file!r} is not a file's id: ids look like file_<sha256>.jsonl"
-        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})
+        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail, "hint": "`footplate files` lists them"})
     return file
 
 

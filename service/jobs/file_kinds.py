@@ -19,6 +19,7 @@ MAX_NAME_CHARS = 200
 PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip, zip and zstd."""
 _PARQUET = b"PAR1"
+HOW_TO_UNPACK = "jq -c '.[]' rows.json > rows.jsonl writes each object of an array into a line"
 
 
 class InvalidFile(InvalidSpec):
@@ -56,13 +57,14 @@ def _parquet(file: IO[bytes], head: bytes, size: int) -> Iterator[Problem]:
 
 def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
     if not head.strip():
-        yield Problem("", "empty_file", "there is nothing in it")
+        yield Problem("", "empty_file", "there is nothing in it", "upload a file with rows")
     if head.startswith(PACKED):
         yield Problem("", "packed", "it is packed, and readers take it as it is", "unpack it first")
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=is_all)
     except UnicodeDecodeError as error:
-        yield Problem("", "not_utf8", f"it is not UTF-8: byte {error.start} is 0x{head[error.start]:02x}")
+        detail = f"it is not UTF-8: byte {error.start} is 0x{head[error.start]:02x}"
+        yield Problem("", "not_utf8", detail, "convert it: iconv -f latin1 -t utf-8 rows.csv > utf8.csv")
         return
     if "\0" in text:
         yield Problem("", "not_text", "it holds NUL characters, which no text does")
@@ -77,8 +79,8 @@ def _first_line(text: str, *, is_all: bool) -> Iterator[Problem]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        hint = "jq -c '.[]' makes lines of an array" if line.startswith("[") else None
+        hint = HOW_TO_UNPACK if line.startswith("[") else 'each line is an object, such as {"text": "a", "label": 0}'
         yield Problem("", "not_jsonl", f"its first line is not JSON: {str(error)[:120]}", hint)
         return
     if not isinstance(row, dict):
-        yield Problem("", "not_jsonl", "its first line is not an object, as rows are", "jq -c '.[]' unpacks an array")
+        yield Problem("", "not_jsonl", "its first line is not an object, as rows are", HOW_TO_UNPACK)

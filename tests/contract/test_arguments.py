@@ -99,10 +99,11 @@ def test_an_integer_is_a_good_float_and_a_string_is_not() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_or_with_the_list_of_all() -> None:
-    result = problems({"lerning_rate": 1, "lr": 1})
+    result = problems({"lerning_rate": 1, "lr": 1, "qqq": 1})
 
     assert result["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
-    assert result["/training/lr"].hint == "GET /schema/job lists them all"
+    assert result["/training/lr"].hint == "did you mean 'learning_rate'?"
+    assert result["/training/qqq"].hint == "GET /schema/job lists them all"
 
 
 @pytest.mark.parametrize("name", sorted(SERVER_OWNED))

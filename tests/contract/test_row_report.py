@@ -70,6 +70,11 @@ def test_a_first_line_with_a_number_or_the_same_name_twice_is_pointed_out(read: 
     assert numbers(read(b"x\tx\n1\t2\n", "tsv")) == [1]
 
 
+def test_another_delimiter_and_single_quotes_are_told_with_what_would_work(read: Any) -> None:
+    assert '"delimiter": ";"' in read(b"text;label\na;1\n", "csv")["notes"][0]
+    assert "double quotes" in read(b"{'text': 1}\n")["first_bad"][0]["problem"]
+
+
 def test_a_line_of_text_is_a_row(read: Any) -> None:
     report = read(b"\xef\xbb\xbfone\r\n\n  \ntwo\n", "txt")
 

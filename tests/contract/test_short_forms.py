@@ -53,7 +53,7 @@ def test_a_path_that_nothing_reads_is_refused_with_what_there_is(path, code):
 
 
 def test_a_path_without_root_is_answered_with_the_one_that_works():
-    assert problems_of({**TOY, "data": "./x/train.jsonl"})[0].hint == "did you mean 'data://x/train.jsonl'?"
+    assert problems_of({**TOY, "data": "./x/train.jsonl"})[0].hint.startswith("did you mean 'data://x/train.jsonl'?")
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,8 @@ def test_no_path_climbs_out_of_its_root(path):
     [
         ("model", {"use": "hf/x", "args": {"path": "bert-base"}}, "/model/args/path", "did you mean 'models://bert-base'?"),
         ("data", {"use": "files/jsonl", "args": {"paths": ["/a.jsonl"]}}, "/data/args/paths/0",
-         "did you mean 'data://a.jsonl'?"),
+         "did you mean 'data://a.jsonl'? A file on your own machine is uploaded: footplate upload FILE prints its name "
+         "for the spec"),
         ("model", {"use": "hf/x", "args": {"path": "https://x.org/m"}}, "/model/args/path",
          "put it below models:// on the nodes, or upload it"),
         ("data", "s3://x/a.jsonl", "/data", "put it below data:// on the nodes, or upload it"),
@@ -222,6 +223,13 @@ def test_a_stream_is_told_its_end_by_whoever_submits_it():
     assert (
         places({**TOY, "data": {"train": "toy/regression", "eval": rows}, "training": {"eval_strategy": "epoch"}}) == []
     )
+
+
+def test_a_shorter_value_of_an_object_is_answered_with_an_example():
+    (problem,) = problems_of({**TOY, "data": {"train": "toy/text", "split": 0.1}})
+    assert (problem.pointer, problem.hint) == ("/data/split", 'for example {"test_size": 0.1, "seed": 7}')
+    unknown = problems_of({**TOY, "data": {"train": "toy/text", "split": {"train_size": 0.9, "test_size": 0.1}}})
+    assert "there is: test_size, seed" in unknown[0].detail
 
 
 def test_a_split_replaces_the_evaluation_set_and_needs_rows_by_number():
@@ -269,3 +277,8 @@ def test_nonsense_in_any_field_is_the_user_s_fault_and_not_ours(value):
     bodies = [{**TOY, name: value} for name in fields] + [{**TOY, part: {name: value}} for part, name in inside]
 
     assert all(isinstance(problems_of(body), list) for body in bodies)
+
+
+def test_a_name_that_a_longer_one_begins_with_is_answered_with_the_longer_one():
+    (problem,) = problems_of({**TOY, "training": {"optim": "adam"}})
+    assert problem.hint == "did you mean 'adamw_torch'?"

@@ -34,6 +34,17 @@ _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
+OTHER_WORDS = {
+    "lr": "learning_rate", "epochs": "num_train_epochs", "num_epochs": "num_train_epochs", "steps": "max_steps",
+    "batch_size": "per_device_train_batch_size", "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size", "scheduler": "lr_scheduler_type", "optimizer": "optim",
+    "grad_accum": "gradient_accumulation_steps", "accumulate_grad_batches": "gradient_accumulation_steps",
+    "gradient_clip_val": "max_grad_norm", "clip_grad_norm": "max_grad_norm", "log_every_n_steps": "logging_steps",
+    "save_every": "save_steps", "num_workers": "dataloader_num_workers", "wd": "weight_decay", "warmup": "warmup_steps",
+}  # fmt: skip
+"""The words of other trainers for our arguments. They are too different to be found as the nearest name."""
+
+
 def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") -> TrainingArguments:
     """Parses strictly. Raises InvalidSpec for unknown names, wrong types, unsupported values and disagreements."""
     problems: list[Problem] = []
@@ -73,7 +84,8 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         return Problem(at, "not_available_yet", f"{name} is not available in a job yet", IN_SCRIPTS_ONLY[name].instead)
     if name not in FIELDS and name not in IN_SCRIPTS_ONLY:
         short = name[:80]
-        hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
+        meant = OTHER_WORDS.get(short)
+        hint = f"did you mean {meant!r}?" if meant else did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
         return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
     if name in OBJECTS_ONLY and isinstance(value, str):
         return Problem(at, "wrong_type", "is a string, an object is needed", OBJECTS_ONLY[name])
