@@ -13,6 +13,7 @@ import inspect
 import json
 import tomllib
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ def parity_page() -> str:
     methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in NEVER_CALLED.items()]
     return "\n".join(
         [
-            "# Beside `transformers.Trainer` 5.23",
+            f"# Beside `transformers.Trainer` {'.'.join(version('transformers').split('.')[:2])}",
             MADE,
             "A script changes its import, `from footplate import Trainer, TrainingArguments`, and sees its old curve:",
             "on one process, at the same seed, losses, norms, rates, metrics and weights are the same to the last bit",
@@ -255,6 +256,7 @@ def parity_page() -> str:
             "\n## Older names\n",
             "A script and a job's spec take those that are mapped. Either is told so by a warning.\n",
             *("| name | | now |", "|---|---|---|", *older),
+            DIFFERENT + "\n".join(f"| {theirs} | {ours} | {why} |" for theirs, ours, why in DIFFERENCES),
             "\n## Methods that are not here\n",
             "A subclass that overrides one of them is refused: it would never be called.\n",
             *("| name | instead |", "|---|---|", *methods),
@@ -284,6 +286,28 @@ Here a part that a callback puts into eval mode between two evaluations stays in
 **Labels.** `label_names` is what transformers has. Without label names an evaluation has a loss where
 `can_return_loss`, or `return_loss` in the batch, says so. Beyond transformers, it also has one if the batch has
 `labels`, or if only a `compute_loss` of your own can take the batch."""
+
+
+DIFFERENT = """
+## What is different on purpose
+
+Hugging Face's own trainer tests run on our Trainer under `footplate.install()`. These behaviours differ:
+
+| theirs | ours | why |
+|---|---|---|
+"""
+DIFFERENCES = (
+    (
+        "`auto_find_batch_size` trains again with a smaller batch, and its checkpoints store that size.",
+        "It splits the batch and raises the accumulation.",
+        "The effective batch, the curve and the place in the data stay the same.",
+    ),
+    (
+        "`enable_jit_checkpoint` saves 3 seconds after SIGTERM, by a `JITCheckpointCallback`.",
+        "It saves after the current step, by our own callback.",
+        "Machines that are taken away give little time.",
+    ),
+)
 
 
 def members(of: type[StrEnum]) -> list[str]:

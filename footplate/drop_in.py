@@ -8,6 +8,7 @@ A library decides at its import which Trainer it subclasses. So `install()` come
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,13 +24,13 @@ from footplate.contract.variables import DROP_IN
 
 THEIR_MODULES = (
     "trainer", "trainer_seq2seq", "training_args", "training_args_seq2seq", "trainer_callback", "trainer_utils",
-    "trainer_pt_utils", "data.data_collator",
+    "trainer_pt_utils", "data.data_collator", "optimization",
 )  # fmt: skip
 """The modules of transformers that define the names."""
 OUR_MODULES = (
     "footplate.trainer.trainer", "footplate.trainer.seq2seq", "footplate.trainer.arguments",
     "footplate.trainer.accelerator_config", "footplate.trainer.callbacks", "footplate.trainer.collators",
-    "footplate.trainer.state",
+    "footplate.trainer.optimizers", "footplate.trainer.schedules", "footplate.trainer.state",
 )  # fmt: skip
 """Every name that `footplate` exports from these modules replaces transformers' name, if transformers has it."""
 SUBCLASSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
@@ -49,7 +50,7 @@ def install() -> list[str]:
     """Replaces transformers' names by ours, and returns the replaced names, such as `transformers.trainer.Trainer`.
 
     Raises ImportedTooEarly if a library or the script already holds transformers' Trainer or arguments. A second call
-    changes nothing. `uninstall()` restores the names.
+    changes nothing. `uninstall()` restores the names. Until then the Trainer's messages go to transformers' loggers.
     """
     if not _originals:
         modules = _their_modules()
@@ -63,6 +64,7 @@ def install() -> list[str]:
                 if vars(module).get(name, theirs) is theirs and (name in vars(module) or module is modules[0]):
                     _originals.append((module, name, theirs))
                     setattr(module, name, ours)
+        _messages.start()
     return sorted(f"{module.__name__}.{name}" for module, name, _ in _originals)
 
 
@@ -71,6 +73,7 @@ def uninstall() -> None:
     while _originals:
         module, name, theirs = _originals.pop()
         setattr(module, name, theirs)
+    _messages.stop()
 
 
 def install_if_asked(environment: Mapping[str, str] = os.environ) -> None:
@@ -80,6 +83,40 @@ def install_if_asked(environment: Mapping[str, str] = os.environ) -> None:
         raise SettingsError(f"{DROP_IN}={value} means nothing: 1 runs libraries on Footplate's Trainer, 0 does not.")
     if value == "1":
         install()
+
+
+class _Messages(logging.Handler):
+    """Passes the Trainer's messages to transformers' loggers, because a script sets level and handlers there."""
+
+    def start(self) -> None:
+        from footplate.trainer.reporting import LEVEL_LOGGERS
+
+        ours = logging.getLogger("footplate.trainer")
+        if self not in ours.handlers:
+            ours.addHandler(self)
+            # Transformers' loggers decide which messages are shown.
+            ours.setLevel(logging.DEBUG)
+            ours.propagate = False
+            LEVEL_LOGGERS.append("transformers")
+
+    def stop(self) -> None:
+        from footplate.trainer.reporting import LEVEL_LOGGERS
+
+        ours = logging.getLogger("footplate.trainer")
+        if self in ours.handlers:
+            ours.removeHandler(self)
+            ours.setLevel(logging.NOTSET)
+            ours.propagate = True
+            LEVEL_LOGGERS.remove("transformers")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        module = "trainer_callback" if record.module == "callbacks" else "trainer"
+        theirs = logging.getLogger(f"transformers.{module}")
+        if theirs.isEnabledFor(record.levelno):
+            getattr(theirs, record.levelname.lower())(record.getMessage(), exc_info=record.exc_info)
+
+
+_messages = _Messages()
 
 
 def _their_modules() -> list[ModuleType]:
@@ -105,8 +142,12 @@ def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:
                 yield name, (theirs, getattr(ours, name))
 
 
-_ALSO = {"footplate.trainer.arguments": ("ParallelMode",)}
-"""Unequal to transformers' own, because that is a plain enum. Helpers would then not gather from several processes."""
+_ALSO = {
+    # Unequal to transformers' own, which is a plain enum. Helpers would then not gather from several processes.
+    "footplate.trainer.arguments": ("ParallelMode",),
+    "footplate.trainer.callbacks": ("DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK"),
+}
+"""Further names to replace, which `footplate` does not export."""
 
 
 def _refuse_early_imports(classes: Iterable[type]) -> None:

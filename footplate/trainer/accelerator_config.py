@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger("footplate.trainer")
 
 
 @dataclass
@@ -18,21 +22,21 @@ class AcceleratorConfig:
     even_batches: bool = True
     """True fills up the last batch with samples from the beginning, so that all processes have equal shares."""
     use_seedable_sampler: bool = True
-    """True makes the order depend on the seed only. False is refused."""
+    """True makes the order depend on the seed only. False draws it from torch's global generator."""
     non_blocking: bool = False
     """True copies batches to the device without waiting. Pinned memory is always copied so."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
     """Options of accumulation: `num_steps` is `gradient_accumulation_steps`. With `sync_each_batch`, gradients are
     exchanged in every micro-batch."""
     use_configured_state: bool = False
-    """True uses a PartialState that the script has made. It is refused."""
+    """True uses the PartialState that the script has made before, instead of a new one."""
 
     @classmethod
     def of(cls, value: Any) -> AcceleratorConfig:
         """Makes a config from a dict or the path of a JSON file, or returns an existing one."""
         if value is None or isinstance(value, cls):
             return value or cls()
-        if isinstance(value, str):
+        if isinstance(value, (str, os.PathLike)):
             return cls.from_json_file(value)
         names = [field.name for field in fields(cls)]
         odd = sorted(set(value) - set(names))
@@ -42,35 +46,38 @@ class AcceleratorConfig:
 
     def refuse_unsupported(self, processes: int) -> None:
         """Refuses settings that have no effect here, before the first step."""
-        if not self.use_seedable_sampler:
-            raise ValueError(
-                "accelerator_config has use_seedable_sampler: false, but shuffling depends on the seed only here: "
-                "leave it out, or override _get_train_sampler"
-            )
-        if self.use_configured_state:
-            raise ValueError(
-                "accelerator_config has use_configured_state: true, but every Trainer makes its own state from "
-                "its arguments: leave it out"
-            )
         if self.dispatch_batches and processes > 1:
             raise ValueError(
                 f"accelerator_config has dispatch_batches: true, but each of the {processes} processes reads its own "
                 "share here: leave it out; iterable data is read by every process, which keeps its part"
             )
-
         for name, value in (self.gradient_accumulation_kwargs or {}).items():
             if name not in _ACCUMULATION:
                 raise ValueError(f"gradient_accumulation_kwargs has no {name}. Known: {', '.join(_ACCUMULATION)}")
             if name in _ALWAYS and not value:
-                raise ValueError(f"gradient_accumulation_kwargs has {name}: false, but {_ALWAYS[name]}: leave it out")
+                log.warning(
+                    "gradient_accumulation_kwargs has %s: false, which changes nothing: %s", name, _ALWAYS[name]
+                )
+
+    def require_state(self) -> None:
+        """Raises ValueError if the state that the script should have made does not exist."""
+        if not self.use_configured_state:
+            return
+        from accelerate.state import PartialState
+
+        if not PartialState._shared_state:
+            raise ValueError(
+                "accelerator_config has use_configured_state: true, but there is no state: make an Accelerator or a "
+                "PartialState before the TrainingArguments, or leave it out"
+            )
 
     def accumulates(self, accumulation_steps: int) -> int:
         """Returns the number of micro-batches per step, which `num_steps` may set instead of the arguments."""
         steps: int = (self.gradient_accumulation_kwargs or {}).get("num_steps") or accumulation_steps
         if accumulation_steps not in (1, steps):
             raise ValueError(
-                f"accelerator_config has num_steps: {steps}, but gradient_accumulation_steps is {accumulation_steps}: "
-                "keep one"
+                f"The `AcceleratorConfig`'s `num_steps` is set but gradient_accumulation_steps is {accumulation_steps} "
+                f"and num_steps {steps}: keep one of the two"
             )
         return steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -83,11 +84,19 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         self.use_cpu = self.use_cpu or launched_on_cpu()
         self.dataloader_pin_memory = self.dataloader_pin_memory and not self.use_cpu
         launcher_arguments.apply(self)
+        if self.save_strategy == "best" and self.metric_for_best_model is None and not self.load_best_model_at_end:
+            raise ValueError(
+                "`args.metric_for_best_model` must be provided when save_strategy is best: set it, for example to "
+                '"loss"'
+            )
         super().__post_init__()
+        if "KUBEFLOW_TRAINER_SERVER_URL" in os.environ:
+            self.report_to = list(dict.fromkeys([*(self.report_to or ()), "kubeflow"]))
         # Enums, as Hugging Face has them, because users' callbacks read `args.eval_strategy.value`.
         for name, choices in _CHOICES.items():
             setattr(self, name, choices(getattr(self, name)))
         self.accelerator_config = AcceleratorConfig.of(self.accelerator_config)  # type: ignore[assignment]
+        self.accelerator_config.require_state()  # type: ignore[union-attr]
         if isinstance(self.parallelism_config, dict):
             from accelerate import ParallelismConfig
 

@@ -33,6 +33,7 @@ eval_dataloader, and metrics, logs or checkpoint if the event has them. It may r
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,6 +41,8 @@ from typing import Any
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.state import ExportableState as ExportableState
 from footplate.trainer.state import TrainerControl, TrainerState
+
+log = logging.getLogger("footplate.trainer")
 
 EVENTS = (
     "on_init_end", "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_step_begin",
@@ -86,10 +89,16 @@ class CallbackHandler:
         self._listeners: dict[str, list[Listener]] = {}
         for callback in callbacks:
             self.add_callback(callback)
+        if not any(isinstance(callback, DefaultFlowCallback) for callback in self.callbacks):
+            log.warning("without a DefaultFlowCallback, nothing is logged, evaluated or saved, and no limit is reached")
         self._find_listeners()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        self.callbacks.append(_require_events(callback() if isinstance(callback, type) else callback))
+        """Adds a callback after the others. A second one of a class is called too, and a warning says so."""
+        new_callback = _require_events(callback() if isinstance(callback, type) else callback)
+        if any(type(own_callback) is type(new_callback) for own_callback in self.callbacks):
+            log.warning("there is already a callback %s, and another one is added", type(new_callback).__name__)
+        self.callbacks.append(new_callback)
         self._find_listeners()
 
     def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
@@ -292,9 +301,15 @@ class ProgressCallback(TrainerCallback):
         return None
 
 
-def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
+DEFAULT_CALLBACKS: list[type[TrainerCallback]] = [DefaultFlowCallback]
+"""The callbacks that every Trainer has first."""
+DEFAULT_PROGRESS_CALLBACK = ProgressCallback
+
+
+def progress_callback(args: TrainingArguments) -> TrainerCallback:
+    """Returns the callback that shows the logs: a bar on a terminal, else plain lines."""
     no_bar = not sys.stderr.isatty() if args.disable_tqdm is None else args.disable_tqdm
-    return [DefaultFlowCallback(), PrinterCallback() if no_bar else ProgressCallback()]
+    return PrinterCallback() if no_bar else DEFAULT_PROGRESS_CALLBACK()
 
 
 class EarlyStoppingCallback(TrainerCallback, ExportableState):

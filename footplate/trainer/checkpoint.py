@@ -35,6 +35,7 @@ log = logging.getLogger("footplate.trainer")
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, SCHEDULER = weights.MODEL, "optimizer.pt", "scheduler.pt"
 RNG, STATE, ARGUMENTS, SCALER = "rng_state.pth", "trainer_state.json", "training_args.json", "scaler.pt"
+PICKLED_ARGUMENTS = "training_args.bin"
 PIECES, OPTIMIZER_PIECES = "pytorch_model_fsdp_0", "optimizer_0"
 PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
 _NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -228,9 +229,21 @@ def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, 
             wrong = _difference(folder / name, expected)
         except OSError as error:
             raise CheckpointCorrupt(f"{folder.name}: {name} cannot be read ({error})") from error
-        if wrong:
+        if wrong and not (manifest_sha256 is None and _was_replaced(folder, name, manifest)):
             raise CheckpointCorrupt(f"{folder.name}: {name} {wrong}")
     return manifest
+
+
+def _was_replaced(folder: Path, name: str, manifest: dict[str, Any]) -> bool:
+    """Returns True if somebody has split the weights into shards, or converted them, after the checkpoint was sealed.
+
+    A damaged disk deletes files, but never writes new ones in another layout.
+    """
+    path = weights.file_in(folder)
+    if name != MODEL or (folder / name).exists() or path is None or path.name in manifest["files"]:
+        return False
+    log.warning("%s: %s replaces %s since it was written, and is not verified", folder.name, path.name, name)
+    return True
 
 
 def _difference(path: Path, expected: dict[str, Any]) -> str | None:
@@ -318,20 +331,40 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
-    """Returns the stored weights by name. A name may be missing only if it is tied to a stored one."""
+    """Returns the stored weights by name. A parameter may be missing only if it is tied to a stored one.
+
+    A buffer may be on one side only, or have another shape, which the model's `load_state_dict` accepts or refuses.
+    """
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)
     stored, own = weights.read(folder), model.state_dict()
     there = {_address(own[name]) for name in stored if name in own}
-    wrong = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
-    wrong += [name for name in stored if name not in own or own[name].shape != stored[name].shape]
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    missing = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
+    extra = [name for name in stored if name not in own]
+    wrong = [name for name in missing if name not in buffers]
+    wrong += [name for name in extra if not _has_module_of(model, name)]
+    wrong += [n for n in stored if n in own and n not in buffers and own[n].shape != stored[n].shape]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
             f"{folder.name} belongs to another model: {', '.join(wrong[:3])}{more} are missing on one side or have "
             "another shape"
         )
+    if missing:
+        log.warning("%s lacks these buffers, which keep their values: %s", folder.name, ", ".join(missing))
+    if extra:
+        log.warning("%s has tensors that the model lacks, which are left out: %s", folder.name, ", ".join(extra))
     return stored
+
+
+def _has_module_of(model: nn.Module, name: str) -> bool:
+    """Returns True if the model has the module of a tensor with this name."""
+    try:
+        model.get_submodule(name.rpartition(".")[0])
+    except AttributeError:
+        return False
+    return True
 
 
 def holds_adapters_only(model: nn.Module, folder: Path) -> bool:

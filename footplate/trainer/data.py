@@ -84,6 +84,19 @@ class SeededDataset(Dataset[Any]):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
+    def __eq__(self, other: object) -> bool:
+        """Returns True for the dataset itself, because scripts compare `loader.dataset` with theirs."""
+        other = other.dataset if isinstance(other, SeededDataset) else other
+        return other is self.dataset or bool(other == self.dataset)
+
+    def __hash__(self) -> int:
+        return hash(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
     def __len__(self) -> int:
         return len(self.dataset)
 
@@ -114,6 +127,7 @@ class Epoch:
         seed: int,
         epoch: int,
         skip: int = 0,
+        offset: int = 0,
         places: Mapping[str, Any] | None = None,
         restore: Callable[[], None] | None = None,
     ) -> None:
@@ -122,11 +136,11 @@ class Epoch:
             restore()
         if skip and "epoch" in places:
             set_host_rng(places["epoch"])
-        self._opened, self._number, self._read = host_rng(), epoch, skip
+        self._opened, self._number, self._read, self._offset = host_rng(), epoch, skip, offset
         if is_ours(loader):
             draw_and_discard()
         self._stream = Stream(loader, places.get("stream") if skip else None) if has_position(loader) else None
-        self._batches = epoch_batches(loader, seed=seed, epoch=epoch, skip=skip, stream=self._stream)
+        self._batches = epoch_batches(loader, seed=seed, epoch=epoch, skip=skip, offset=offset, stream=self._stream)
         self._held: list[Any] = []
         self._before_held: Any = None
         self._reads_ahead: bool | None = None
@@ -162,7 +176,9 @@ class Epoch:
 
     def places(self) -> dict[str, Any]:
         """Returns the generator states and the position, for a checkpoint that is written now."""
-        places = {"epoch": self._opened, "at": [self._number, self._read]}
+        places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
+        if self._offset:
+            places["offset"] = self._offset
         if self._stream is not None:
             return {**places, "stream": self._stream.place()}
         return {**places, "ahead": self._before_held} if self._held else places
@@ -181,8 +197,13 @@ class Epoch:
         self._held = list(islice(self._batches, 1))
 
 
-def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0, stream: Stream | None = None) -> Iterator[Any]:
-    """Returns the epoch's batches from number `skip` on. Skipped batches are not read if the loader can seek."""
+def epoch_batches(
+    loader: Any, *, seed: int, epoch: int, skip: int = 0, offset: int = 0, stream: Stream | None = None
+) -> Iterator[Any]:
+    """Returns the epoch's batches from number `skip` on, which begin `offset` samples later than usual.
+
+    Skipped batches are not read if the loader can seek.
+    """
     if is_ours(loader):
         # Seeds the loading processes by the epoch alone, so that a resumed epoch has the same seeds.
         loader.generator.manual_seed((seed + epoch) % 2**63)
@@ -195,7 +216,7 @@ def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0, stream: 
     if stream is not None:
         return stream.open()
     if isinstance(batches, Batches):
-        batches.start_at(skip)
+        batches.start_at(skip, offset)
         return opened(loader)
     if skip and isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         from accelerate import skip_first_batches

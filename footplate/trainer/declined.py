@@ -26,7 +26,6 @@ NEVER_CALLED = {
     "_mixed_mesh_grad_norm": _STRATEGY,
     "_has_mixed_mesh_grads": _STRATEGY,
     "_wrap_model": _STRATEGY,
-    "_build_accelerator_args": "create_accelerator_and_postprocess",
     "_prepare_context_parallel_inputs": _STRATEGY,
     "_defer_fsdp_gradient_reduction": _STRATEGY,
     "_sync_replicated_trainable_parameters": _STRATEGY,
@@ -36,7 +35,6 @@ NEVER_CALLED = {
     "_save_scaler": _FILES,
     "_load_rng_state": _FILES,
     "_load_scaler": _FILES,
-    "_load_callback_state": "restore_callback_states_from_checkpoint, and the callback's own state()",
     "_issue_warnings_after_load": _FILES,
 }
 """Private methods. The Trainer never calls them, so an override has no effect."""

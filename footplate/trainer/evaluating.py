@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from footplate.trainer import evaluate as evaluation_pass
 from footplate.trainer import losses
 from footplate.trainer.facade import Facade
-from footplate.trainer.memory import Memory
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
 from footplate.trainer.schedules import follows_a_metric
@@ -31,8 +30,8 @@ def evaluate(
             # The Trainer's own sets are passed by name, so that an override of get_eval_dataloader knows which one.
             metrics |= trainer.evaluate(dataset if is_given else name, ignore_keys, f"{metric_key_prefix}_{name}")
         return metrics
-    started, memory = time.time(), Memory(is_measured=not trainer.args.skip_memory_metrics)
-    memory.start()
+    started, memory = time.time(), trainer._footplate.memory
+    memory.start("eval")
     output = trainer.evaluation_loop(
         trainer.get_eval_dataloader(eval_dataset),
         description="Evaluation",
@@ -42,7 +41,7 @@ def evaluate(
         metric_key_prefix=metric_key_prefix,
     )
     output.metrics.update(_speed(trainer, metric_key_prefix, started, output.num_samples))
-    output.metrics.update(memory.figures(metric_key_prefix))
+    output.metrics.update(memory.figures("eval"))
     trainer.log(output.metrics)
     trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, output.metrics)
     return output.metrics
@@ -52,7 +51,8 @@ def predict(
     trainer: Facade, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
 ) -> PredictionOutput:
     """Returns predictions as arrays, with labels and metrics if the data has labels."""
-    started = time.time()
+    started, memory = time.time(), trainer._footplate.memory
+    memory.start("test")
     output = trainer.evaluation_loop(
         trainer.get_test_dataloader(test_dataset),
         description="Prediction",
@@ -60,6 +60,7 @@ def predict(
         metric_key_prefix=metric_key_prefix,
     )
     output.metrics.update(_speed(trainer, metric_key_prefix, started, output.num_samples))
+    output.metrics.update(memory.figures("test"))
     trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, output.metrics)
     return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
     from footplate.trainer.plan import Plan
+    from footplate.trainer.position import Position
     from footplate.trainer.strategies.single import Single
 
 log = logging.getLogger("footplate.trainer")
@@ -48,6 +49,8 @@ class Run:
     ignore_keys: list[str] | None = None
     """`ignore_keys_for_eval` of `train()`."""
     plan: Plan = field(init=False)
+    position: Position = field(init=False)
+    """The first micro-batch of the run."""
     step: StepResults = field(init=False)
     epoch: Epoch | None = None
     """The current pass over the data."""
@@ -147,6 +150,8 @@ class Internals:
     """The datasets of the loaders in `trainer._eval_dataloaders`."""
     columns_left_out: set[Any] = field(default_factory=set)
     """The columns that were logged as left out of the data."""
+    arguments_pickle: bool = True
+    """False once the arguments could not be pickled, which is logged only once."""
     hub_api: Any = None
     pushes: list[Push] = field(default_factory=list)
     search: Search | None = None

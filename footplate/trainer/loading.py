@@ -13,7 +13,13 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 from footplate.contract import arguments as contract_arguments
 from footplate.trainer.data import Collator, DropUnused, has_length, make_loader, require_samples, without_columns
 from footplate.trainer.facade import Facade
-from footplate.trainer.samplers import BatchRebalanceSampler, EpochSampler, LengthGroupedSampler, lengths_of
+from footplate.trainer.samplers import (
+    BatchRebalanceSampler,
+    EpochSampler,
+    GlobalShuffle,
+    LengthGroupedSampler,
+    lengths_of,
+)
 from footplate.trainer.seeds import data_seed
 
 log = logging.getLogger("footplate.trainer")
@@ -38,8 +44,9 @@ def get_eval_dataloader(trainer: Facade, eval_dataset: Any = None) -> Any:
         dataset = _named_set(trainer, dataset)
     if dataset is None:
         raise ValueError("evaluation needs an eval_dataset")
-    is_ours = eval_dataset is None or isinstance(eval_dataset, str)
-    key = (eval_dataset or "eval") if is_ours else None
+    name = eval_dataset if isinstance(eval_dataset, str) else "eval"
+    is_ours = eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is trainer.eval_dataset
+    key = name if is_ours else None
     own = trainer._footplate
     if key in trainer._eval_dataloaders and own.eval_sets.get(key) is dataset:
         return trainer._eval_dataloaders[key]
@@ -148,6 +155,8 @@ def train_sampler(trainer: Facade, train_dataset: Any) -> Sampler[Any] | None:
     if args.train_sampling_strategy == "sequential":
         return SequentialSampler(dataset)
     if args.train_sampling_strategy == "random":
+        if not trainer._footplate.strategy.accelerator_config.use_seedable_sampler:
+            return GlobalShuffle(dataset)
         return EpochSampler(dataset, data_seed(trainer.args))
     lengths, step = _lengths(trainer, dataset), trainer.get_total_train_batch_size(args)
     if args.train_sampling_strategy == "group_by_length":

@@ -6,7 +6,6 @@ One step is in steps/step.py. callbacks.py lists the events and what each may re
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -21,6 +20,7 @@ from footplate.trainer.internals import Run
 from footplate.trainer.model_changes import changed_for_training
 from footplate.trainer.placed_models import set_model
 from footplate.trainer.plan import Plan
+from footplate.trainer.position import Position, resumed
 from footplate.trainer.search import trial_state
 from footplate.trainer.seeds import data_seed, seed_all
 from footplate.trainer.state import TrainerState, TrainOutput
@@ -45,7 +45,7 @@ def train(
             set_model(trainer, trainer.call_model_init(trial))
             trainer.optimizer = trainer.lr_scheduler = None
         with changed_for_training(trainer):
-            own.memory.start()
+            own.memory.start("train")
             folder = saving.find(trainer, resume_from)
             output: TrainOutput = trainer._inner_training_loop(
                 batch_size=trainer._train_batch_size,
@@ -67,11 +67,18 @@ def train_from(trainer: Facade, folder: Path | None) -> TrainOutput:
     args, own = trainer.args, trainer._footplate
     run, peers = own.run, own.strategy.peers
     loader = trainer.get_train_dataloader()
-    plan = run.plan = Plan(*trainer.set_initial_training_values(args, loader))
-    state = trainer.state = _new_state(trainer, plan, folder)
+    plan = Plan(*trainer.set_initial_training_values(args, loader))
+    rng: saving.StoredRng | None = None
+    trainer.state, run.position = TrainerState(), Position()
+    if folder is not None:
+        trainer.state, then = saving.load_state(trainer, folder)
+        saving.restore_callbacks(trainer, folder)
+        rng = saving.StoredRng(folder, peers)
+        plan, run.position = resumed(trainer, plan, own.strategy.plain_loader(loader), then, rng.places)
+    run.plan = plan
+    state = _with_plan(trainer, plan)
     peers.from_main(lambda: try_saving(trainer, resumes=folder is not None))
     _prepare(trainer, plan.max_steps, loader, folder)
-    rng = saving.StoredRng(folder, peers) if folder else None
 
     _log_beginning(trainer, plan, folder)
     run.started, run.first_step, run.first_token = time.time(), state.global_step, state.num_input_tokens_seen
@@ -107,8 +114,9 @@ def _log_beginning(trainer: Facade, plan: Plan, folder: Path | None) -> None:
         log.info("  Resuming from %s at step %d", folder, trainer.state.global_step)
 
 
-def _new_state(trainer: Facade, plan: Plan, folder: Path | None) -> TrainerState:
-    state = saving.load_state(trainer, folder) if folder else TrainerState()
+def _with_plan(trainer: Facade, plan: Plan) -> TrainerState:
+    """Returns the Trainer's state with the values of this run."""
+    state = trainer.state
     reporting.note_process(trainer, state)
     state.compute_steps(trainer.args, plan.max_steps)
     state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
@@ -139,22 +147,15 @@ def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) 
 
 
 def run_epochs(trainer: Facade, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
-    """Trains from the state's position to the end of the plan, or until a callback stops it.
+    """Trains from the run's position to the end of the plan, or until a callback stops it.
 
     The end may move during training. `rng` restores the generators' state of the checkpoint. That happens last, because
     earlier steps may draw numbers: in mid-epoch after the data is opened, at an epoch's start before that.
     """
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
-    loader, plan = strategy.plain_loader(loader), run.plan
-    first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
-    skip = done * trainer.args.gradient_accumulation_steps
-    if plan.epochs == sys.maxsize:
-        # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
-        first, skip = (rng.places.get("at", (0, skip))) if rng else (0, 0)
-        done = 0
-    if trainer.args.ignore_data_skip:
-        skip = done = 0
-    for epoch in count(first):
+    loader, position = strategy.plain_loader(loader), run.position
+    skip, offset = position.batch, position.offset
+    for epoch in count(position.epoch):
         if epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps:
             break
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
@@ -163,26 +164,25 @@ def run_epochs(trainer: Facade, step: Step, loader: Any, rng: saving.StoredRng |
             seed=data_seed(trainer.args),
             epoch=epoch,
             skip=skip,
+            offset=offset,
             places=rng.places if rng else None,
             restore=rng.restore if rng else None,
         )
-        _run_epoch(trainer, step, epoch, done, skip, strategy.epoch(run.epoch, loader))
+        _run_epoch(trainer, step, epoch, skip, strategy.epoch(run.epoch, loader))
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
-        run.epoch, done, skip, rng = None, 0, 0, None
+        run.epoch, skip, offset, rng = None, 0, 0, None
         if trainer.control.should_training_stop:
             break
 
 
-def _run_epoch(trainer: Facade, step: Step, epoch: int, done: int, batch: int, batches: Iterator[Any]) -> None:
+def _run_epoch(trainer: Facade, step: Step, epoch: int, batch: int, batches: Iterator[Any]) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
     own, run = trainer._footplate, trainer._footplate.run
     accumulate, device = args.gradient_accumulation_steps, own.strategy.device
-    for number in count(done):
+    while size := run.plan.micro_batches(batch, accumulate):
         plan = run.plan
-        if number >= plan.steps_per_epoch:
-            break
-        window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), device)
+        window, items = trainer.get_batch_samples(batches, size, device)
         if not window:
             if batch == 0:
                 _end_of_stream(trainer, plan.max_steps)

@@ -26,6 +26,9 @@ class Plan:
     step_samples: int
     batches_per_epoch: int
     max_steps: int
+    shift: int = 0
+    """The number of steps that the run has done more than its place in the data shows. It is 0 unless the run was
+    resumed with steps of another size."""
 
     @classmethod
     def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:
@@ -46,7 +49,19 @@ class Plan:
         return cls(math.ceil(args.num_train_epochs), in_epoch, examples, seen, step_samples, batches, steps)
 
     def values(self) -> tuple[int, int, int, float, int, int, int]:
-        return dataclasses.astuple(self)
+        return dataclasses.astuple(self)[:-1]
+
+    def shifted(self, shift: int, *, has_limit: bool) -> Plan:
+        """Returns the plan of a run whose earlier steps had another size. `has_limit` is True if max_steps is given."""
+        if has_limit:
+            return replace(self, epochs=math.ceil((self.max_steps - shift) / self.steps_per_epoch), shift=shift)
+        steps = self.max_steps + shift
+        return replace(self, samples=steps * self.step_samples, max_steps=steps, shift=shift)
+
+    def steps_before(self, epoch: int, batch: int, accumulate: int) -> int:
+        """Returns the number of optimizer steps up to a micro-batch, at this plan's size."""
+        rest = math.ceil((self.batches_per_epoch - batch) / accumulate)
+        return (epoch + 1) * self.steps_per_epoch - rest
 
     def until(self, max_steps: int) -> Plan:
         """Returns the plan of a run over the same data that ends after `max_steps` steps."""
@@ -57,10 +72,11 @@ class Plan:
                 self, steps_per_epoch=max_steps, examples=samples, samples=samples, batches_per_epoch=batches,
                 max_steps=max_steps,
             )  # fmt: skip
-        return replace(self, epochs=math.ceil(max_steps / self.steps_per_epoch), samples=samples, max_steps=max_steps)
+        epochs = math.ceil((max_steps - self.shift) / self.steps_per_epoch)
+        return replace(self, epochs=epochs, samples=samples, max_steps=max_steps)
 
-    def micro_batches(self, step: int, accumulate: int) -> int:
-        """Returns the number of micro-batches in optimizer step `step` of an epoch."""
-        if step < self.steps_per_epoch - 1:
-            return accumulate
-        return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate
+    def micro_batches(self, batch: int, accumulate: int) -> int:
+        """Returns the number of micro-batches in the step that begins at micro-batch `batch`. 0 ends the epoch."""
+        if self.epochs == sys.maxsize:
+            return accumulate  # a stream ends when it gives no more batch
+        return max(0, min(accumulate, self.batches_per_epoch - batch))

@@ -18,6 +18,9 @@ from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.samplers import Batches
 from footplate.trainer.state import TrainerState, as_lists
 
+LEVEL_LOGGERS = ["footplate"]
+"""The loggers whose level `log_level` sets."""
+
 
 def log(trainer: Facade, logs: dict[str, Any], start_time: float | None = None) -> None:
     """Adds the values to the log history, and calls `on_log`."""
@@ -175,7 +178,8 @@ def speed_metrics(
 
 def set_log_level(args: TrainingArguments) -> None:
     if (args.log_level if args.should_log else args.log_level_replica) != "passive":
-        logging.getLogger("footplate").setLevel(args.get_process_log_level())
+        for name in LEVEL_LOGGERS:
+            logging.getLogger(name).setLevel(args.get_process_log_level())
 
 
 def _readable(name: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 
 class EpochSampler(Sampler[int]):
@@ -28,6 +28,13 @@ class EpochSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self.data_source)
+
+
+class GlobalShuffle(RandomSampler):
+    """Shuffles by torch's global generator, for `use_seedable_sampler: false`.
+
+    The loader replaces a plain RandomSampler by an EpochSampler.
+    """
 
 
 class LengthGroupedSampler(Sampler[int]):
@@ -172,7 +179,7 @@ class SeededBatch(list[int]):
 
 
 class Batches(Sampler[list[int]]):
-    """Splits a sampler's order into batches. `start_at(k)` skips k batches once.
+    """Splits a sampler's order into batches. `start_at(k, n)` skips k batches and n further samples in one epoch.
 
     Skipped samples are never loaded. With our own sampler, their indices are not even computed.
     """
@@ -180,7 +187,7 @@ class Batches(Sampler[list[int]]):
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0, share: Share = ALL) -> None:
         self.sampler, self.batch_size, self.drop_last, self.seed = sampler, batch_size, drop_last, seed
         self.share = share
-        self.epoch = self._skip = 0
+        self.epoch = self._skip = self._offset = 0
         self._drawn: Any = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -188,16 +195,25 @@ class Batches(Sampler[list[int]]):
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
-    def start_at(self, batch: int) -> None:
+    def start_at(self, batch: int, offset: int = 0) -> None:
         """Draws the order now, because the generators may be set to another state before the first batch is read."""
-        self._skip, self._drawn = batch, self._whole()
+        self._skip, self._offset, self._drawn = batch, offset, self._whole()
+
+    @property
+    def can_start_within(self) -> bool:
+        """Returns False if the sampler makes whole batches, so that none can begin with any sample."""
+        return not isinstance(self.sampler, BatchRebalanceSampler)
+
+    def rounds_from(self, sample: int) -> int:
+        """Returns the number of rounds in the rest of an epoch, from this sample on."""
+        return self._rounds(max(0, len(self.sampler) - sample))
 
     def __iter__(self) -> Iterator[list[int]]:
         # Done with the first batch, because a loader with processes makes two iterators and uses the second.
         skip, drawn = self._skip, self._drawn
         self._skip, self._drawn = 0, None
         order = self._whole() if drawn is None else drawn
-        share, rounds = self.share, self._rounds(len(order))
+        share, rounds = self.share, self._rounds(len(order) - self._offset)
         for number in range(skip * share.world + share.rank, rounds * share.world, share.world):
             batch = self._cut(order, number)
             if not batch:
@@ -223,7 +239,7 @@ class Batches(Sampler[list[int]]):
         """Returns the batch with this number, counted over all processes."""
         if isinstance(self.sampler, BatchRebalanceSampler):
             return list(order[number % len(order)]) if number < len(order) or self.share.evens else []
-        start = number * self.batch_size
+        start = number * self.batch_size + self._offset
         batch = order[start : start + self.batch_size]
         batch = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
         if self.share.evens and len(batch) < self.batch_size:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import logging
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -17,7 +21,6 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, callback_tensors
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
-from footplate.trainer.data import has_length
 from footplate.trainer.facade import Facade
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
@@ -58,6 +61,25 @@ def write_model(trainer: Facade, output_dir: str | None, state_dict: dict[str, A
     else:
         files.save_weights(trainer.model, folder / files.MODEL, state_dict)
     _save_processor(trainer, folder)
+    _save_arguments(trainer, folder)
+
+
+def _save_arguments(trainer: Facade, folder: Path) -> None:
+    """Writes the arguments as the object that Hugging Face's libraries load, without secrets. We never load it."""
+    args, buffer = copy.copy(trainer.args), io.BytesIO()
+    for name in vars(args):
+        if name.endswith("_token"):
+            setattr(args, name, None)
+    try:
+        torch.save(args, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if trainer._footplate.arguments_pickle:
+            log.warning(
+                "%s is not written, because the arguments cannot be pickled: %s", files.PICKLED_ARGUMENTS, error
+            )
+        trainer._footplate.arguments_pickle = False
+    else:
+        (folder / files.PICKLED_ARGUMENTS).write_bytes(buffer.getvalue())
 
 
 def _save_processor(trainer: Facade, folder: Path) -> None:
@@ -180,6 +202,7 @@ def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> No
         for part in parts:
             if hasattr(part, "save_pretrained"):
                 part.save_pretrained(folder)
+        _save_arguments(trainer, folder)
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
@@ -308,13 +331,13 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
     if asked is True:
         newest = files.latest_checkpoint(parent)
         if newest is None:
-            raise ValueError(f"no complete checkpoint in {parent} to resume from")
+            raise ValueError(f"No valid checkpoint found in output directory ({parent}): there is none to resume from")
         return newest
     folder = Path(asked)
     if isinstance(asked, files.Verified):
         return folder
     if not folder.is_dir():
-        raise ValueError(f"no checkpoint to resume from: {folder} is not a folder")
+        raise ValueError(f"Can't find a valid checkpoint at {folder}: it is not a folder")
     if (folder / files.MANIFEST).exists() or not (folder / files.STATE).exists():
         files.verify(folder)
     else:
@@ -322,26 +345,60 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
     return folder
 
 
-def load_state(trainer: Facade, folder: Path) -> TrainerState:
-    """Reads progress from the checkpoint. Intervals and limits come from the arguments."""
+def load_state(trainer: Facade, folder: Path) -> tuple[TrainerState, dict[str, Any]]:
+    """Returns the progress in the checkpoint and the arguments of the run that wrote it, or none if it stores none.
+
+    Intervals and limits come from this run's arguments.
+    """
     own = trainer._footplate
     state, arguments = own.strategy.peers.from_main(lambda: _read_state(folder, own.hooks.where_is))
-    if arguments is not None:
-        _compare_arguments(trainer, folder, arguments)
-    if not trainer.args.restore_callback_states_from_checkpoint:
-        return state
-    stored = {
-        name: list(value) if isinstance(value, list) else [value] for name, value in state.stateful_callbacks.items()
-    }
-    for callback in trainer.callback_handler.callbacks:
-        states = stored.get(type(callback).__name__)
-        if states and hasattr(callback, "state"):
-            vars(callback).update(states.pop(0)["attributes"])
-    callback_tensors.restore(
-        trainer.callback_handler.callbacks,
-        trainer._footplate.strategy.peers.from_main(lambda: callback_tensors.read(folder)),
-    )
-    return state
+    _compare_arguments(trainer, folder, arguments or _arguments_in(state))
+    return state, arguments or {}
+
+
+def _arguments_in(state: TrainerState) -> dict[str, Any]:
+    """Returns the arguments that the state holds, for checkpoints of Hugging Face's Trainer."""
+    values = {name: getattr(state, name) for name in _INTERVALS}
+    size = state.train_batch_size
+    return values if size is None else {**values, "per_device_train_batch_size": size}
+
+
+_INTERVALS = ("logging_steps", "eval_steps", "save_steps")
+
+
+def restore_callbacks(trainer: Facade, folder: Path) -> None:
+    trainer._load_callback_state()
+    if trainer.args.restore_callback_states_from_checkpoint is not False:
+        callback_tensors.restore(
+            trainer.callback_handler.callbacks,
+            trainer._footplate.strategy.peers.from_main(lambda: callback_tensors.read(folder)),
+        )
+
+
+def load_callback_states(trainer: Facade) -> None:
+    """Restores callbacks from the Trainer's state. A stored state belongs to the callbacks of that class, in order.
+
+    True restores their arguments too, and the control. None restores what they have counted.
+    """
+    restores = trainer.args.restore_callback_states_from_checkpoint
+    if restores is False:
+        return
+    callbacks, not_found = trainer.callback_handler.callbacks, []
+    for name, stored in trainer.state.stateful_callbacks.items():
+        states = stored if isinstance(stored, list) else [stored]
+        if name == type(trainer.control).__name__:
+            if restores:
+                trainer.control = type(trainer.control).from_state(states[0])
+            continue
+        restored = [callback for callback in callbacks if type(callback).__name__ == name]
+        if not restored:
+            not_found.append(name)
+        for callback, state in zip(restored, states, strict=False):
+            if restores:
+                vars(callback).update(vars(type(callback)(**state.get("args", {}))))
+            vars(callback).update(state.get("attributes", {}))
+    if not_found:
+        log.warning("the checkpoint has the state of callbacks that this run does not have: %s", ", ".join(not_found))
 
 
 def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any] | None]:
@@ -425,42 +482,20 @@ class StoredRng:
 
 def _run_size(trainer: Facade) -> dict[str, int]:
     """Returns the number of processes and of samples per step, which locate a step in the data."""
-    samples = trainer.get_total_train_batch_size(trainer.args)
-    return {"world_size": trainer._footplate.strategy.peers.world, "samples_per_step": samples}
-
-
-_SPLIT = ("per_device_train_batch_size", "gradient_accumulation_steps")
-
-
-def _has_same_samples(trainer: Facade, then: dict[str, Any]) -> bool:
-    """Returns True if each step has the samples that it would have had in the run that wrote the checkpoint."""
-    args = trainer.args
-    return (
-        then.get("samples_per_step") == trainer.get_total_train_batch_size(args)
-        and has_length(trainer.train_dataset)
-        and args.train_sampling_strategy in ("random", "sequential")
-        and not args.dataloader_drop_last
-    )
+    own, samples = trainer._footplate, trainer.get_total_train_batch_size(trainer.args)
+    shift = {"step_shift": own.run.plan.shift} if own.run.plan.shift else {}
+    return {"world_size": own.strategy.peers.world, "samples_per_step": samples, **shift}
 
 
 def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> None:
-    now, run_size = trainer.args.to_dict(), _run_size(trainer)
+    """Refuses other values of arguments that give the checkpoint its meaning, and logs every other difference."""
+    now = trainer.args.to_dict()
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
-    if then.get("world_size", 1) != run_size["world_size"]:
-        # With as many samples per step, split in another way, the position in the data is the same.
-        for name in _SPLIT:
-            changes.pop(name, None)
-        before = then.get("samples_per_step", run_size["samples_per_step"])
-        if before != run_size["samples_per_step"] and not trainer.args.ignore_data_skip:
-            raise ValueError(
-                f"{folder.name} was written by {then.get('world_size', 1)} processes, whose steps had "
-                f"{before} samples, and this run's {run_size['world_size']} make steps of "
-                f"{run_size['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, "
-                "or set ignore_data_skip=True to start the epoch's data from the beginning"
-            )
     changes.pop("output_dir", None)
-    may_differ = _SPLIT if _has_same_samples(trainer, then) else ()
-    wrong = [name for name in fixed(trainer.args) if name in changes and name not in may_differ]
+    for name in _INTERVALS:
+        if now[name] is None or now[name] < 1:
+            changes.pop(name, None)  # the state has the number that a share means
+    wrong = [name for name in fixed(trainer.args) if name in changes]
     if wrong:
         differences = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
         raise ValueError(
@@ -468,4 +503,10 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
             "run from its weights; ignore_data_skip=True accepts another order of the data"
         )
     for name, (old, new) in changes.items():
-        log.warning("resuming with another %s: %s instead of %s", name, new, old)
+        file = files.STATE if name in (*_INTERVALS, "per_device_train_batch_size") else files.ARGUMENTS
+        log.warning("resuming with another %s: %s (from args) != %s (from %s)", name, _plain(new), _plain(old), file)
+
+
+def _plain(value: Any) -> Any:
+    """Returns 10 for 10.0, as a count of steps is written."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

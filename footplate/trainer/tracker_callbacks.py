@@ -16,16 +16,30 @@ from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.facade import Facade
 from footplate.trainer.state import TrainerControl, TrainerState
 
-NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
+NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "neptune")
 """Reporters for which Hugging Face has a callback, but Accelerate has no tracker."""
 
 
 def reporters(trainer: Facade) -> list[TrainerCallback]:
-    """Returns one callback for everything in `report_to`. An unknown or missing tracker is refused at once."""
-    names = trainer.args.report_to
-    if not names:
-        return []  # finding the installed trackers takes milliseconds at every start
-    return [ReportCallback(trainer, chosen([names] if isinstance(names, str) else list(names)))]
+    """Returns a callback for all trackers in `report_to`. An unknown or missing tracker is refused at once.
+
+    Kubeflow has no tracker in Accelerate, so transformers' own callback reports to it.
+    """
+    names = [trainer.args.report_to] if isinstance(trainer.args.report_to, str) else list(trainer.args.report_to or [])
+    callbacks: list[Any] = [_kubeflow()] if "kubeflow" in names else []
+    if names := [name for name in names if name != "kubeflow"]:  # finding the installed trackers takes milliseconds
+        callbacks.append(ReportCallback(trainer, chosen(names)))
+    return callbacks
+
+
+def _kubeflow() -> Any:
+    try:
+        from transformers.integrations.integration_utils import KubeflowCallback
+    except ImportError as error:
+        raise ImportError(
+            "report_to names kubeflow, whose callback is in transformers: pip install 'footplate[hf]'"
+        ) from error
+    return KubeflowCallback()
 
 
 def chosen(names: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ from footplate.trainer import (
 )  # fmt: skip
 from footplate.trainer.argument_callbacks import watchers
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
+from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
 from footplate.trainer.checkpoint import Checkpoint
 from footplate.trainer.collators import choose_collator
 from footplate.trainer.data import Collator, count_items
@@ -109,7 +109,7 @@ class Trainer:
         refuse_overrides(type(self))
         self.args = TrainingArguments.of(args or TrainingArguments())
         memory = Memory(is_measured=not self.args.skip_memory_metrics)
-        memory.start()
+        memory.start("init")
         own = self._footplate = Internals(Overrides(self, _METHODS), memory, list(metrics))
         reporting.set_log_level(self.args)
         use_tf32(self.args.tf32)
@@ -149,15 +149,26 @@ class Trainer:
         if self.args.push_to_hub:
             self.init_hf_repo()
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+        memory.end_init()
 
     def _validate_args(self) -> None:
         validate(self)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Chooses the strategy, which sets up Accelerate, the device and the communication between processes."""
-        strategy = self._footplate.strategy = choose(self.args, self._footplate.given_model)
+        strategy = self._footplate.strategy = choose(
+            self.args, self._footplate.given_model, self._build_accelerator_args
+        )
         self.accelerator = strategy.accelerator
         self.is_deepspeed_enabled, self.is_fsdp_enabled = bool(self.args.deepspeed), bool(self.args.fsdp)
+
+    def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
+        """Returns the arguments of the Accelerator that the strategy makes. An override may change them."""
+        from accelerate.utils import DistributedDataParallelKwargs
+
+        from footplate.trainer.strategies.single import ddp_options
+
+        return {"kwargs_handlers": [DistributedDataParallelKwargs(**ddp_options(self.args))], **kwargs}
 
     @property
     def gather_function(self) -> Callable[[Any], Any]:
@@ -505,6 +516,10 @@ class Trainer:
         if checkpoint is not None:
             saving.load_optimizer(self, Path(checkpoint))
 
+    def _load_callback_state(self) -> None:
+        """Restores callbacks from `state`, as `restore_callback_states_from_checkpoint` says."""
+        saving.load_callback_states(self)
+
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
@@ -568,16 +583,20 @@ class Trainer:
 
 
 def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
-    """Calls the Trainer's own callbacks first, then the user's. Each sees the control flags that earlier ones set."""
+    """Calls the Trainer's own callbacks first, then the user's. Each sees the control flags that earlier ones set.
+
+    Logs are shown last, so that a callback may change them before.
+    """
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
     own = trainer._footplate
     every = [
-        *default_callbacks(trainer.args),
+        *(kind() for kind in DEFAULT_CALLBACKS),
         *([FollowEpochs()] if own.named_optimizers else []),
         *reporters(trainer),
         *watchers(trainer),
         *callbacks,
+        progress_callback(trainer.args),
     ]
     return own.strategy.callback_handler(
         every, trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler

@@ -61,7 +61,24 @@ assert args.lr_scheduler_kwargs == {"num_cycles": 1}, args.lr_scheduler_kwargs
 assert args.include_num_input_tokens_seen == "all"
 footplate.TrainingArguments(sys.argv[1])
 
+# The Trainer's messages come from transformers' loggers, and the script's settings of those hold for them.
+import logging
+from footplate.trainer.reporting import set_log_level
+class Keep(logging.Handler):
+    def emit(self, record):
+        messages.append((record.name, record.levelname, record.getMessage()))
+messages, ours = [], logging.getLogger("footplate.trainer")
+logging.getLogger("transformers").addHandler(Keep())
+ours.info("not shown at this level")
+transformers.logging.set_verbosity_info()
+ours.info("step %d", 1)
+set_log_level(footplate.TrainingArguments(sys.argv[1], log_level="error"))
+ours.warning("not shown at this level")
+assert messages == [("transformers.trainer", "INFO", "step 1")], messages
+
 footplate.uninstall()
+ours.error("no longer theirs")
+assert len(messages) == 1
 assert transformers.Trainer.__module__ == transformers.trainer.Trainer.__module__ == "transformers.trainer"
 assert transformers.trainer_callback.TrainerCallback is their_callback
 print("passed")

@@ -52,6 +52,6 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[Any]:
         return [ours.get("error"), theirs.get("error")]
     if (ours["base"], theirs["base"]) != ("footplate", "transformers"):
         return [ours["base"], theirs["base"]]
-    missing = set(theirs.get("files", [])) - set(ours.get("files", [])) - {"training_args.bin"}
+    missing = set(theirs.get("files", [])) - set(ours.get("files", []))
     names = theirs.keys() - {"base", "files"}
     return [*missing, *((name, ours[name], theirs[name]) for name in sorted(names) if ours[name] != theirs[name])]

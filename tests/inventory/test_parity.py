@@ -287,3 +287,44 @@ EXPORTED = [
 
 def test_what_people_import_beside_the_trainer_is_exported() -> None:
     assert [name for name in EXPORTED if name not in footplate.__all__] == []
+
+
+MODULES = (
+    "trainer", "trainer_seq2seq", "trainer_callback", "trainer_utils", "trainer_pt_utils", "training_args",
+    "training_args_seq2seq", "optimization", "hf_argparser", "data.data_collator",
+)  # fmt: skip
+"""The modules of transformers that train. Other modules are models, data and tools, which stay theirs."""
+NOT_EXPORTED = {
+    "DataCollator": "a name for the type of a function: any function of a list of samples",
+    "torch_distributed_zero_first": "`with args.main_process_first():`",
+}
+"""Names that transformers exports and we do not, with what to use instead."""
+NOT_IN_CLASS = {
+    "DataCollatorForLanguageModeling": {
+        "numpy_mask_tokens": 'torch_mask_tokens, which return_tensors="np" converts',
+        "get_generator": "create_rng",
+    },
+    "DataCollatorForPermutationLanguageModeling": {
+        "numpy_mask_tokens": 'torch_mask_tokens, which return_tensors="np" converts'
+    },
+    "TrainerState": {"init_training_references": "the loop sets these fields"},
+    "TrainingArguments": {"is_torch_greater_or_equal_than_2_8": "an import that is not meant for users"},
+}
+"""Members of exported classes that ours lack, with what there is instead."""
+PUBLIC = sorted(name for name, module in transformers._class_to_module.items() if module in MODULES)
+
+
+def test_every_name_that_transformers_exports_for_training_is_exported_or_declined() -> None:
+    assert len(PUBLIC) == 43
+    assert set(PUBLIC) - set(footplate.__all__) == set(NOT_EXPORTED)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if isinstance(getattr(transformers, name), type)])
+def test_an_exported_class_has_every_public_name_of_transformers_class(name: str) -> None:
+    theirs, ours = getattr(transformers, name), getattr(footplate, name)
+
+    public = {member for member in vars(theirs) if not member.startswith("_")} - set(NOT_YET)
+    fields = {field.name for field in dataclasses.fields(ours)} if dataclasses.is_dataclass(ours) else set()
+
+    missing = {member for member in public - fields if not hasattr(ours, member)}
+    assert missing == set(NOT_IN_CLASS.get(name, {}))

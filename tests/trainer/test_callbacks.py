@@ -11,7 +11,7 @@ import pytest
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
+from footplate.trainer.callbacks import CallbackHandler, EarlyStoppingCallback, ExportableState, TrainerCallback
 from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
 
@@ -222,3 +222,48 @@ def test_a_callback_with_state_gets_it_back_on_resume(tmp_path: Path) -> None:
     a_trainer(tmp_path, counts, max_steps=5, save_strategy="steps").train(resume_from_checkpoint=True)
 
     assert counts.steps == 5
+
+
+class Named(TrainerCallback, ExportableState):
+    def __init__(self, name: str = "new") -> None:
+        self.name, self.seen = name, 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"name": self.name}, "attributes": {"seen": self.seen}}
+
+
+@pytest.mark.parametrize(
+    ("restores", "expected"),
+    [(True, [("first", 1), ("second", 2)]), (None, [("new", 1), ("new", 2)]), (False, [("new", 0), ("new", 0)])],
+)
+def test_callbacks_of_a_class_are_restored_in_their_order(
+    tmp_path: Path, restores: bool | None, expected: list[tuple[str, int]]
+) -> None:
+    before = [Named("first"), Named("second")]
+    before[0].seen, before[1].seen = 1, 2
+    a_trainer(tmp_path, *before, max_steps=1, save_strategy="steps").train()
+    after = [Named(), Named()]
+
+    trainer = a_trainer(tmp_path, *after, max_steps=1, restore_callback_states_from_checkpoint=restores)
+    trainer.train(resume_from_checkpoint=True)
+
+    assert [(callback.name, callback.seen) for callback in after] == expected
+    assert trainer.control.should_training_stop is False, "a new run begins"
+
+
+def test_the_state_of_a_callback_that_is_missing_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a_trainer(tmp_path, Named(), max_steps=1, save_strategy="steps").train()
+
+    a_trainer(tmp_path, max_steps=1).train(resume_from_checkpoint=True)
+
+    assert "callbacks that this run does not have: Named" in caplog.text
+
+
+def test_a_second_callback_of_a_class_and_a_missing_flow_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_trainer(tmp_path, Named(), Named())
+    CallbackHandler([Named()], None, None, None, None)
+
+    assert "there is already a callback Named" in caplog.text
+    assert "without a DefaultFlowCallback" in caplog.text

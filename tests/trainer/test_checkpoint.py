@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from footplate.components import toy
@@ -49,7 +50,7 @@ def two_checkpoints(tmp_path: Path) -> Path:
 
 def test_a_checkpoint_is_announced_once_it_is_committed(tmp_path: Path) -> None:
     events = Events()
-    trainer = a_trainer(tmp_path, [events])
+    trainer = a_trainer(tmp_path, [events], hub_token="secret")
     trainer._footplate.hooks.stamp = {"job": "job_1", "attempt": 2, "fence": 9}
 
     trainer.train()
@@ -65,8 +66,11 @@ def test_a_checkpoint_is_announced_once_it_is_committed(tmp_path: Path) -> None:
         "scheduler.pt",
         "rng_state.pth",
         "trainer_state.json",
+        "training_args.bin",
         "training_args.json",
     }
+    args = torch.load(first.path / "training_args.bin", weights_only=False)
+    assert (args.max_steps, args.hub_token) == (4, None)
 
 
 def test_every_file_of_a_checkpoint_has_the_rights_that_the_umask_asks_for(tmp_path: Path) -> None:
@@ -261,9 +265,9 @@ def a_disk_that_takes_files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("limit", [1_000, 30_000])
+@pytest.mark.parametrize("limit", [10_000, 30_000])
 def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, limit: int) -> None:
-    """1,000 bytes stop safetensors, 30,000 bytes stop torch."""
+    """10,000 bytes stop safetensors, 30,000 bytes stop torch."""
     failed: list[SaveFailed] = []
     a_trainer(tmp_path, max_steps=2).train()
     trainer = a_trainer(tmp_path, max_steps=5, save_steps=2)
@@ -313,7 +317,7 @@ def test_a_disk_that_stays_full_ends_the_run_after_three_failures_were_borne(tmp
     trainer = a_trainer(tmp_path, max_steps=20, save_steps=1)
     trainer._footplate.hooks.on_save_failed = failed.append
 
-    with a_disk_that_takes_files_up_to(1_000), pytest.raises(files.CannotSave, match="checkpoint-4 could not"):
+    with a_disk_that_takes_files_up_to(10_000), pytest.raises(files.CannotSave, match="checkpoint-4 could not"):
         trainer.train()
 
     assert [item.will_go_on for item in failed] == [True, True, True, False]
@@ -347,6 +351,81 @@ def test_tied_weights_and_slices_of_one_tensor_are_saved_and_come_back(tmp_path:
 def test_the_weights_of_another_model_are_refused_by_name(two_checkpoints: Path) -> None:
     with pytest.raises(ValueError, match="checkpoint-4 belongs to another model"):
         files.load_weights(toy.mlp(depth=3), two_checkpoints / "checkpoint-4")
+
+
+class GrowingBuffer(nn.Module):
+    def __init__(self, buffer: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.layer.register_buffer(buffer, torch.ones(2))
+
+
+def test_a_buffer_of_one_side_only_is_left_out_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stored, model = GrowingBuffer("old"), GrowingBuffer("new")
+    files.save_weights(stored, tmp_path / files.MODEL)
+
+    files.load_weights(model, tmp_path)
+
+    assert model.layer.weight.equal(stored.layer.weight)
+    assert "lacks these buffers, which keep their values: layer.new" in caplog.text
+    assert "has tensors that the model lacks, which are left out: layer.old" in caplog.text
+
+
+def test_the_model_decides_about_a_buffer_of_another_shape(tmp_path: Path) -> None:
+    stored, model = GrowingBuffer("seen"), GrowingBuffer("seen")
+    stored.layer.seen = torch.zeros(5)
+    files.save_weights(stored, tmp_path / files.MODEL)
+
+    with pytest.raises(RuntimeError, match=r"size mismatch for layer\.seen"):
+        files.load_weights(model, tmp_path)
+
+
+def split(checkpoint: Path) -> None:
+    """Replaces the weights by one file for each tensor and an index, as transformers writes large models."""
+    tensors = load_file(checkpoint / files.MODEL)
+    (checkpoint / files.MODEL).unlink()
+    shards = {name: f"model-{number}.safetensors" for number, name in enumerate(tensors)}
+    for name, shard in shards.items():
+        save_file({name: tensors[name]}, checkpoint / shard)
+    (checkpoint / f"{files.MODEL}.index.json").write_text(json.dumps({"weight_map": shards}))
+
+
+def test_training_continues_from_weights_that_were_split_later(tmp_path: Path) -> None:
+    whole = a_trainer(tmp_path)
+    whole.train()
+    split(tmp_path / "checkpoint-2")
+    resumed = a_trainer(tmp_path)
+
+    resumed.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
+
+    assert digest(resumed.model.state_dict()) == digest(whole.model.state_dict())
+    with pytest.raises(CheckpointCorrupt, match=r"model\.safetensors is missing"):
+        files.verify(
+            tmp_path / "checkpoint-2", sha256((tmp_path / "checkpoint-2/manifest.json").read_bytes()).hexdigest()
+        )
+
+
+def test_the_best_model_is_loaded_from_weights_that_were_split(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path)
+    trainer.train()
+    best = load_file(tmp_path / "checkpoint-2" / files.MODEL)
+    split(tmp_path / "checkpoint-2")
+    trainer.state.best_model_checkpoint = str(tmp_path / "checkpoint-2")
+
+    trainer._load_best_model()
+
+    assert [name for name, value in trainer.model.state_dict().items() if not value.equal(best[name])] == []
+
+
+def test_arguments_that_cannot_be_pickled_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Local(TrainingArguments):
+        """A class of a function, which pickle cannot find by its name."""
+
+    args = Local(str(tmp_path), max_steps=4, save_steps=2, disable_tqdm=True)
+    Trainer(toy.mlp(), args, train_dataset=toy.regression(n=64)).train()
+
+    assert sum("training_args.bin is not written" in record.getMessage() for record in caplog.records) == 1
+    assert not (tmp_path / "checkpoint-4" / "training_args.bin").exists()
 
 
 def test_nothing_in_a_checkpoint_can_run_code(two_checkpoints: Path) -> None:

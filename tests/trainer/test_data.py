@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import default_data_collator
 from footplate.trainer.data import PrivateGenerator, epoch_batches, make_loader, opened
-from footplate.trainer.samplers import Batches, EpochSampler
+from footplate.trainer.samplers import Batches, EpochSampler, Share
 
 
 @given(
@@ -40,6 +41,33 @@ def test_an_epoch_started_in_the_middle_is_the_rest_of_the_whole_one(
     assert list(batches) == whole
 
 
+@given(
+    samples=st.integers(1, 60),
+    size=st.integers(1, 9),
+    first=st.integers(0, 60),
+    world=st.integers(1, 3),
+    drop_last=st.booleans(),
+)
+def test_an_epoch_started_at_any_sample_has_the_rest_of_the_samples(
+    samples: int, size: int, first: int, world: int, drop_last: bool
+) -> None:
+    shares = [
+        Batches(EpochSampler(range(samples), seed=5), size, drop_last, share=Share(rank, world))
+        for rank in range(world)
+    ]
+    skip = len(shares[0]) - shares[0].rounds_from(first)
+    rest: list[list[list[int]]] = []
+    for batches in shares:
+        batches.start_at(skip, first - skip * size * world)
+        rest.append(list(batches))
+
+    order = EpochSampler(range(samples), seed=5).order().tolist()
+    seen = [sample for turn in zip_longest(*rest, fillvalue=[]) for batch in turn for sample in batch]
+    left = order[first:]
+    whole = len(left) // (size * world) * size * world
+    assert seen == (left[:whole] if drop_last else left)
+
+
 def test_every_sample_comes_once_an_epoch_and_epochs_differ() -> None:
     sampler = EpochSampler(range(20), seed=1)
     first = list(sampler)
@@ -61,6 +89,17 @@ def test_reading_data_draws_nothing_from_the_generator_that_dropout_uses(workers
     assert len(list(epoch_batches(loader, seed=1, epoch=0))) == 5
 
     assert torch.get_rng_state().equal(before)
+
+
+def test_a_loader_with_processes_shows_the_dataset_of_the_script() -> None:
+    data = toy.regression(n=20)
+    args = TrainingArguments("out", dataloader_num_workers=1)
+    shown: Any = make_loader(data, args, default_data_collator, 4, EpochSampler(data, seed=1)).dataset
+
+    assert shown == data
+    assert data == shown
+    assert shown != toy.regression(n=20)
+    assert shown.x is data.x
 
 
 class Several(list[int]):

@@ -61,6 +61,7 @@ def pushed(folder: Path, hub: Hub, **values: Any) -> Any:
     return waits.trainer, events
 
 
+MODEL = {"model.safetensors", "training_args.bin"}
 RUN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.json", "manifest.json"}
 
 
@@ -83,8 +84,8 @@ def test_the_strategy_says_what_is_pushed_beside_training(
     assert len(repository.commits) == commits
     assert events.names.count("on_push_begin") == (2 if commits else 0)
     files = set(repository.files())
-    whole = {f"{folder}/{name}" for folder in folders for name in (*RUN, "model.safetensors")}
-    assert files == ({"model.safetensors"} | whole if commits else set())
+    whole = {f"{folder}/{name}" for folder in folders for name in RUN | MODEL}
+    assert files == (MODEL | whole if commits else set())
     if commits:
         assert repository.messages[0] == "Training in progress, step 2"
         stored = (tmp_path / "my-model" / "checkpoint-4" / "model.safetensors").read_bytes()

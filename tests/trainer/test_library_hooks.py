@@ -290,7 +290,7 @@ def test_memory_is_not_pinned_without_a_device(tmp_path: Path) -> None:
 
 
 def test_a_class_in_the_place_of_an_accelerator_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="AcceleratorConfig is a class: pass an object of it"):
+    with pytest.raises(NotImplementedError, match=r"AcceleratorConfig is a class\. Pass an object of it"):
         footplate.TrainingArguments(str(tmp_path), accelerator_config=footplate.AcceleratorConfig)  # type: ignore[arg-type]
 
 
@@ -339,4 +339,79 @@ def test_a_resume_with_another_split_of_the_same_batch_reads_the_next_sample(
 
     assert after == undisturbed[-len(after) :]
     assert len(after) == {1: 16, 2: 12, 3: 10}[stop]
-    assert "resuming with another per_device_train_batch_size: 4 instead of 2" in caplog.text
+    message = "resuming with another per_device_train_batch_size: 4 (from args) != 2 (from trainer_state.json)"
+    assert message in caplog.text
+
+
+def test_an_override_adds_to_the_arguments_of_the_accelerator(tmp_path: Path) -> None:
+    class Own(footplate.Trainer):
+        def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
+            return {**super()._build_accelerator_args(**kwargs), "step_scheduler_with_optimizer": False}
+
+    trainer = Own(Linear(), arguments(footplate, tmp_path, ddp_static_graph=True))
+
+    assert trainer.accelerator.step_scheduler_with_optimizer is False
+    (handler,) = trainer._build_accelerator_args()["kwargs_handlers"]
+    assert handler.static_graph is True
+
+
+def test_an_accelerator_has_the_settings_of_the_config(tmp_path: Path) -> None:
+    settings = {"split_batches": True, "dispatch_batches": True, "even_batches": False, "non_blocking": True}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "use_seedable_sampler": False}))
+    args = arguments(footplate, tmp_path, accelerator_config=tmp_path / "config.json")
+
+    accelerator = footplate.Trainer(Linear(), args).accelerator
+
+    assert {name: getattr(accelerator, name) for name in settings} == settings
+    assert accelerator.use_seedable_sampler is False
+
+
+def test_an_order_drawn_from_the_global_generator_is_that_of_transformers(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        config = {"use_seedable_sampler": False}
+        trainer = side.Trainer(Linear(), arguments(side, folder, accelerator_config=config), train_dataset=ROWS)
+        trainer.train()
+        return trainer, {}
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert_same(ours, theirs)
+
+
+def test_memory_is_reported_by_stage_and_that_of_the_start_once(tmp_path: Path) -> None:
+    args = arguments(footplate, tmp_path, max_steps=1, skip_memory_metrics=False)
+    trainer = footplate.Trainer(Linear(), args, train_dataset=ROWS, eval_dataset=ROWS[:4])
+
+    stages = [trainer.evaluate(metric_key_prefix="mine"), trainer.train().metrics, trainer.predict(ROWS[:4]).metrics]
+
+    names = [{name.partition("_mem_")[0] for name in metrics if "_mem_" in name} for metrics in stages]
+    assert names == [{"before_init", "init", "eval"}, {"train"}, {"test"}]
+
+
+def test_smoothing_of_several_labels_for_each_sample_is_switched_off(tmp_path: Path) -> None:
+    model = Linear()
+    model.config = SimpleNamespace(problem_type="multi_label_classification")  # type: ignore[assignment]
+
+    with pytest.warns(UserWarning, match="Label smoothing is not compatible with multi-label classification"):
+        trainer = footplate.Trainer(model, arguments(footplate, tmp_path, label_smoothing_factor=0.1))
+
+    assert trainer.label_smoother is None
+
+
+def test_kubeflow_is_told_of_a_run_in_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "https://test-url")
+    trainer = footplate.Trainer(Linear(), arguments(footplate, tmp_path))
+
+    assert trainer.args.report_to == ["kubeflow"]
+    assert "KubeflowCallback" in trainer.callback_handler.callback_list
+
+
+def test_a_script_that_saves_the_best_must_name_the_metric(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`args\.metric_for_best_model` must be provided"):
+        arguments(footplate, tmp_path, save_strategy="best", eval_strategy="epoch")
+
+
+def test_numbers_of_steps_between_calls_to_empty_the_cache_are_integers(tmp_path: Path) -> None:
+    for value in (1.0, "none", 0, -1):
+        with pytest.raises(ValueError, match="torch_empty_cache_steps"):
+            arguments(footplate, tmp_path, torch_empty_cache_steps=value)

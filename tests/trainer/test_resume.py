@@ -4,10 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from footplate.trainer.testing import Fingerprint
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.collators import default_data_collator
+from footplate.trainer.testing import Fingerprint, StopAt
+from footplate.trainer.trainer import Trainer
 from tests.trainer.runs import run
 
 STEPS = 32
@@ -90,11 +95,68 @@ def test_a_longer_run_may_follow_with_new_intervals(tmp_path: Path) -> None:
     assert len(longer.losses) == 2
 
 
-def test_what_would_move_the_place_in_the_data_is_refused(tmp_path: Path) -> None:
-    run(tmp_path, steps=4, save_strategy="steps", save_steps=2)
+def test_another_order_of_the_data_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, steps=2, save_strategy="steps", save_steps=2)
 
-    with pytest.raises(ValueError, match=r"gradient_accumulation_steps was 4 and is 2.*ignore_data_skip"):
-        run(tmp_path, steps=8, resume=True, gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match=r"seed was 42 and is 43.*ignore_data_skip"):
+        run(tmp_path, steps=4, resume=True, seed=43)
+
+
+def samples_of(folder: Path, batch_size: int, accumulation: int, *, stop_at: int | None = None, **more: Any) -> Any:
+    """Trains three epochs of 22 samples, and returns the samples in their order and the Trainer."""
+    seen: list[int] = []
+
+    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        seen.extend(row["number"] for row in rows)
+        return default_data_collator([{name: row[name] for name in ("x", "labels")} for row in rows])
+
+    rows = toy.regression(n=22)
+    data = [{**rows[number], "number": number} for number in range(22)]
+    args = TrainingArguments(
+        str(folder), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
+        disable_tqdm=True, remove_unused_columns=False, save_strategy="no", **more,
+    )  # fmt: skip
+    trainer = Trainer(
+        toy.mlp(), args, collate, train_dataset=data, callbacks=[StopAt(stop_at)] if stop_at is not None else []
+    )
+    trainer.train(resume_from_checkpoint=bool(list(folder.glob("checkpoint-*"))))
+    return seen, trainer
+
+
+@pytest.mark.parametrize(("stop", "done"), [(1, 4), (3, 12), (6, 22), (8, 30), (12, 44)])
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(5, 1), (3, 2), (1, 1), (16, 1)])
+def test_steps_of_another_size_continue_at_the_next_sample(
+    tmp_path: Path, stop: int, done: int, batch_size: int, accumulation: int
+) -> None:
+    whole, _ = samples_of(tmp_path / "whole", 2, 2)
+    samples_of(tmp_path / "cut", 2, 2, stop_at=stop)
+
+    rest, trainer = samples_of(tmp_path / "cut", batch_size, accumulation)
+
+    assert rest == whole[done:]
+    assert trainer.state.global_step == trainer.state.max_steps
+    assert trainer.state.epoch == 3
+
+
+def test_a_second_resume_of_a_run_with_changed_steps_continues_at_the_next_sample(tmp_path: Path) -> None:
+    whole, _ = samples_of(tmp_path / "whole", 2, 2)
+    samples_of(tmp_path / "cut", 2, 2, stop_at=1)
+    middle, _ = samples_of(tmp_path / "cut", 5, 1, stop_at=3)
+    later, _ = samples_of(tmp_path / "cut", 5, 1, stop_at=6)
+
+    rest, trainer = samples_of(tmp_path / "cut", 5, 1)
+
+    assert whole[:4] + middle + later + rest == whole
+    assert trainer.state.global_step == trainer.state.max_steps
+
+
+def test_a_limit_in_steps_stays_when_their_size_changes(tmp_path: Path) -> None:
+    samples_of(tmp_path, 2, 2, stop_at=5)
+
+    rest, trainer = samples_of(tmp_path, 11, 1, max_steps=9)
+
+    assert trainer.state.global_step == 9
+    assert len(rest) == 2 + 11 + 11 + 11
 
 
 def in_a_fresh_process(folder: Path, **options: object) -> Fingerprint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,11 +13,14 @@ from footplate.contract.arguments.parallelism import sizes
 
 
 def _plain(value: object) -> object:
-    """Converts an object with `to_dict`, such as Accelerate's AcceleratorConfig."""
+    """Converts a path to text, and an object with `to_dict`, such as Accelerate's AcceleratorConfig, to a dict."""
     if isinstance(value, type):
         raise NotImplementedError(
-            f"{value.__name__} is a class: pass an object of it, a dict or the path of a JSON file"
+            f"Tried passing in a callable to `accelerator_config`: {value.__name__} is a class. Pass an object of it, "
+            "a dict or the path of a JSON file"
         )
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     to_dict: Any = getattr(value, "to_dict", None)
     return to_dict() if to_dict is not None else value
 

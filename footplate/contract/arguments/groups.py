@@ -83,7 +83,7 @@ OURS = frozenset({"logging_dir", "max_nan_steps", "keep_last", "keep_best", "sav
 """Fields that Hugging Face does not have, or, like logging_dir, no longer has."""
 
 OTHER_DEFAULTS = {
-    "restore_callback_states_from_checkpoint": "a resume is the same run, and callbacks' state is part of it",
+    "restore_callback_states_from_checkpoint": "a resume is the same run, so callbacks continue to count",
 }
 """Fields whose default differs from Hugging Face's, with the reason."""
 
@@ -196,7 +196,7 @@ class Kernels:
 class Further:
     use_cache: bool = False
     """Keep the model's keys and values from one forward to the next: `model.config.use_cache`."""
-    torch_empty_cache_steps: Count | None = None
+    torch_empty_cache_steps: Annotated[int, Field(ge=1, le=MOST, strict=True)] | None = None
     """Steps between calls that return cached memory to the device. Slower, but helps against fragmentation."""
     auto_find_batch_size: bool = False
     """Halve a micro-batch that does not fit into memory until it fits. The effective batch, the loss curve and the
@@ -326,8 +326,9 @@ class Checkpointing:
     after the commit."""
     enable_jit_checkpoint: bool = False
     """Save a checkpoint after the current step on SIGTERM, and stop. In a job, a drain does so by itself."""
-    restore_callback_states_from_checkpoint: bool = True
-    """Restore the state of callbacks on resume. True here, unlike in Hugging Face, because a resume is the same run."""
+    restore_callback_states_from_checkpoint: bool | None = None
+    """The state of callbacks on resume. None restores what they have counted, and keeps their new arguments. True
+    restores their arguments too, as in Hugging Face. False restores nothing."""
     ignore_data_skip: bool = False
     """Start the data of the epoch from the beginning on resume, instead of at the place where it stopped."""
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from footplate.contract.arguments.training import TrainingArguments
 
 OF_THE_DATA = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
     "seed",
     "data_seed",
     "dataloader_drop_last",
     "train_sampling_strategy",
 )
-"""Arguments that decide which samples a step has."""
+"""Arguments that decide the order of the samples. A step of another size continues at the same sample."""
 
 
 def fixed(args: TrainingArguments) -> tuple[str, ...]:

@@ -148,17 +148,23 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
     def _words(self, labels: Tensor, special: Tensor, offsets: Any) -> tuple[Tensor, Tensor]:
         """Returns each token's word number, with -1 for special tokens, and which tokens start a word."""
         if offsets is not None:
-            spans = torch.as_tensor(offsets)
-            previous_end = spans[:, :, 1].roll(1, dims=1)
-            previous_end[:, 0] = -1
-            after_special = special.roll(1, dims=1)
-            after_special[:, 0] = False
-            starts = ~special & ((spans[:, :, 0] != previous_end) | after_special)
-        else:
-            starts = ~special & ~self._continues(labels)
-        words = starts.long().cumsum(dim=1)
-        words[special] = -1
-        return words, starts
+            return _numbered(special, ~special & _begins_apart(torch.as_tensor(offsets), special))
+        return _numbered(special, ~special & ~self._continues(labels))
+
+    @staticmethod
+    def _calc_word_ids_and_prob_mask(offsets: Any, special_tokens_mask: Any) -> tuple[Any, Any]:
+        """Returns each token's word number, with -1 for special tokens, and which tokens must not be drawn.
+
+        Only the first token of a word may be drawn. The helper has Hugging Face's name and works on arrays.
+        """
+        special = torch.as_tensor(special_tokens_mask).bool()
+        words, starts = _numbered(special, ~special & _begins_apart(torch.as_tensor(offsets), special))
+        return words.numpy(), (~starts).numpy()
+
+    @staticmethod
+    def _whole_word_mask(word_ids: Any, mask: Any) -> Any:
+        """Masks all tokens of each word that has a masked token, under Hugging Face's name and on arrays."""
+        return _all_of_a_word(torch.as_tensor(word_ids), torch.as_tensor(mask)).numpy()
 
     def _continues(self, labels: Tensor) -> Tensor:
         tokens = [self.tokenizer.convert_ids_to_tokens(row) for row in labels.tolist()]
@@ -189,6 +195,22 @@ def generator_here(seed: int) -> torch.Generator:
             "`seed` in another process needs that process to be a torch DataLoader's, because only these are numbered"
         )
     return torch.Generator().manual_seed(seed + (worker.id if worker is not None else 0))
+
+
+def _begins_apart(spans: Tensor, special: Tensor) -> Tensor:
+    """Returns the tokens that do not begin where the one before ends, or that follow a special token."""
+    previous_end = spans[:, :, 1].roll(1, dims=1)
+    previous_end[:, 0] = -1
+    after_special = special.roll(1, dims=1)
+    after_special[:, 0] = False
+    return (spans[:, :, 0] != previous_end) | after_special
+
+
+def _numbered(special: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the word number of each token, with -1 for special tokens, and `starts` itself."""
+    words = starts.long().cumsum(dim=1)
+    words[special] = -1
+    return words, starts
 
 
 def _all_of_a_word(words: Tensor, hidden: Tensor) -> Tensor:

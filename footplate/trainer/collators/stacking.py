@@ -92,6 +92,8 @@ def _has_text(value: Any) -> bool:
 
 def _labels(name: str, values: list[Any]) -> Tensor:
     """Returns labels in the types that losses need: classes as integers, other numbers as floats."""
+    if isinstance(values[0], numpy.ndarray) and values[0].ndim == 0:
+        values = [value.item() for value in values]  # torch makes no tensor of arrays without an axis
     first = values[0]
     if isinstance(first, Tensor) and (name == "label_ids" or first.dim() > 0):
         return _stacked(name, values)

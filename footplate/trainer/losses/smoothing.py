@@ -59,8 +59,8 @@ def label_smoother(epsilon: float, model: nn.Module) -> LabelSmoother | None:
         return None
     if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
         warnings.warn(
-            f"label_smoothing_factor {epsilon} is switched off, because {type(model).__name__} has several labels for "
-            "each sample: set it to 0",
+            f"Label smoothing is not compatible with multi-label classification: label_smoothing_factor {epsilon} is "
+            f"switched off for {type(model).__name__}. Set it to 0",
             UserWarning,
             stacklevel=2,
         )

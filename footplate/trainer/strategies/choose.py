@@ -9,11 +9,14 @@ from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import launcher_arguments, parallelism
 
 if TYPE_CHECKING:
-    from footplate.trainer.strategies.single import Single
+    from footplate.trainer.strategies.single import BuildArguments, Single
 
 
-def choose(args: TrainingArguments, model: Any = None) -> Single:
-    """Returns the strategy. Modules for several processes, and Accelerate, are imported only when needed."""
+def choose(args: TrainingArguments, model: Any = None, build: BuildArguments = dict) -> Single:
+    """Returns the strategy. Modules for several processes, and Accelerate, are imported only when needed.
+
+    `build` may change the arguments with which the strategy makes its Accelerator.
+    """
     place = Place.here(args.local_rank)
     launcher_arguments.refuse(place.world)
     config: Any = args.parallelism_config or _as_loaded(model)
@@ -23,11 +26,11 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
             from footplate.trainer.strategies.fsdp_settings import FsdpSettings
             from footplate.trainer.strategies.tensor_parallel import TensorParallel
 
-            return TensorParallel(args, place, config, FsdpSettings.of(args))
+            return TensorParallel(args, place, config, FsdpSettings.of(args), build=build)
         if config.cp_size > 1:
             from footplate.trainer.strategies.context_parallel import ContextParallel
 
-            return ContextParallel(args, place, config.cp_size)
+            return ContextParallel(args, place, config.cp_size, build=build)
     if args.fsdp:
         _refuse_one("fsdp", place)
         from footplate.trainer.strategies.fsdp_settings import FsdpSettings
@@ -36,23 +39,23 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
         if settings.version == 1:
             from footplate.trainer.strategies.fsdp1 import Fsdp1
 
-            return Fsdp1(args, place, settings)
+            return Fsdp1(args, place, settings, build=build)
         from footplate.trainer.strategies.fsdp import Fsdp
 
-        return Fsdp(args, place, settings)
+        return Fsdp(args, place, settings, build=build)
     if args.deepspeed:
         if not place.is_launched:
             _refuse_one("deepspeed", place)
         from footplate.trainer.strategies.deepspeed import DeepSpeed
 
-        return DeepSpeed(args, place)
+        return DeepSpeed(args, place, build=build)
     if place.world == 1:
         from footplate.trainer.strategies.single import Single
 
-        return Single(args)
+        return Single(args, build=build)
     from footplate.trainer.strategies.ddp import Ddp
 
-    return Ddp(args, place)
+    return Ddp(args, place, build=build)
 
 
 def _as_loaded(model: Any) -> Any:

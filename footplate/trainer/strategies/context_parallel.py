@@ -18,14 +18,15 @@ from footplate.trainer.strategies import attention
 from footplate.trainer.strategies.ddp import Ddp
 from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.sequence_split import Piece, cut
+from footplate.trainer.strategies.single import BuildArguments
 
 
 class ContextParallel(Ddp):
-    def __init__(self, args: TrainingArguments, place: Place, size: int) -> None:
+    def __init__(self, args: TrainingArguments, place: Place, size: int, *, build: BuildArguments = dict) -> None:
         if precision_of(args) == "fp8":
             raise NotAvailableYet("fp8 was never tested with cp_size", hint="use bf16, or train in fp8 by DDP")
         self.context_parallel = size
-        super().__init__(args, place)
+        super().__init__(args, place, build=build)
         self.attention = attention.SharedAttention(self.peers.consecutive_group(size), self.peers.rank % size, size)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -26,7 +25,7 @@ from footplate.trainer.strategies.agreement import AgreeingHandler
 from footplate.trainer.strategies.gather import gather_values, require_tensors
 from footplate.trainer.strategies.lockstep import lockstep
 from footplate.trainer.strategies.peers import Peers
-from footplate.trainer.strategies.single import Single
+from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
 from footplate.trainer.stream import ShareOfStream
 
 T = TypeVar("T")
@@ -36,36 +35,18 @@ class Ddp(Single):
     peers: Peers
     makes_steps_together = True
 
-    def __init__(self, args: TrainingArguments, place: Place) -> None:
+    def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
         refuse_one_process_options(args, place.world)
         has_gpu = torch.cuda.is_available() and not args.use_cpu
         device = place.gpu if has_gpu else torch.device("cpu")
         if device.type == "cuda":
             torch.cuda.set_device(device)
         peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
-        super().__init__(args, peers)
+        super().__init__(args, peers, build=build)
         self.readers = peers.with_same_index(self.tensor_parallel * self.context_parallel)
         self.loss_factor = self.readers.world if args.average_tokens_across_devices else 1
         self._wrapped: dict[nn.Module, nn.Module] = {}
         self._knows_graph = False
-
-    def _handlers(self) -> list[Any]:
-        return [DistributedDataParallelKwargs(**self._options())]
-
-    def _options(self) -> dict[str, Any]:
-        """Returns DDP's options, with Hugging Face's defaults.
-
-        DDP looks for unused parameters unless activations are recomputed.
-        """
-        args = self.args
-        finds_unused = args.ddp_find_unused_parameters
-        options = {
-            "find_unused_parameters": not args.activation_checkpointing if finds_unused is None else finds_unused,
-            "bucket_cap_mb": args.ddp_bucket_cap_mb,
-            "broadcast_buffers": args.ddp_broadcast_buffers,
-            "static_graph": args.ddp_static_graph,
-        }
-        return {name: value for name, value in options.items() if value is not None}
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         _, optimizer = super().prepare(model, optimizer)
@@ -76,7 +57,9 @@ class Ddp(Single):
         if model not in self._wrapped:
             on = [self.device] if self.device.type == "cuda" else None
             trains = any(parameter.requires_grad for parameter in model.parameters())
-            self._wrapped[model] = DistributedDataParallel(model, device_ids=on, **self._options()) if trains else model
+            self._wrapped[model] = (
+                DistributedDataParallel(model, device_ids=on, **ddp_options(self.args)) if trains else model
+            )
         return self._wrapped[model]
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:

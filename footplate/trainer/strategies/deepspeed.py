@@ -23,12 +23,13 @@ from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.strategies import deepspeed_settings, sockets
 from footplate.trainer.strategies.device_copy import in_type
 from footplate.trainer.strategies.sharded import Sharded
+from footplate.trainer.strategies.single import BuildArguments
 
 
 class DeepSpeed(Sharded):
-    def __init__(self, args: TrainingArguments, place: Place) -> None:
+    def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
         self._library = _library()
-        super().__init__(args, place)
+        super().__init__(args, place, build=build)
         self._engine: Any = None
         self._stage = 0
         self._library.init_distributed(dist_init_required=False, verbose=False)

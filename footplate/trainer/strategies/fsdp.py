@@ -19,13 +19,16 @@ from footplate.trainer.activations import checkpoint_activations
 from footplate.trainer.launcher import Place
 from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
 from footplate.trainer.strategies.sharded import Sharded
+from footplate.trainer.strategies.single import BuildArguments
 
 
 class Fsdp(Sharded):
-    def __init__(self, args: TrainingArguments, place: Place, settings: FsdpSettings) -> None:
+    def __init__(
+        self, args: TrainingArguments, place: Place, settings: FsdpSettings, *, build: BuildArguments = dict
+    ) -> None:
         self.settings = settings
         self.writes_shards = settings.state_dict_type == SHARDED
-        super().__init__(args, place)
+        super().__init__(args, place, build=build)
         self._whole_mesh: DeviceMesh | None = None
 
     def _wrap(self, model: nn.Module) -> nn.Module:

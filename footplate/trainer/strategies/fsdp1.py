@@ -33,6 +33,7 @@ from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 from footplate.trainer.strategies.gather import gather_tensor
 from footplate.trainer.strategies.sharded import Sharded
+from footplate.trainer.strategies.single import BuildArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,13 @@ class _Cut:
 
 
 class Fsdp1(Sharded):
-    def __init__(self, args: TrainingArguments, place: Place, settings: FsdpSettings) -> None:
+    def __init__(
+        self, args: TrainingArguments, place: Place, settings: FsdpSettings, *, build: BuildArguments = dict
+    ) -> None:
         self.settings = settings
         self._cuts: dict[nn.Parameter, _Cut] = {}
         self._holding = ExitStack()
-        super().__init__(args, place)
+        super().__init__(args, place, build=build)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         plain = self.plain_optimizer(optimizer)

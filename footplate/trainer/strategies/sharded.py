@@ -22,6 +22,7 @@ from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies import shards, shared_folder
 from footplate.trainer.strategies.ddp import Ddp
+from footplate.trainer.strategies.single import BuildArguments
 
 T = TypeVar("T")
 
@@ -31,13 +32,13 @@ class Sharded(Ddp):
     holds_whole = False
     _gathered: dict[str, Tensor] | None = None
 
-    def __init__(self, args: TrainingArguments, place: Place) -> None:
+    def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
         if precision_of(args) == "fp8":
             raise NotAvailableYet(
                 f"fp8 replaces layers of the model, and {type(self).__name__} shards these layers",
                 hint="use bf16, or train in fp8 by DDP or in one process",
             )
-        super().__init__(args, place)
+        super().__init__(args, place, build=build)
 
     def place(self, model: nn.Module) -> nn.Module:
         """Leaves the model on the host, because the whole model may not fit on the device."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DataLoaderConfiguration
+from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
 from accelerate.utils.operations import convert_outputs_to_fp32
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -32,6 +32,8 @@ from footplate.trainer.strategies.device_copy import StreamCopy, moved
 from footplate.trainer.strategies.peers import OneProcess
 
 T = TypeVar("T")
+BuildArguments = Callable[..., dict[str, Any]]
+"""A function that receives the arguments for Accelerator and returns those to use."""
 
 
 class Single:
@@ -59,7 +61,9 @@ class Single:
     moves_model = True
     """False for a model whose parts must stay on the devices on which they were loaded."""
 
-    def __init__(self, args: TrainingArguments, peers: OneProcess | None = None) -> None:
+    def __init__(
+        self, args: TrainingArguments, peers: OneProcess | None = None, *, build: BuildArguments = dict
+    ) -> None:
         self.peers = self.readers = peers or OneProcess()
         self.args = args
         self.accelerator_config = AcceleratorConfig.of(args.accelerator_config)
@@ -71,26 +75,30 @@ class Single:
         precision = "no" if self._casts else self.precision
         # Accelerate recognises several processes on CPUs only if cpu is set.
         on_cpu = args.use_cpu or (self.peers.world > 1 and not torch.cuda.is_available())
-        _forget_other_settings(precision, use_cpu=on_cpu)
+        if not self.accelerator_config.use_configured_state:
+            _forget_other_settings(precision, use_cpu=on_cpu)
         # These settings are for loaders that users prepare themselves: a shuffled one has Hugging Face's order.
         loading = DataLoaderConfiguration(
-            use_seedable_sampler=True, data_seed=args.data_seed, even_batches=self.accelerator_config.even_batches
+            split_batches=self.accelerator_config.split_batches,
+            dispatch_batches=self.accelerator_config.dispatch_batches,
+            even_batches=self.accelerator_config.even_batches,
+            use_seedable_sampler=self.accelerator_config.use_seedable_sampler,
+            non_blocking=self.accelerator_config.non_blocking,
+            data_seed=args.data_seed,
         )
         self.accelerator = Accelerator(
-            mixed_precision=precision,
-            cpu=on_cpu,
-            dataloader_config=loading,
-            kwargs_handlers=[*self._handlers(), *fp8_handlers(self.precision)],
+            **build(
+                mixed_precision=precision,
+                cpu=on_cpu,
+                dataloader_config=loading,
+                kwargs_handlers=[DistributedDataParallelKwargs(**ddp_options(args)), *fp8_handlers(self.precision)],
+            )
         )
         self.device: torch.device = self.accelerator.device
         self._copy: Callable[[Any], Any] | None = None
         if self.device.type != "cpu":
             self._copy = StreamCopy(self.device) if self.device.type == "cuda" else partial(moved, device=self.device)
         self.scale: LossScale | None = None
-
-    def _handlers(self) -> list[Any]:
-        """Returns the kwargs handlers that configure Accelerate for several processes."""
-        return []
 
     def place(self, model: nn.Module) -> nn.Module:
         """Moves the model to the device, before the optimizer is created."""
@@ -128,13 +136,9 @@ class Single:
         """
         if model in self.accelerator._models:
             return model
-        placed: nn.Module = self.accelerator.prepare_model(self._cast(model), self._placement, evaluation_mode=True)
+        stays = {} if self.moves_model else {"device_placement": False}
+        placed: nn.Module = self.accelerator.prepare_model(self._cast(model), evaluation_mode=True, **stays)
         return placed
-
-    @property
-    def _placement(self) -> bool | None:
-        """Returns False if the model must not be moved, and None to leave the decision to Accelerate."""
-        return None if self.moves_model else False
 
     def prepare_loader(self, loader: Any) -> Any:
         prepared = self.accelerator.prepare(loader)
@@ -291,6 +295,21 @@ class Single:
         self.accelerator._optimizers.clear()
         self.accelerator._schedulers.clear()
         self.scale = None
+
+
+def ddp_options(args: TrainingArguments) -> dict[str, Any]:
+    """Returns DDP's options, with Hugging Face's defaults.
+
+    DDP looks for unused parameters unless activations are recomputed.
+    """
+    finds_unused = args.ddp_find_unused_parameters
+    options = {
+        "find_unused_parameters": not args.activation_checkpointing if finds_unused is None else finds_unused,
+        "bucket_cap_mb": args.ddp_bucket_cap_mb,
+        "broadcast_buffers": args.ddp_broadcast_buffers,
+        "static_graph": args.ddp_static_graph,
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:

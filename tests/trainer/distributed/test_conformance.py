@@ -26,7 +26,14 @@ KINDS = {
 }  # fmt: skip
 WHOLE = {"manifest.json", "model.safetensors", "optimizer.pt"}
 PIECES = {"manifest.json", "pytorch_model_fsdp_0", "optimizer_0", "optimizer_groups.pt"}
-BESIDE = {"scheduler.pt", "rng_state_0.pth", "rng_state_1.pth", "trainer_state.json", "training_args.json"}
+BESIDE = {
+    "scheduler.pt",
+    "rng_state_0.pth",
+    "rng_state_1.pth",
+    "trainer_state.json",
+    "training_args.bin",
+    "training_args.json",
+}
 
 
 @pytest.fixture(scope="module")

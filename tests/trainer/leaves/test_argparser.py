@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 import transformers
+from accelerate.state import PartialState
 from transformers.hf_argparser import HfArg as TheirArg
 from transformers.trainer_pt_utils import AcceleratorConfig as TheirConfig
 
@@ -197,7 +198,7 @@ def test_the_accelerators_config_is_the_references(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("said", "processes"),
-    [("use_seedable_sampler: false", 1), ("use_configured_state: true", 1), ("dispatch_batches: true", 2)],
+    [("dispatch_batches: true", 2)],
 )
 def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, processes: int) -> None:
     name, _, value = said.partition(": ")
@@ -207,19 +208,34 @@ def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, 
         config.refuse_unsupported(processes)
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"num_step": 2}, "gradient_accumulation_kwargs has no num_step. Known: num_steps, sync_each_batch"),
-        ({"sync_with_dataloader": False}, "a step here ends with the epoch's last batch"),
-        ({"adjust_scheduler": False}, "moves once with every step of the optimizer"),
-    ],
-)
-def test_accumulation_that_would_not_be_followed_is_refused(given: dict[str, object], told: str) -> None:
-    config = AcceleratorConfig.of({"gradient_accumulation_kwargs": given})
+def test_an_unknown_option_of_accumulation_is_refused() -> None:
+    config = AcceleratorConfig.of({"gradient_accumulation_kwargs": {"num_step": 2}})
 
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=r"gradient_accumulation_kwargs has no num_step\. Known: num_steps, sync_each"):
         config.refuse_unsupported(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("sync_with_dataloader", "ends with the epoch's last batch"), ("adjust_scheduler", "moves once with every step")],
+)
+def test_an_option_of_accumulation_that_changes_nothing_is_logged(
+    name: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    AcceleratorConfig.of({"gradient_accumulation_kwargs": {name: False}}).refuse_unsupported(1)
+
+    assert f"{name}: false, which changes nothing" in caplog.text
+    assert told in caplog.text
+
+
+def test_a_configured_state_must_exist_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AcceleratorConfig.of({"use_configured_state": True})
+
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    with pytest.raises(ValueError, match="use_configured_state: true, but there is no state"):
+        config.require_state()
+    monkeypatch.setattr(PartialState, "_shared_state", {"device": "cpu"})
+    config.require_state()
 
 
 def test_accumulation_that_happens_anyway_is_taken() -> None:
@@ -227,5 +243,5 @@ def test_accumulation_that_happens_anyway_is_taken() -> None:
 
     config.refuse_unsupported(1)
     assert (config.accumulates(1), config.accumulates(3)) == (3, 3)
-    with pytest.raises(ValueError, match="num_steps: 3, but gradient_accumulation_steps is 2: keep one"):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps is 2 and num_steps 3: keep one of the two"):
         config.accumulates(2)

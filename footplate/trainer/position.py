@@ -1,0 +1,104 @@
+"""The place in the data at which a resumed run continues, also if its steps have another size than before."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from footplate.trainer.facade import Facade
+from footplate.trainer.plan import Plan
+from footplate.trainer.samplers import Batches
+
+log = logging.getLogger("footplate.trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The first micro-batch of a run: 0 of epoch 0 for a new one."""
+
+    epoch: int = 0
+    batch: int = 0
+    """The number of micro-batches of the epoch that each process leaves out."""
+    offset: int = 0
+    """The number of samples by which the batches of this epoch begin later than at multiples of their size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The size of an optimizer step."""
+
+    samples: int
+    """The number of samples of one micro-batch, over all processes."""
+    micro_batches: int
+
+    @property
+    def all_samples(self) -> int:
+        return self.samples * self.micro_batches
+
+
+def resumed(
+    trainer: Facade, plan: Plan, loader: Any, then: Mapping[str, Any], places: Mapping[str, Any]
+) -> tuple[Plan, Position]:
+    """Returns the plan and the position of a run that continues after the state's step.
+
+    `then` has the arguments of the run that wrote the checkpoint, and `places` its position in the data. If the size of
+    a step has changed, training continues at the same sample, and counts the remaining steps in the new size.
+    """
+    args, done = trainer.args, trainer.state.global_step
+    now = _Step(_micro_batch(trainer), args.gradient_accumulation_steps)
+    before = _before(trainer, then, now)
+    if plan.epochs == sys.maxsize:
+        # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
+        epoch, batch = places.get("at", (0, done * before.micro_batches))
+        return plan, Position(epoch, 0 if args.ignore_data_skip else batch * before.samples // now.samples)
+    is_moved = then.get("step_shift") or places.get("offset")
+    if args.ignore_data_skip or (before == now and not is_moved):
+        epoch, steps = divmod(done, plan.steps_per_epoch)
+        return plan, Position(epoch, 0 if args.ignore_data_skip else steps * now.micro_batches)
+    if "at" in places:
+        epoch, batch = places["at"]
+    else:
+        batches = math.ceil(plan.examples / before.samples)
+        epoch, steps = divmod(done, math.ceil(batches / before.micro_batches))
+        batch = steps * before.micro_batches
+    sample = batch * before.samples + places.get("offset", 0)
+    position = _at_sample(plan, loader, epoch, sample, now.samples)
+    if before.all_samples != now.all_samples:
+        log.warning(
+            "a step had %d samples and has %d now: training continues at sample %d of epoch %d, and the rest of the "
+            "run is counted in steps of the new size",
+            before.all_samples,
+            now.all_samples,
+            sample if position.epoch == epoch else 0,
+            position.epoch,
+        )
+    steps = plan.steps_before(position.epoch, position.batch, now.micro_batches)
+    return plan.shifted(done - steps, has_limit=args.max_steps > 0), position
+
+
+def _micro_batch(trainer: Facade) -> int:
+    return trainer.get_total_train_batch_size(trainer.args) // trainer.args.gradient_accumulation_steps
+
+
+def _before(trainer: Facade, then: Mapping[str, Any], now: _Step) -> _Step:
+    """Returns the size of a step before. Hugging Face's checkpoints store the size of a micro-batch only."""
+    micro_batches = then.get("gradient_accumulation_steps", now.micro_batches)
+    if "samples_per_step" in then:
+        return _Step(then["samples_per_step"] // micro_batches, micro_batches)
+    size = trainer.state.train_batch_size
+    return now if size is None else _Step(now.samples // trainer._train_batch_size * size, micro_batches)
+
+
+def _at_sample(plan: Plan, loader: Any, epoch: int, sample: int, batch_samples: int) -> Position:
+    """Returns the position of a sample. A loader that is not ours continues with the batch that has the sample."""
+    batches = getattr(loader, "batch_sampler", None)
+    if not (isinstance(batches, Batches) and batches.can_start_within):
+        position = Position(epoch, sample // batch_samples)
+    else:
+        batch = plan.batches_per_epoch - batches.rounds_from(sample)
+        position = Position(epoch, batch, sample - batch * batch_samples)
+    return Position(epoch + 1) if position.batch >= plan.batches_per_epoch else position
