@@ -13,6 +13,21 @@ from service.store.tables import metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer
 
+STORIES = {
+    "test_lifecycle_of_a_job", "test_gangs", "test_rotation", "test_live_commands", "test_row_limits", "test_starting",
+    "test_found",
+}  # fmt: skip
+"""Files whose tests send PostgreSQL the statements of the other files, apart from those marked `own_statement`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves stories on PostgreSQL to the matrix, if every statement that they send is sent by another test."""
+    for item in items:
+        is_on_postgres = item.get_closest_marker("postgres") is not None
+        if is_on_postgres and item.path.stem in STORIES and item.get_closest_marker("own_statement") is None:
+            item.add_marker(pytest.mark.matrix)
+
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:

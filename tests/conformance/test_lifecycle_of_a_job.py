@@ -101,6 +101,7 @@ def test_pause_and_resume_continue_from_the_newest_checkpoint_first(stage: Stage
     assert again.answer.attempt == 2
 
 
+@pytest.mark.own_statement
 @pytest.mark.parametrize("ending", [("stopped", "pause"), ("lost", "node_lost")])
 def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped(
     stage: Stage, ending: tuple[str, str]
@@ -124,6 +125,7 @@ def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped
     assert stage.states(job) == ["queued", "starting", "running", "stopping", "stopping", "queued"]
 
 
+@pytest.mark.own_statement
 def test_a_pause_after_such_a_resume_holds_again(stage: Stage) -> None:
     job, worker = stage.running()
     stage.pause(job)
@@ -168,6 +170,7 @@ def test_a_finish_that_wins_over_a_pause_is_a_success(stage: Stage) -> None:
     assert (row.state, row.desired) == (JobState.SUCCEEDED, Desired.RUN)
 
 
+@pytest.mark.own_statement
 def test_a_finish_that_wins_over_a_cancel_keeps_its_outputs(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
@@ -453,6 +456,7 @@ def test_a_new_checkpoint_in_between_is_progress(stage: Stage) -> None:
     assert stage.job(job).state is JobState.RUNNING
 
 
+@pytest.mark.own_statement
 def test_an_attempt_that_nobody_claims_goes_back_to_the_queue_for_free(stage: Stage) -> None:
     stage.node()
     job = stage.submit()
@@ -597,6 +601,7 @@ def test_a_node_gets_no_work_after_a_drain_ended_its_attempt_until_its_next_beat
     assert stage.place() == []
 
 
+@pytest.mark.own_statement
 def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(stage: Stage) -> None:
     job, worker = stage.running(resources={"time_limit": 100})
     stage.rescue()

@@ -46,6 +46,7 @@ def next_attempt(stage: Stage, job: JobId) -> list[Command]:
     return worker.answer.commands
 
 
+@pytest.mark.own_statement
 def test_an_order_comes_with_every_beat_until_it_is_taken_and_is_pushed_until_done(stage: Stage) -> None:
     job, worker = stage.running()
     first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
@@ -103,6 +104,7 @@ def test_training_cannot_set_what_nobody_asked_for(stage: Stage) -> None:
     assert all(not command.set and not command.save for command in next_attempt(stage, job))
 
 
+@pytest.mark.own_statement
 def test_a_job_that_succeeds_first_says_what_it_did_not_come_to(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, save=True)
@@ -115,6 +117,7 @@ def test_a_job_that_succeeds_first_says_what_it_did_not_come_to(stage: Stage) ->
     assert stage.states(job)[-1] == "succeeded"
 
 
+@pytest.mark.own_statement
 def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, set={**SLOWER, "max_steps": 900})

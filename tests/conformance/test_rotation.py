@@ -177,6 +177,7 @@ def test_a_corrupt_one_counts_for_none(stage: Stage) -> None:
     assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "corrupt", "1/10": "committed", "1/5": "deleting"}
 
 
+@pytest.mark.own_statement
 def test_one_that_verifies_again_counts_again_and_what_is_gone_stays_gone(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
@@ -219,6 +220,7 @@ def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -
     assert stage.read(checkpoints.deleting) == []
 
 
+@pytest.mark.own_statement
 def test_what_a_given_up_attempt_wrote_unheard_goes_after_a_day(stage: Stage, tmp_path: Path) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()

@@ -68,6 +68,7 @@ def test_all_names_and_texts_together_have_a_limit(stage: Stage) -> None:
     told(stage, job)
 
 
+@pytest.mark.own_statement
 @pytest.mark.parametrize(
     "wrong", [{"step": 10**30}, {"step": -5}, {"max_steps": 1e30}, {"epoch": -1}, {"eta_s": 1e30}, {"eta_s": "NaN"}]
 )

@@ -97,6 +97,7 @@ def test_one_that_begins_on_several_nodes_keeps_its_start_until_all_of_them_run(
     assert other.beat().held_steps == []
 
 
+@pytest.mark.own_statement
 def test_a_job_whose_checkpoint_is_needed_is_not_deleted_unless_the_other_is_over(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5)
     worker.finishes()

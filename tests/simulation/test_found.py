@@ -112,6 +112,7 @@ def test_a_stop_has_its_time_whatever_the_wall_clock_does_meanwhile(stage: Stage
     assert reply.stop.within_seconds == pytest.approx(stage.settings.stop_seconds - 10, abs=0.1)
 
 
+@pytest.mark.own_statement
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_lost_attempt_ran_for_as_long_as_it_says_whatever_the_wall_clock_does(stage: Stage, hours: int) -> None:
     job, worker = stage.running()
