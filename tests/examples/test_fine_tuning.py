@@ -87,6 +87,15 @@ def test_sft_is_paused_killed_and_continued_and_ends_with_equal_weights(trl: Exa
     assert system.final_weights(job) == system.final_weights(quiet)
 
 
+def test_dpo_trains_on_two_processes(trl: Examples) -> None:
+    spec = trl.spec("fine-tuning/dpo.json")
+    training = {**spec["training"], "max_steps": 4, "logging_steps": 2, "per_device_train_batch_size": 2}
+
+    done = trl.run("fine-tuning/dpo.json", training=training, resources={"processes_per_node": 2})
+
+    assert (done["state"], done["progress"]["step"]) == ("succeeded", 4), done
+
+
 def test_rows_that_dpo_cannot_use_are_refused_with_their_line(trl: Examples) -> None:
     rows = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b"}\n'
     client = trl.system.client

@@ -171,3 +171,12 @@ def test_a_number_that_no_model_can_have_is_said_before_a_node_tries(args: dict[
     problem, *_ = check(JobSpec.parse(body), catalogue, body)
 
     assert (problem.pointer, problem.code) == (f"/model/args/{next(iter(args))}", "out_of_range")
+
+
+def test_the_arguments_of_an_own_trainer_reach_it_with_paths_for_names(roots: Roots) -> None:
+    trainer = {"use": "my_code:Mine", "args": {"alpha": 0.5, "path": "data://a.jsonl"}}
+
+    parts = build(make_spec(trainer=trainer, code={"bundle": "0" * 64}), roots)
+
+    assert parts.make_trainer is None
+    assert parts.trainer_args == {"alpha": 0.5, "path": str(roots.data / "a.jsonl")}
