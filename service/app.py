@@ -49,6 +49,7 @@ from service.api.openai import completions, model_list
 from service.api.openai import files as openai_files
 from service.api.openai import jobs as openai_jobs
 from service.api.openai import uploads as openai_uploads
+from service.api.openai import webhooks as openai_webhooks
 from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER
 from service.deps import Services
@@ -116,6 +117,7 @@ def routes() -> FastAPI:
         openai_jobs,
         openai_files,
         openai_uploads,
+        openai_webhooks,
         model_list,
     ):
         # The routes are added without `include_router`, because an included router doubles the cost of matching.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
@@ -57,6 +57,8 @@ class NewWebhook(Group):
     tags: Tags | None = None
     """The tags whose jobs to report. Left out: every job of the project."""
     description: Text | None = None
+    format: Literal["footplate", "openai"] = "footplate"
+    """The form of the deliveries. `openai` sends only the end of jobs, as `fine_tuning.job.succeeded` and the like."""
 
 
 class WebhookPatch(Group):
@@ -91,6 +93,13 @@ class Rotation(Group):
 async def create_webhook(request: Request, response: Response) -> CreatedWebhook:
     services = services_of(request)
     body = await read_model(request, NewWebhook)
+    row = await store_webhook(services, body)
+    response.headers["Location"] = f"/webhooks/{row.id}"
+    return CreatedWebhook(**_fields(row), secret=row.secret)
+
+
+async def store_webhook(services: Services, body: NewWebhook) -> WebhookRow:
+    """Stores a webhook. Raises InvalidSpec if its URL may not be reached, and TooManyWebhooks."""
     await _check(services, body.url)
     row = _new(body, services)
     if not await services.db.write(partial(webhooks.insert_webhook, row=row, most=MOST)):
@@ -100,8 +109,7 @@ async def create_webhook(request: Request, response: Response) -> CreatedWebhook
         )
     await services.webhooks.refresh()
     _audit(services, row, "made")
-    response.headers["Location"] = f"/webhooks/{row.id}"
-    return CreatedWebhook(**_fields(row), secret=row.secret)
+    return row
 
 
 async def _check(services: Services, url: str) -> None:
@@ -127,6 +135,7 @@ def _new(body: NewWebhook, services: Services) -> WebhookRow:
         failing_since=None,
         disabled_at=None,
         disabled_why=None,
+        format=body.format,
     )
 
 
@@ -158,13 +167,18 @@ async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     services = services_of(request)
     changed, patch = webhook_id(webhook), await read_model(request, WebhookPatch)
     changes = cast("webhooks.Changes", patch.model_dump(include=patch.model_fields_set))
+    return Webhook(**_fields(await change_webhook(services, changed, changes)))
+
+
+async def change_webhook(services: Services, changed: WebhookId, changes: webhooks.Changes) -> WebhookRow:
+    """Changes a webhook. Raises NotFound, and InvalidSpec if its new URL may not be reached."""
     if "url" in changes:
-        await _check(services, patch.url)
+        await _check(services, changes["url"])
     amend = partial(webhooks.amend, project=services.project, webhook=changed, changes=changes, now=now_ms())
     row = await services.db.write(amend)
     await services.webhooks.refresh()
     _audit(services, row, _summary_of(changes))
-    return Webhook(**_fields(row))
+    return row
 
 
 def _summary_of(changes: webhooks.Changes) -> str:
@@ -189,12 +203,18 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebho
     """
     services = services_of(request)
     rotated, rotation = webhook_id(webhook), await read_model(request, Rotation)
-    until = now_ms() + round(rotation.overlap * 1000) if rotation.overlap else None
+    row = await new_secret(services, rotated, rotation.overlap)
+    return CreatedWebhook(**_fields(row), secret=row.secret)
+
+
+async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: float) -> WebhookRow:
+    """Makes a new secret. The old one signs too, until the overlap is over. Raises NotFound."""
+    until = now_ms() + round(overlap_seconds * 1000) if overlap_seconds else None
     secret = make_secret()
     rotate = partial(webhooks.rotate, project=services.project, webhook=rotated, secret=secret, old_until=until)
     row = await services.db.write(rotate)
     _audit(services, row, "given a new secret")
-    return CreatedWebhook(**_fields(row), secret=secret)
+    return row
 
 
 @router.delete(
@@ -202,13 +222,15 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebho
 )
 @needs(Scope.ADMIN)
 async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
-    services = services_of(request)
-    row = await services.db.write(
-        partial(webhooks.delete_webhook, project=services.project, webhook=webhook_id(webhook))
-    )
+    await remove_webhook(services_of(request), webhook_id(webhook))
+    return Response(status_code=204)
+
+
+async def remove_webhook(services: Services, webhook: WebhookId) -> None:
+    """Deletes a webhook and its deliveries. Raises NotFound."""
+    row = await services.db.write(partial(webhooks.delete_webhook, project=services.project, webhook=webhook))
     await services.webhooks.refresh()
     _audit(services, row, "deleted")
-    return Response(status_code=204)
 
 
 def webhook_id(text: str) -> WebhookId:

@@ -348,6 +348,8 @@ class WebhookRow:
     old_secret: str | None = None
     """The secret that also signs until `old_until`."""
     old_until: Moment | None = None
+    format: str = "footplate"
+    """The form of its deliveries: footplate or openai."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,9 @@ Index("ix_keys_prefix", keys.c.prefix, unique=True)
 tickets = table_of("tickets", rows.TicketRow, ("hash",))
 
 # A secret must sign, so it is stored as it is: see docs/guides/webhooks.md.
-webhooks = table_of("webhooks", rows.WebhookRow, ("id",))
+webhooks = table_of(
+    "webhooks", rows.WebhookRow, ("id",), Column("format", String, nullable=False, server_default="footplate")
+)  # fmt: skip
 Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
 
 # Deliveries of webhooks, written with the move that they report, and sent after its commit.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from footplate.contract.errors import NotFound
 from footplate.contract.ids import JobId, WebhookId, new_delivery_id
-from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.lifecycle import TERMINAL, JobState, Reason
 from service.store.mapping import columns_of, values_of
 from service.store.rows import DeliveryRow, WebhookRow
 from service.store.tables import IS_PENDING, deliveries, jobs, webhooks
@@ -24,6 +24,8 @@ from service.store.times import text_of
 PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 PING = "ping"
 BY_HAND = "by hand"
+OPENAI: Literal["openai"] = "openai"
+"""The form of deliveries that reports the end of a job as OpenAI's API does."""
 _COLUMNS = columns_of(webhooks, WebhookRow)
 IS_ON = webhooks.c.disabled_at.is_(None)
 _OF_PROJECT = select(*_COLUMNS).where(webhooks.c.project == bindparam("project")).order_by(webhooks.c.id)
@@ -139,13 +141,24 @@ def silence(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
 def announce(conn: Connection, moved: Moved, now: int) -> None:
     """Writes a delivery for each webhook of the job's project whose filters match."""
     listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": moved.project})]
-    wanting = [delivery for delivery in listening if _wants(delivery, moved)]
-    if wanting:
-        kind = f"job.{moved.state.value}"
-        body = _body(kind, _data(moved), now)
-        conn.execute(
-            insert(deliveries), [values_of(_new(delivery.id, kind, moved.job, body, now)) for delivery in wanting]
-        )
+    rows = [values_of(_delivery(webhook, moved, now)) for webhook in listening if _wants(webhook, moved)]
+    if rows:
+        conn.execute(insert(deliveries), rows)
+
+
+def _delivery(webhook: WebhookRow, moved: Moved, now: int) -> DeliveryRow:
+    if webhook.format == OPENAI:
+        return _in_openai_s_form(webhook, moved, now)
+    kind = f"job.{moved.state.value}"
+    return _new(webhook.id, kind, moved.job, _body(kind, _data(moved), now), now)
+
+
+def _in_openai_s_form(webhook: WebhookRow, moved: Moved, now: int) -> DeliveryRow:
+    """Returns a delivery as OpenAI sends it for a fine-tuning job. The event has the delivery's own id."""
+    kind = f"fine_tuning.job.{moved.state.value}"
+    row = _new(webhook.id, kind, moved.job, "", now)
+    event = {"object": "event", "id": row.id, "type": kind, "created_at": now // 1000, "data": {"id": moved.job}}
+    return replace(row, body=json.dumps(event, separators=(",", ":")))
 
 
 def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
@@ -158,6 +171,8 @@ def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
 
 
 def _wants(webhook: WebhookRow, moved: Moved) -> bool:
+    if webhook.format == OPENAI and moved.state not in TERMINAL:
+        return False
     if webhook.states is not None and moved.state.value not in json.loads(webhook.states):
         return False
     return webhook.tags is None or not set(json.loads(webhook.tags)).isdisjoint(json.loads(moved.tags))

@@ -115,6 +115,8 @@ class Webhook(Resource):
     tags: tuple[str, ...] | None
     """The tags, or null for every job."""
     description: str | None
+    format: Annotated[str, Known(Literal["footplate", "openai"])] = "footplate"
+    """The form of the deliveries. `openai` reports the end of jobs as OpenAI's API does."""
     enabled: bool
     disabled_at: str | None
     disabled_why: str | None

@@ -5,12 +5,13 @@ Requests are strict, so that what cannot be done here is refused by its name. "a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from footplate.contract.fields import Group, Many, Slug, Text, Whole, pattern
+from service.api.webhooks import Url
 
 T = TypeVar("T")
 AUTO = "auto"
@@ -128,6 +129,31 @@ class CompletedUpload(Group):
     md5: Annotated[str, pattern(r"^[0-9a-fA-F]{32}$", "must be an MD5, 32 hex digits", 32)] | None = None
 
 
+EventType = Literal["fine_tuning.job.succeeded", "fine_tuning.job.failed", "fine_tuning.job.cancelled"]
+EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
+Types = Annotated[Many[EventType], Field(min_length=1)]
+
+
+class NewEndpoint(Group):
+    """The body of `POST /v1/webhook_endpoints`."""
+
+    url: Url
+    name: Text
+    event_types: Types
+
+
+class EndpointChanges(Group):
+    """The body of `POST /v1/webhook_endpoints/{webhook}`. A field that is left out does not change."""
+
+    url: Url | None = None
+    name: Text | None = None
+    event_types: Types | None = None
+
+
+class SecretRotation(Group):
+    keep_old_secret_active_for_24_hours: bool = False
+
+
 class Page(BaseModel, Generic[T]):
     """A page of a list. The next page begins after its last id."""
 
@@ -153,6 +179,24 @@ class FileObject(BaseModel):
     purpose: str
     status: Literal["processed"] = "processed"
     status_details: None = None
+
+
+class EventTypes(BaseModel):
+    object: Literal["list"] = "list"
+    data: tuple[str, ...] = EVENT_TYPES
+
+
+class Endpoint(BaseModel):
+    id: str
+    object: Literal["webhook_endpoint"] = "webhook_endpoint"
+    created_at: int
+    name: str
+    url: str
+    event_types: list[str]
+
+
+class EndpointWithSecret(Endpoint):
+    signing_secret: str = Field(repr=False)
 
 
 class Deleted(BaseModel):

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, NotFoundError
 from sqlalchemy import event
 
 from footplate.contract.lifecycle import JobState, Reason
@@ -212,6 +213,32 @@ async def test_it_hears_of_the_states_and_tags_that_it_asked_for(api: Api, recei
     assert [(request.told["type"], request.told["data"]["job"]) for request in receiver.got] == [
         ("job.succeeded", wanted)
     ]
+
+
+async def test_an_endpoint_of_openai_s_sdk_hears_of_the_end_of_jobs(api: Api, receiver: Receiver) -> None:
+    http = DefaultAsyncHttpxClient(verify=False)
+    client = AsyncOpenAI(base_url=f"{api.url}/v1", api_key="any", max_retries=0, http_client=http)
+    wanted: list[Any] = ["fine_tuning.job.succeeded", "fine_tuning.job.failed"]
+    made = await client.webhooks.create(event_types=wanted, name="ours", url=receiver.url)
+    other = await a_hook(api, receiver.url, states=["queued"])
+    job, cancelled = await api.submit(), await api.submit()
+    await api.end(job)
+    await api.client.post(f"/jobs/{cancelled}/cancel")
+
+    await Post(api).goes_out()
+
+    [end] = [request for request in receiver.got if request.told["type"].startswith("fine_tuning")]
+    opened = client.webhooks.unwrap(end.body, end.headers, secret=made.signing_secret)
+    assert (opened.type, opened.id) == ("fine_tuning.job.succeeded", end.headers["webhook-id"])
+    assert opened.data.id == job
+    assert [item.id async for item in client.webhooks.list()] == [made.id]
+    changed = await client.webhooks.update(made.id, event_types=["fine_tuning.job.cancelled"])
+    assert changed.event_types == ["fine_tuning.job.cancelled"]
+    assert (await client.webhooks.retrieve(made.id)).name == "ours"
+    assert (await client.webhooks.rotate_secret(made.id)).signing_secret != made.signing_secret
+    with pytest.raises(NotFoundError):
+        await client.webhooks.retrieve(other["id"])
+    assert (await client.webhooks.delete(made.id)).deleted
 
 
 async def test_a_move_that_is_rolled_back_or_too_late_tells_nothing(both: Api) -> None:

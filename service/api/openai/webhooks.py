@@ -1,0 +1,152 @@
+"""OpenAI's routes for webhook endpoints. An endpoint is a webhook whose deliveries have OpenAI's form.
+
+Deliveries are signed as OpenAI's are, so `client.webhooks.unwrap` verifies them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from footplate.contract.errors import NotFound
+from footplate.contract.ids import WebhookId
+from footplate.contract.lifecycle import JobState
+from service.api.openai.from_job import seconds
+from service.api.openai.models import (
+    EVENT_TYPES,
+    Deleted,
+    Endpoint,
+    EndpointChanges,
+    EndpointWithSecret,
+    EventType,
+    EventTypes,
+    NewEndpoint,
+    Page,
+    SecretRotation,
+)
+from service.api.webhooks import (
+    NewWebhook,
+    WebhookPath,
+    change_webhook,
+    new_secret,
+    remove_webhook,
+    store_webhook,
+    webhook_id,
+)
+from service.callers import Scope, needs
+from service.deps import Services, StrictRoute, read_model, services_of
+from service.store import webhooks
+from service.store.rows import WebhookRow, loads
+
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+
+ALL = "/v1/webhook_endpoints"
+ONE = f"{ALL}/{{webhook}}"
+TYPE = "fine_tuning.job."
+DAY_SECONDS = 86400.0
+
+
+@router.get("/v1/webhook_event_types")
+@needs(Scope.ADMIN)
+async def list_event_types(request: Request) -> EventTypes:
+    return EventTypes()
+
+
+@router.post(ALL)
+@needs(Scope.ADMIN)
+async def create_endpoint(request: Request) -> EndpointWithSecret:
+    services = services_of(request)
+    body = await read_model(request, NewEndpoint)
+    wanted = NewWebhook(
+        url=body.url, states=tuple(_states(body.event_types)), description=body.name, format=webhooks.OPENAI
+    )
+    return _with_secret(await store_webhook(services, wanted))
+
+
+@router.get(ALL)
+@needs(Scope.ADMIN)
+async def list_endpoints(
+    request: Request,
+    after: Annotated[str | None, Query(max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> Page[Endpoint]:
+    services = services_of(request)
+    rows = await services.db.read(partial(webhooks.of_project, project=services.project))
+    mine = [row for row in rows if row.format == webhooks.OPENAI and (after is None or row.id > after)]
+    return Page.of([_shown(row) for row in mine[:limit]], has_more=len(mine) > limit)
+
+
+@router.get(ONE)
+@needs(Scope.ADMIN)
+async def get_endpoint(request: Request, webhook: WebhookPath) -> Endpoint:
+    return _shown(await _endpoint(services_of(request), webhook))
+
+
+@router.post(ONE)
+@needs(Scope.ADMIN)
+async def change_endpoint(request: Request, webhook: WebhookPath) -> Endpoint:
+    services = services_of(request)
+    body = await read_model(request, EndpointChanges)
+    changes: webhooks.Changes = {}
+    if body.url is not None:
+        changes["url"] = body.url
+    if body.name is not None:
+        changes["description"] = body.name
+    if body.event_types is not None:
+        changes["states"] = [state.value for state in _states(body.event_types)]
+    row = await _endpoint(services, webhook)
+    return _shown(await change_webhook(services, row.id, changes))
+
+
+@router.post(f"{ONE}/rotate_secret")
+@needs(Scope.ADMIN)
+async def rotate_secret(request: Request, webhook: WebhookPath) -> EndpointWithSecret:
+    services = services_of(request)
+    body = await read_model(request, SecretRotation)
+    row = await _endpoint(services, webhook)
+    overlap = DAY_SECONDS if body.keep_old_secret_active_for_24_hours else 0.0
+    return _with_secret(await new_secret(services, row.id, overlap))
+
+
+@router.delete(ONE)
+@needs(Scope.ADMIN)
+async def delete_endpoint(request: Request, webhook: WebhookPath) -> Deleted:
+    services = services_of(request)
+    row = await _endpoint(services, webhook)
+    await remove_webhook(services, row.id)
+    return Deleted(id=row.id, object="webhook_endpoint.deleted")
+
+
+async def _endpoint(services: Services, text: str) -> WebhookRow:
+    """Returns a webhook that was created for OpenAI's form. Raises NotFound, also for other webhooks."""
+    webhook: WebhookId = webhook_id(text)
+    row = await services.db.read(partial(webhooks.get, project=services.project, webhook=webhook))
+    if row.format != webhooks.OPENAI:
+        raise NotFound(f"webhook {webhook} has deliveries of another form", hint=f"GET /webhooks/{webhook} shows it")
+    return row
+
+
+def _states(types: tuple[EventType, ...]) -> list[JobState]:
+    return [JobState(kind.removeprefix(TYPE)) for kind in types]
+
+
+def _shown(row: WebhookRow) -> Endpoint:
+    return Endpoint(
+        id=row.id,
+        created_at=seconds(row.created_at),
+        name=row.description or "",
+        url=row.url,
+        event_types=_types(row),
+    )
+
+
+def _types(row: WebhookRow) -> list[str]:
+    """Returns the types that a webhook gets. A webhook without a filter of states gets all of them."""
+    wanted = loads(row.states)
+    return [kind for kind in EVENT_TYPES if wanted is None or kind.removeprefix(TYPE) in wanted]
+
+
+def _with_secret(row: WebhookRow) -> EndpointWithSecret:
+    return EndpointWithSecret(**_shown(row).model_dump(), signing_secret=row.secret)
