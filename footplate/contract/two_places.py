@@ -137,7 +137,7 @@ def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Probl
     data = document.get("data")
     if not isinstance(value, bool) or not isinstance(data, dict | None):
         return None
-    has_part = bool(data and data.get(part))
+    has_part = bool(data and (data.get(part) or (part == "eval" and data.get("split"))))
     return None if value == has_part else _disagree(name, f"/data/{part} is {'' if has_part else 'not '}given", value)
 
 

@@ -225,6 +225,12 @@ def test_a_stream_is_told_its_end_by_whoever_submits_it():
     )
 
 
+def test_a_stored_spec_with_a_split_is_accepted_again():
+    split = {"train": "toy/regression", "split": {"test_size": 0.1}}
+    stored = JobSpec.parse({**TOY, "data": split, "training": {"eval_strategy": "epoch"}}).as_json()
+    assert JobSpec.parse(stored).as_json() == stored
+
+
 def test_a_shorter_value_of_an_object_is_answered_with_an_example():
     (problem,) = problems_of({**TOY, "data": {"train": "toy/text", "split": 0.1}})
     assert (problem.pointer, problem.hint) == ("/data/split", 'for example {"test_size": 0.1, "seed": 7}')

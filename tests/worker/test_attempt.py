@@ -97,6 +97,7 @@ def test_the_best_model_is_evaluated_on_the_split_after_training(lasting: Lastin
 
     done = lasting.control.done(job)
 
+    assert done["error"] is None
     losses = {event["data"]["eval_loss"] for event in lasting.control.of(job, "eval")}
     assert len(lasting.control.of(job, "eval")) == 4
     assert done["result"]["final"]["eval_loss"] == done["result"]["best"]["value"] == min(losses)
