@@ -7,6 +7,7 @@ client gets an error that says so.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,6 +37,8 @@ from service.store.times import now_ms
 MOST_PIECES = 1000
 LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 1.0, 0.01
 """The interval at which the state of the session is read while no piece of the answer comes."""
+END_LOOK_SECONDS = 0.1
+"""The interval at which the state of a session is read that has sent a request back."""
 MOST_SESSIONS = 3
 """The number of sessions to which one request is sent if it was never started."""
 RETRY_SECONDS = 5
@@ -134,6 +137,8 @@ async def asked(services: Services, question: Question, is_gone: Gone) -> AsyncI
             await exchange.until_started()
         except _SendAgain:
             await exchange.withdraw()
+            if wanted.adapter is None:
+                await exchange.until_session_ends()
             shares = shares and wanted.adapter is None
             continue
         except BaseException:
@@ -200,6 +205,14 @@ class _Exchange:
                 self._note(self._unread.popleft())
             elif not await self._receive() and time.monotonic() > self._deadline:
                 await self._give_up()
+
+    async def until_session_ends(self) -> None:
+        """Waits until SQL has the end of a session that has sent the request back. Until then it looks open."""
+        while time.monotonic() < self._deadline:
+            row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+            if row is None or row.state not in OPEN:
+                return
+            await asyncio.sleep(END_LOOK_SECONDS)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         while not self._is_over:

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 import redis
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -80,6 +81,22 @@ def test_a_trained_adapter_answers_and_its_export_answers_the_same(examples: Exa
     assert job in (tmp_path / "README.md").read_text()
 
 
+def test_what_trl_has_trained_chats_with_openai_s_client(examples: Examples) -> None:
+    system, job = examples.system, examples.submit("fine-tuning/sft-lora.json")
+    assert examples.ended(job)["state"] == "succeeded"
+    client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
+    name = next(model.id for model in client.models.list() if model.id.endswith(job.removeprefix("job_")))
+
+    stream = client.chat.completions.create(
+        model=name, messages=[{"role": "user", "content": "anna paris"}], temperature=0, max_tokens=8, stream=True
+    )
+    text = "".join(part.choices[0].delta.content or "" for part in stream)
+    vectors = client.embeddings.create(model=name, input=["anna", "paris"]).data
+
+    assert text.split()
+    assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0
+
+
 def test_a_process_killed_in_the_midst_of_a_stream_ends_it_with_an_error(examples: Examples, babbler: str) -> None:
     system = examples.system
     body = {"model": babbler, "prompt": "a b", "max_tokens": 1024, "stream": True}
@@ -116,6 +133,7 @@ def test_a_request_that_a_dead_process_had_not_started_is_answered_by_the_next(
     os.kill(pid, signal.SIGKILL)
     thread.join(60)
 
+    assert answers[0].status_code == 200, answers[0].text
     assert answers[0].json()["usage"]["completion_tokens"] == 3
     assert session_of(system, babbler)["id"] != session
 
