@@ -11,40 +11,28 @@ from __future__ import annotations
 
 import logging
 import os
-import selectors
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import redis
 
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.environment import Hidden
-from footplate.contract.errors import InvalidSpec, OwnCodeError
-from footplate.contract.events import Kind, now_text
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.events import Kind
 from footplate.contract.host import outcome
-from footplate.contract.host.environment import job_environment
-from footplate.contract.host.outcome import Verdict
 from footplate.contract.host.scratch import scratch
 from footplate.contract.lifecycle import Reason, StopMode
-from footplate.contract.messages import AttemptReply, Grant, Stop
+from footplate.contract.messages import Grant, Stop
 from worker.attempt.artifact_sync import ArtifactSync
-from worker.attempt.control_link import ControlLink
+from worker.attempt.attempt_state import Attempt, Phase, disk_full, event_of
 from worker.attempt.exit_report import ExitFacts, crashed, exit_report
-from worker.attempt.journal import Header, Journal, JournalFull
-from worker.attempt.local_ranks import LocalRanks
-from worker.attempt.prefetch import HubFetch
-from worker.attempt.rank_process import LAST_REPORTS_SECONDS, Events
-from worker.attempt.rendezvous import NO_RENDEZVOUS, Rendezvous
-from worker.attempt.serve_link import ServeLink
-from worker.attempt.training_processes import Stopping, Training
+from worker.attempt.rank_process import LAST_REPORTS_SECONDS
+from worker.attempt.rendezvous import NO_RENDEZVOUS
 from worker.attempt.usage import Usage
 from worker.identity import Node
 from worker.settings import WorkerSettings
@@ -65,121 +53,6 @@ LAST_SAVE_SECONDS = 60.0
 """The time for a checkpoint at a time limit."""
 FROZEN_SECONDS = TICK_SECONDS + 2.0
 """A turn that took longer than this: the supervisor was frozen, and could not read what training sent."""
-
-
-class Phase(StrEnum):
-    """The steps of an attempt, in their order. Later steps are skipped if the attempt is called off."""
-
-    MEET = "meet"
-    FETCH = "fetch"
-    LAUNCH = "launch"
-    TRAIN = "train"
-    HAND_IN = "hand in"
-    CONCLUDE = "conclude"
-    DELIVER = "deliver"
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One attempt on this node: how far it is, what has happened to it, and the parts that work for it."""
-
-    settings: WorkerSettings
-    node: Node
-    grant: Grant
-    client: redis.Redis
-    claimed: socket.socket | None = None
-    """The bound socket at which ranks of other nodes can reach this one. Its address was sent with the claim."""
-    spans: Spans = field(default_factory=Untraced)
-
-    # How far it is
-    phase: Phase = Phase.MEET
-    since: dict[Phase, float] = field(default_factory=dict)
-    """The time at which each phase began."""
-    runs_since: float | None = None
-    """The time at which training reported that it runs. Time limits count from there, here and in control."""
-
-    # What has happened
-    verdict: Verdict | None = None
-    """The reason why the supervisor ended the attempt, if no stop did."""
-    is_superseded: bool = False
-    """Control gave the attempt up. Nothing of it may be reported any more."""
-    is_closed: bool = False
-    """SQL has the last event."""
-    are_outputs_lost: bool = False
-    """Training finished, but its outputs could not be handed in."""
-    is_delivered: bool = False
-    had_checkpoint: bool = False
-    oom_kills_before: int = field(default_factory=outcome.oom_kill_count)
-
-    # Its parts
-    sync: ArtifactSync | None = field(default=None, init=False)
-    """Copies artifacts from and to a bucket, if the artifact store is one."""
-    environment: dict[str, str] = field(init=False)
-    hidden: Hidden = field(init=False)
-    journal: Journal = field(init=False)
-    wake: int = field(init=False)
-    hub: HubFetch = field(init=False)
-    link: ControlLink = field(init=False)
-    selector: selectors.BaseSelector = field(init=False)
-    ranks: LocalRanks = field(init=False)
-    rendezvous: Rendezvous = field(init=False)
-    training: Training = field(init=False)
-    stopping: Stopping = field(init=False)
-    serving: ServeLink | None = field(default=None, init=False)
-    """Passes requests to the process, if the job answers requests instead of training."""
-    clocks: Clocks = field(init=False)
-
-    def __post_init__(self) -> None:
-        settings, node, grant = self.settings, self.node, self.grant
-        self.enter(Phase.MEET)
-        secrets = [node.secrets.get(name, "") for name in grant.spec.get("secrets") or []]
-        # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
-        self.hidden = Hidden([*secrets, os.environ.get("HF_TOKEN", "")])
-        self.environment = _environment(self)
-        self.journal = _new_journal(self)
-        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.hub = HubFetch(settings, grant, self.wake, is_for_another_user=node.rights.is_given_up)
-        self.link = ControlLink(self.client, grant, self.journal, self.wake)
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.wake, selectors.EVENT_READ, partial(receive_from_threads, self))
-        self.ranks = LocalRanks(settings, node, grant)
-        self.rendezvous = Rendezvous(grant, self.claimed)
-        self.training = Training(self.selector, partial(receive_from_training, self))
-        self.stopping = Stopping(self.training)
-        if (limits := grant.spec.get("serve")) is not None:
-            self.serving = ServeLink(self.client, grant.job, int(limits["max_batch"]), self.hidden)
-        self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
-
-    def enter(self, phase: Phase) -> None:
-        self.phase = phase
-        self.since[phase] = time.monotonic()
-
-    def end_with(self, verdict: Verdict) -> None:
-        """Writes down why the attempt ends. The first reason counts."""
-        self.verdict = self.verdict or verdict
-
-    @property
-    def is_called_off(self) -> bool:
-        return self.is_superseded or self.stopping.stop is not None or self.verdict is not None
-
-    @property
-    def has_outcome(self) -> bool:
-        """True if training must end for a reason that is written down already."""
-        return self.is_superseded or self.verdict is not None
-
-    def running_seconds(self, now: float) -> float:
-        return 0.0 if self.runs_since is None else now - self.runs_since
-
-
-@dataclass(slots=True)
-class Clocks:
-    """The times at which the loop last did its periodic work."""
-
-    turned_at: float
-    synced_at: float
-    measure_at: float = 0.0
-    usage: list[tuple[int, Usage]] = field(default_factory=list)
-    """The resource meters of the ranks, once these have started."""
 
 
 def supervise(
@@ -253,7 +126,7 @@ def fetch(attempt: Attempt) -> None:
         _wait(attempt, lambda source=source: source.is_idle)  # type: ignore[misc]
         if source.failure is not None:
             attempt.end_with(outcome.of_exception(source.failure))
-    receive_from_threads(attempt)
+    attempt.receive_from_threads()
 
 
 def launch(attempt: Attempt) -> bool:
@@ -283,7 +156,7 @@ def _await_user(attempt: Attempt) -> None:
     """Waits until training has a user that no other attempt has, if the node gives each attempt its own."""
     if attempt.ranks.has_user():
         return
-    _append(attempt, [_event(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
+    attempt.append([event_of(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
     while not attempt.is_called_off and not attempt.ranks.has_user():
         turn(attempt)
 
@@ -301,7 +174,7 @@ def _start(attempt: Attempt) -> None:
 
 def _wait(attempt: Attempt, is_done: Callable[[], bool]) -> None:
     while not is_done() and not attempt.is_called_off:
-        receive(attempt, TICK_SECONDS)
+        attempt.receive(TICK_SECONDS)
         _check_stops(attempt, time.monotonic())
 
 
@@ -326,7 +199,7 @@ def watch(attempt: Attempt) -> None:
 def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
     """Handles what has come in, and then what is due."""
     training, clocks = attempt.training, attempt.clocks
-    receive(attempt, attempt.stopping.due_in(min(longest, TICK_SECONDS)))
+    attempt.receive(attempt.stopping.due_in(min(longest, TICK_SECONDS)))
     now = time.monotonic()
     if now - clocks.turned_at > FROZEN_SECONDS:
         training.last_event_at = now
@@ -382,9 +255,8 @@ def _measure(attempt: Attempt, now: float) -> None:
     if now >= clocks.measure_at:
         clocks.measure_at = now + SYSTEM_SECONDS
         running = {"running_s": round(attempt.running_seconds(now), 3)}
-        _append(
-            attempt,
-            [{"rank": rank, **_event(Kind.SYSTEM, running | usage.look())} for rank, usage in clocks.usage],
+        attempt.append(
+            [{"rank": rank, **event_of(Kind.SYSTEM, running | usage.look())} for rank, usage in clocks.usage]
         )
 
 
@@ -393,79 +265,7 @@ def _sync_journal(attempt: Attempt) -> None:
         attempt.journal.sync()
         attempt.journal.forget(attempt.link.acknowledged)
     except OSError as error:
-        attempt.end_with(_disk_full(error))
-
-
-# ── What comes in ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def receive(attempt: Attempt, longest: float) -> None:
-    """Waits for training or a thread of ours, and calls what the selector has for it."""
-    attempt.link.turned()
-    for key, _ in attempt.selector.select(longest):
-        key.data()
-
-
-def receive_from_training(attempt: Attempt, events: Events) -> None:
-    """Appends training's events to the journal. A bucket holds checkpoints back until it has all of their files."""
-    _append(attempt, events if attempt.sync is None else attempt.sync.hold(events))
-
-
-def receive_from_threads(attempt: Attempt) -> None:
-    """Takes the events of both fetchers, the replies of control, and the outages that the link has seen."""
-    with suppress(BlockingIOError):
-        os.eventfd_read(attempt.wake)
-    for events in (attempt.hub.events, *([attempt.sync.events] if attempt.sync else [])):
-        while not events.empty():
-            _append(attempt, [events.get()])
-    while not attempt.link.replies.empty():
-        _follow(attempt, attempt.link.replies.get())
-    while not attempt.link.outages.empty():
-        _append(attempt, [_outage(attempt.link.outages.get())])
-
-
-def _follow(attempt: Attempt, reply: AttemptReply) -> None:
-    """Does what control's reply demands. Replies repeat a stop and a command until control knows that they came."""
-    training = attempt.training
-    attempt.is_closed = attempt.is_closed or reply.closed
-    if reply.superseded or (reply.closed and not attempt.journal.is_done):
-        attempt.is_superseded = True
-        return
-    attempt.rendezvous.open(reply.rendezvous)
-    if reply.stored_step is not None:
-        training.send_stored_step(reply.stored_step)
-    for command in reply.commands:
-        if command.no > attempt.link.last_command:
-            training.send_command(command)
-            attempt.link.last_command = command.no
-    if reply.held_steps is not None:
-        training.send_held_steps(reply.held_steps)
-    if reply.stop is not None:
-        attempt.stopping.obey(reply.stop)
-
-
-def _append(attempt: Attempt, events: Events) -> None:
-    """Appends events to the journal, unless `done` is there. An event behind `done` would never be acknowledged."""
-    if not events or attempt.is_superseded or attempt.journal.is_done:
-        return
-    try:
-        attempt.journal.append(attempt.hidden(events))
-    except JournalFull as error:
-        attempt.end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
-        return
-    attempt.spans.add_events(events)
-    attempt.link.poke(beat=_has_begun_to_run(attempt, events))
-
-
-def _has_begun_to_run(attempt: Attempt, events: Events) -> bool:
-    """Notes checkpoints and the start of training. Returns True for that start, which control should know at once."""
-    was_running = attempt.runs_since is not None
-    for event in events:
-        if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
-            attempt.had_checkpoint = True
-        if event["kind"] == Kind.STATE and attempt.runs_since is None:
-            attempt.runs_since = time.monotonic()
-    return attempt.runs_since is not None and not was_running
+        attempt.end_with(disk_full(error))
 
 
 # ── After training ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -485,13 +285,13 @@ def hand_in(attempt: Attempt) -> None:
         return
     sync.finish()
     while not sync.is_idle and not attempt.is_superseded:
-        receive(attempt, TICK_SECONDS)
+        attempt.receive(TICK_SECONDS)
         _check_drain(attempt)
         if attempt.stopping.leaves_no_time:
             sync.give_up()
             attempt.are_outputs_lost = True
             return
-    receive_from_threads(attempt)
+    attempt.receive_from_threads()
     if sync.failure is not None:
         attempt.are_outputs_lost = True
         attempt.end_with(outcome.of_exception(sync.failure))
@@ -512,7 +312,7 @@ def conclude(attempt: Attempt) -> None:
     )
     running_s = round(attempt.running_seconds(time.monotonic()), 3)
     done = exit_report(facts).model_copy(update={"running_s": running_s, "had_checkpoint": attempt.had_checkpoint})
-    attempt.journal.append([attempt.hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
+    attempt.journal.append([attempt.hidden(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
     attempt.spans.record_outcome(done)
     # Training may have sent any text as its reason.
     reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
@@ -527,7 +327,7 @@ def deliver(attempt: Attempt) -> None:
     link.poke(beat=True)
     deadline: float | None = None
     while link.acknowledged < journal.last and not attempt.is_closed and not attempt.is_superseded:
-        receive(attempt, TICK_SECONDS)
+        attempt.receive(TICK_SECONDS)
         if deadline is None and attempt.node.folder.is_draining():
             launched_at = attempt.since.get(Phase.LAUNCH, attempt.since[Phase.MEET])
             deadline = max(time.monotonic() + 2.0, launched_at + attempt.settings.drain_seconds)
@@ -552,42 +352,3 @@ def close(attempt: Attempt) -> None:
     attempt.ranks.close()
     attempt.selector.close()
     os.close(attempt.wake)
-
-
-# ── Parts of the struct, and events ────────────────────────────────────────────────────────────────────────────────
-
-
-def _environment(attempt: Attempt) -> dict[str, str]:
-    """Returns the variables that the spec asks for. A spec that may not have them ends the attempt."""
-    settings, node = attempt.settings, attempt.node
-    try:
-        return job_environment(
-            attempt.grant.spec, settings.env_allowed, node.secrets, node.folder.root, node.rights.user
-        )
-    except InvalidSpec as error:
-        attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
-        return {}
-
-
-def _new_journal(attempt: Attempt) -> Journal:
-    """Opens the journal. If the disk is full, one in memory reports that."""
-    grant, settings = attempt.grant, attempt.settings
-    header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
-    try:
-        return Journal.create(attempt.node.folder.journals, header, settings.journal_max_mb)
-    except OSError as error:
-        attempt.verdict = _disk_full(error)
-        return Journal.in_memory(header, settings.journal_max_mb)
-
-
-def _event(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, "at": now_text(), "data": data}
-
-
-def _outage(seconds: float) -> dict[str, Any]:
-    text = f"Redis did not answer for {seconds:.0f} s: events were buffered on the node's disk and are delivered now"
-    return _event(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})
-
-
-def _disk_full(error: OSError) -> Verdict:
-    return outcome.of_ours(JournalFull.of(error), Reason.JOURNAL_FULL)

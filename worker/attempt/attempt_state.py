@@ -1,0 +1,257 @@
+"""One attempt on this node: its state, its parts, and what it does with everything that comes in.
+
+Training's events and the notes of our own threads go to the journal. Replies of control go to the parts that they are
+for. The steps of an attempt are in `supervise.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from footplate.contract.environment import Hidden
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.events import Kind, now_text
+from footplate.contract.host import outcome
+from footplate.contract.host.environment import job_environment
+from footplate.contract.host.outcome import Verdict
+from footplate.contract.lifecycle import Reason
+from footplate.contract.messages import AttemptReply, Grant
+from worker.attempt.artifact_sync import ArtifactSync
+from worker.attempt.control_link import ControlLink
+from worker.attempt.journal import Header, Journal, JournalFull
+from worker.attempt.local_ranks import LocalRanks
+from worker.attempt.prefetch import HubFetch
+from worker.attempt.rank_process import Events
+from worker.attempt.rendezvous import Rendezvous
+from worker.attempt.serve_link import ServeLink
+from worker.attempt.training_processes import Stopping, Training
+from worker.attempt.usage import Usage
+from worker.identity import Node
+from worker.settings import WorkerSettings
+from worker.tracing import Untraced
+
+if TYPE_CHECKING:
+    from worker.tracing import Spans
+
+
+class Phase(StrEnum):
+    """The steps of an attempt, in their order. Later steps are skipped if the attempt is called off."""
+
+    MEET = "meet"
+    FETCH = "fetch"
+    LAUNCH = "launch"
+    TRAIN = "train"
+    HAND_IN = "hand in"
+    CONCLUDE = "conclude"
+    DELIVER = "deliver"
+
+
+@dataclass(slots=True)
+class Clocks:
+    """The times at which the loop last did its periodic work."""
+
+    turned_at: float
+    synced_at: float
+    measure_at: float = 0.0
+    usage: list[tuple[int, Usage]] = field(default_factory=list)
+    """The resource meters of the ranks, once these have started."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt on this node: how far it is, what has happened to it, and the parts that work for it."""
+
+    settings: WorkerSettings
+    node: Node
+    grant: Grant
+    client: redis.Redis
+    claimed: socket.socket | None = None
+    """The bound socket at which ranks of other nodes can reach this one. Its address was sent with the claim."""
+    spans: Spans = field(default_factory=Untraced)
+
+    # How far it is
+    phase: Phase = Phase.MEET
+    since: dict[Phase, float] = field(default_factory=dict)
+    """The time at which each phase began."""
+    runs_since: float | None = None
+    """The time at which training reported that it runs. Time limits count from there, here and in control."""
+
+    # What has happened
+    verdict: Verdict | None = None
+    """The reason why the supervisor ended the attempt, if no stop did."""
+    is_superseded: bool = False
+    """Control gave the attempt up. Nothing of it may be reported any more."""
+    is_closed: bool = False
+    """SQL has the last event."""
+    are_outputs_lost: bool = False
+    """Training finished, but its outputs could not be handed in."""
+    is_delivered: bool = False
+    had_checkpoint: bool = False
+    oom_kills_before: int = field(default_factory=outcome.oom_kill_count)
+
+    # Its parts
+    sync: ArtifactSync | None = field(default=None, init=False)
+    """Copies artifacts from and to a bucket, if the artifact store is one."""
+    environment: dict[str, str] = field(init=False)
+    hidden: Hidden = field(init=False)
+    journal: Journal = field(init=False)
+    wake: int = field(init=False)
+    hub: HubFetch = field(init=False)
+    link: ControlLink = field(init=False)
+    selector: selectors.BaseSelector = field(init=False)
+    ranks: LocalRanks = field(init=False)
+    rendezvous: Rendezvous = field(init=False)
+    training: Training = field(init=False)
+    stopping: Stopping = field(init=False)
+    serving: ServeLink | None = field(default=None, init=False)
+    """Passes requests to the process, if the job answers requests instead of training."""
+    clocks: Clocks = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings, node, grant = self.settings, self.node, self.grant
+        self.enter(Phase.MEET)
+        secrets = [node.secrets.get(name, "") for name in grant.spec.get("secrets") or []]
+        # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
+        self.hidden = Hidden([*secrets, os.environ.get("HF_TOKEN", "")])
+        self.environment = _environment(self)
+        self.journal = _new_journal(self)
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.hub = HubFetch(settings, grant, self.wake, is_for_another_user=node.rights.is_given_up)
+        self.link = ControlLink(self.client, grant, self.journal, self.wake)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.wake, selectors.EVENT_READ, self.receive_from_threads)
+        self.ranks = LocalRanks(settings, node, grant)
+        self.rendezvous = Rendezvous(grant, self.claimed)
+        self.training = Training(self.selector, self.receive_from_training)
+        self.stopping = Stopping(self.training)
+        if (limits := grant.spec.get("serve")) is not None:
+            self.serving = ServeLink(self.client, grant.job, int(limits["max_batch"]), self.hidden)
+        self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
+
+    def enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since[phase] = time.monotonic()
+
+    def end_with(self, verdict: Verdict) -> None:
+        """Writes down why the attempt ends. The first reason counts."""
+        self.verdict = self.verdict or verdict
+
+    @property
+    def is_called_off(self) -> bool:
+        return self.is_superseded or self.stopping.stop is not None or self.verdict is not None
+
+    @property
+    def has_outcome(self) -> bool:
+        """True if training must end for a reason that is written down already."""
+        return self.is_superseded or self.verdict is not None
+
+    def running_seconds(self, now: float) -> float:
+        return 0.0 if self.runs_since is None else now - self.runs_since
+
+    def receive(self, longest: float) -> None:
+        """Waits for training or a thread of ours, and calls what the selector has for it."""
+        self.link.turned()
+        for key, _ in self.selector.select(longest):
+            key.data()
+
+    def receive_from_training(self, events: Events) -> None:
+        """Appends training's events to the journal. A bucket holds checkpoints back until it has all of their files."""
+        self.append(events if self.sync is None else self.sync.hold(events))
+
+    def receive_from_threads(self) -> None:
+        """Takes the events of both fetchers, the replies of control, and the outages that the link has seen."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.wake)
+        for events in (self.hub.events, *([self.sync.events] if self.sync else [])):
+            while not events.empty():
+                self.append([events.get()])
+        while not self.link.replies.empty():
+            self._follow(self.link.replies.get())
+        while not self.link.outages.empty():
+            self.append([_outage(self.link.outages.get())])
+
+    def _follow(self, reply: AttemptReply) -> None:
+        """Does what control's reply demands. Replies repeat a stop and a command until control knows that they came."""
+        training = self.training
+        self.is_closed = self.is_closed or reply.closed
+        if reply.superseded or (reply.closed and not self.journal.is_done):
+            self.is_superseded = True
+            return
+        self.rendezvous.open(reply.rendezvous)
+        if reply.stored_step is not None:
+            training.send_stored_step(reply.stored_step)
+        for command in reply.commands:
+            if command.no > self.link.last_command:
+                training.send_command(command)
+                self.link.last_command = command.no
+        if reply.held_steps is not None:
+            training.send_held_steps(reply.held_steps)
+        if reply.stop is not None:
+            self.stopping.obey(reply.stop)
+
+    def append(self, events: Events) -> None:
+        """Appends events to the journal, unless `done` is there. An event behind `done` would never be acknowledged."""
+        if not events or self.is_superseded or self.journal.is_done:
+            return
+        try:
+            self.journal.append(self.hidden(events))
+        except JournalFull as error:
+            self.end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
+            return
+        self.spans.add_events(events)
+        self.link.poke(beat=self._has_begun_to_run(events))
+
+    def _has_begun_to_run(self, events: Events) -> bool:
+        """Notes checkpoints and the start of training. Returns True for that start, which control must know at once."""
+        was_running = self.runs_since is not None
+        for event in events:
+            if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
+                self.had_checkpoint = True
+            if event["kind"] == Kind.STATE and self.runs_since is None:
+                self.runs_since = time.monotonic()
+        return self.runs_since is not None and not was_running
+
+
+def _environment(attempt: Attempt) -> dict[str, str]:
+    """Returns the variables that the spec asks for. A spec that may not have them ends the attempt."""
+    settings, node = attempt.settings, attempt.node
+    try:
+        return job_environment(
+            attempt.grant.spec, settings.env_allowed, node.secrets, node.folder.root, node.rights.user
+        )
+    except InvalidSpec as error:
+        attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
+        return {}
+
+
+def _new_journal(attempt: Attempt) -> Journal:
+    """Opens the journal. If the disk is full, one in memory reports that."""
+    grant, settings = attempt.grant, attempt.settings
+    header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
+    try:
+        return Journal.create(attempt.node.folder.journals, header, settings.journal_max_mb)
+    except OSError as error:
+        attempt.verdict = disk_full(error)
+        return Journal.in_memory(header, settings.journal_max_mb)
+
+
+def event_of(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": kind, "at": now_text(), "data": data}
+
+
+def _outage(seconds: float) -> dict[str, Any]:
+    text = f"Redis did not answer for {seconds:.0f} s: events were buffered on the node's disk and are delivered now"
+    return event_of(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})
+
+
+def disk_full(error: OSError) -> Verdict:
+    return outcome.of_ours(JournalFull.of(error), Reason.JOURNAL_FULL)
