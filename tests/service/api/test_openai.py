@@ -11,8 +11,14 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.fine_tuning import FineTuningJob
 
+from footplate.contract.errors import SettingsError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId, new_checkpoint_id
+from service.api.openai import uploads as openai_uploads
+from service.control.cleanup import prune
+from service.control.state import ControlState, Outside
+from service.jobs.prune import DAY_MS
+from service.settings import ServiceSettings
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms
@@ -446,3 +452,78 @@ async def test_a_method_that_cannot_be_trained_so_is_refused(
         await submitted(client, training_file=file, method=method)
 
     assert (refused.value.status_code, refused.value.param) == (status, param), refused.value.message
+
+
+async def test_parts_of_an_abandoned_upload_are_removed_after_a_day(
+    api: Api, client: AsyncOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await client.uploads.create(
+        bytes=50, filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
+    )  # fmt: skip
+    await client.uploads.parts.create(upload.id, data=b"{")
+    outside = Outside("redis://127.0.0.1:1/0")
+    control = ControlState(api.db, api.services.settings, outside)
+
+    await prune(control)
+    assert len(list((tmp_path / "artifacts" / "parts" / upload.id).iterdir())) == 1
+    monkeypatch.setattr(outside, "now_ms", lambda: now_ms() + DAY_MS + 1)
+    await prune(control)
+
+    assert list((tmp_path / "artifacts" / "parts").iterdir()) == []
+    with pytest.raises(openai.NotFoundError):
+        await client.uploads.cancel(upload.id)
+
+
+async def test_an_upload_takes_parts_for_an_hour(client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = await client.uploads.create(bytes=1, filename="a", mime_type="text/jsonl", purpose="fine-tune")
+    monkeypatch.setattr(openai_uploads, "now_ms", lambda: now_ms() + openai_uploads.LIVES_MS)
+
+    with pytest.raises(openai.ConflictError, match="is expired") as refused:
+        await client.uploads.parts.create(upload.id, data=b"{")
+
+    assert refused.value.code == "upload_ended"
+
+
+async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
+    def form(*parts: tuple[str, bytes]) -> dict[str, Any]:
+        body = b"".join(
+            b'--x\r\nContent-Disposition: form-data; name="' + name.encode() + b'"\r\n\r\n' + value + b"\r\n"
+            for name, value in parts
+        )
+        return {"content": body + b"--x--\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
+
+    file, purpose = ('file"; filename="a.jsonl', rows()), ("purpose", b"fine-tune")
+    taken = [await api.client.post("/v1/files", **form(*parts)) for parts in ((file, purpose), (purpose, file))]
+    refused = [
+        await api.client.post("/v1/files", **form(*parts))
+        for parts in ((file,), (file, purpose, purpose), (file, ("colour", b"red")), (purpose,))
+    ]
+
+    assert [answer.status_code for answer in taken] == [200, 200]
+    assert [answer.status_code for answer in refused] == [400, 400, 400, 400]
+    sentences = [answer.json()["error"]["message"] for answer in refused]
+    assert [word in sentence for word, sentence in zip(
+        ("purpose: is missing", "twice", "'colour'", "no file"), sentences, strict=True
+    )] == [True] * 4, sentences  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "must hold an object"),
+        ("{", "is not JSON"),
+        ('{"a": 5}', "must be a path, or a part of a spec"),
+        ('{"a": {"model": "hf/causal-lm", "name": "x"}}', "which each request sets"),
+        ('{"a": {"model": "hf/causal-lm", "training": {"learning_rat": 1}}}', "/training/learning_rat"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_wrong_table_of_base_models_stops_the_start(tmp_path: Path, content: str | None, why: str) -> None:
+    path = tmp_path / "models.json"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(SettingsError, match="FOOTPLATE_OPENAI_MODELS") as refused:
+        ServiceSettings.from_environment({"FOOTPLATE_OPENAI_MODELS": str(path)})
+
+    assert why in refused.value.message
