@@ -322,6 +322,7 @@ def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
     assert "FOOTPLATE" not in reports["environment"]["text"]
     assert reports["visible"]["text"] == "visible GPU-a"
     assert reports["folder"]["text"].endswith(f"jobs/{job}/attempts/1")
+    assert reports["telemetry"]["text"] == "telemetry off"
     assert "node-1" not in reports["open"]["text"]
     assert reports["open"]["text"].count("socket") == 1
     assert (reports["héllo"]["stream"], reports["héllo"]["text"]) == ("stderr", "héllo \ufffd wörld")
