@@ -22,6 +22,7 @@ from service.api.documented import again
 from service.api.downloads import download
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
+from service.api.views import resource_values
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, services_of
@@ -30,7 +31,7 @@ from service.jobs.requires import nowhere
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.store.bundles import SHELF
 from service.store.rows import BundleRow
-from service.store.times import now_ms, text_of
+from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["bundles"])
 audit = logging.getLogger("footplate.audit")
@@ -174,10 +175,5 @@ def _is_sha256(text: str) -> bool:
 
 
 def _bundle(row: BundleRow) -> Bundle:
-    return Bundle(
-        sha256=row.sha256,
-        bytes=row.bytes,
-        unpacked_bytes=row.unpacked_bytes,
-        files=tuple(BundleFile(path=path, bytes=size) for path, size in json.loads(row.files)),
-        created_at=text_of(row.created_at),
-    )
+    files = tuple(BundleFile(path=path, bytes=size) for path, size in json.loads(row.files))
+    return Bundle(**resource_values(row, Bundle, files=files))

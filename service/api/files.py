@@ -20,7 +20,7 @@ from footplate.contract.errors import InvalidSpec, NotFound, Problem
 from footplate.contract.files import ArgumentText, file_id, kind_of, named_in
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.references import references
-from footplate.contract.resources.artifacts import File, FileList, RowReport
+from footplate.contract.resources.artifacts import File, FileList
 from footplate.contract.rules import ROOTS
 from footplate.contract.spec import JobSpec
 from service.api.documented import again
@@ -28,6 +28,7 @@ from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
 from service.api.uploads import Upload, body_of, keep, remover, uploaded
+from service.api.views import resource_values
 from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
@@ -38,7 +39,7 @@ from service.problems import BodyTooLarge, InvalidQuery
 from service.row_reports import row_report
 from service.store.files import SHELF, set_report
 from service.store.rows import FileRow
-from service.store.times import now_ms, text_of
+from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 audit = logging.getLogger("footplate.audit")
@@ -257,15 +258,4 @@ async def file_row(services: Services, file: str) -> FileRow:
 
 
 def _file(row: FileRow) -> File:
-    return File(
-        id=row.id,
-        name=row.name,
-        kind=row.kind,
-        bytes=row.bytes,
-        sha256=row.sha256,
-        created_at=text_of(row.created_at),
-        created_by=row.created_by,
-        rows=row.rows,
-        bad_rows=row.bad_rows,
-        report=None if row.report is None else RowReport.model_validate_json(row.report),
-    )
+    return File(**resource_values(row, File))
