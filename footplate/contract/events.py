@@ -135,7 +135,7 @@ class DoData(BaseModel):
     succeeded first."""
     message: str
     asked: int | None = None
-    """The number of the event with the request."""
+    """The number of the event that reported the request for this command."""
     by: str | None = None
     """The user who asked: the name and the prefix of a key."""
     save: bool = False

@@ -199,7 +199,7 @@ class Grant(Message):
     gpus: list[str] = Field(default_factory=list)
     """UUIDs of the GPUs that the attempt may see."""
     checkpoints: list[CheckpointOffer] = Field(default_factory=list)
-    """Newest first. If empty, the job has no checkpoint and starts at step 0."""
+    """The checkpoints to continue from, newest first. If empty, the job starts at step 0."""
     commands: list[Command] = Field(default_factory=list, alias="deeds")
     """The job's commands so far that still count, oldest first."""
     watermark: int = 0

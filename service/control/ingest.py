@@ -66,7 +66,7 @@ async def _store_alone(state: ControlState, event: Read, now: int) -> list[Inges
         raise
     except Exception as error:
         if not event.batches:
-            log.exception("a dead event could not be stored either")
+            log.exception("an event that cannot be used could not be kept for the operator either")
             return []
         why = f"it cannot be stored: {error}"
     try:

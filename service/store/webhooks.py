@@ -45,7 +45,7 @@ class Moved:
     project: str
     name: str | None
     tags: str
-    """JSON list."""
+    """JSON list of the job's tags."""
     state: JobState
     reason: Reason
     message: str | None

@@ -91,7 +91,7 @@ class Attempt:
     is_superseded: bool = False
     """Control gave the attempt up. Nothing of it may be reported any more."""
     is_closed: bool = False
-    """SQL has the last event."""
+    """True if SQL has the last event."""
     are_outputs_lost: bool = False
     """Training finished, but its outputs could not be handed in."""
     is_delivered: bool = False
