@@ -1,15 +1,19 @@
-"""The verb `predict`: runs a checkpoint of a job on texts or rows, and prints a result for each."""
+"""The verbs `predict` and `try`: run a checkpoint on rows, or chat with a language model."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.submit import put
-from footplate.cli.text import say_json
+from footplate.cli.text import clean, say_json
+
+if TYPE_CHECKING:
+    from footplate import Job
+    from footplate.sdk.texts import Prompt
 
 ROWS_AT_ONCE = 64
 """The number of rows in one request."""
@@ -20,23 +24,54 @@ def add_verbs(verbs: Verbs) -> None:
     add_job(predict)
     predict.add_argument("inputs", metavar="INPUT", nargs="*", help="a text, or a row as JSON; else lines of stdin")
     predict.add_argument("--file", metavar="F", help="read rows from this file of JSON lines instead")
-    predict.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
-    predict.add_argument(
-        "--set",
-        dest="parameters",
-        action="append",
-        default=[],
-        metavar="a=v",
-        help="set max_tokens, temperature, top_p, stop or seed of a language model; may be repeated",
-    )
+    trial = add_verb(verbs, "try", run_try, "chat with a language model that a job has trained")
+    add_job(trial)
+    trial.add_argument("text", metavar="TEXT", nargs="*", help="what to say; else each line of stdin")
+    trial.add_argument("--complete", action="store_true", help="continue the text instead of answering it")
+    for verb in (predict, trial):
+        verb.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
+        verb.add_argument(
+            "--set",
+            dest="parameters",
+            action="append",
+            default=[],
+            metavar="a=v",
+            help="set max_tokens, temperature, top_p, stop or seed of a language model; may be repeated",
+        )
+
+
+def run_try(given: Given) -> int:
+    parameters = _parameters(given)
+    job = find(client_of(given), given.job)
+    if given.text:
+        _chat(job, " ".join(given.text), given, parameters)
+        return 0
+    for line in sys.stdin:
+        if text := line.strip():
+            _chat(job, text, given, parameters)
+    return 0
+
+
+def _chat(job: Job, text: str, given: Given, parameters: dict[str, Any]) -> None:
+    """Prints the answer while it is made. With --json, prints each part as a JSON text in one line."""
+    prompt: Prompt = text if given.complete else [{"role": "user", "content": text}]
+    for part in job.generate(prompt, checkpoint=given.checkpoint, **parameters):
+        say_json(part) if given.json else print(clean(part), end="", flush=True)
+    if not given.json:
+        print()
+
+
+def _parameters(given: Given) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    for parameter in given.parameters:
+        put(parameters, parameter, "max_tokens=50")
+    return parameters
 
 
 def run_predict(given: Given) -> int:
     if given.inputs and given.file:
         raise UsageError("inputs and --file are both given", hint="leave one of them out")
-    parameters: dict[str, Any] = {}
-    for parameter in given.parameters:
-        put(parameters, parameter)
+    parameters = _parameters(given)
     job = find(client_of(given), given.job)
     rows = list(_inputs(given))
     if not rows:

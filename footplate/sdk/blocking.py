@@ -37,6 +37,7 @@ from footplate.sdk.models import (
     Validation,
 )
 from footplate.sdk.notebook import checkpoint_table, job_table
+from footplate.sdk.texts import Prompt
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.waiting import each, now
 
@@ -150,6 +151,14 @@ class Job(JobView):
         temperature, top_p, stop, seed.
         """
         return now(self._job.predict(inputs, checkpoint=checkpoint, wait=wait, **parameters))
+
+    def generate(self, prompt: Prompt, *, checkpoint: str | None = None, **parameters: Any) -> Iterator[str]:
+        """Yields the parts of a text that a checkpoint of the job generates, while it is made.
+
+        `prompt` is a text to continue, or a conversation: a list of messages with a role and a content. `parameters`
+        are max_tokens, temperature, top_p, stop and seed.
+        """
+        return each(self._job.generate(prompt, checkpoint=checkpoint, **parameters))
 
     def export(
         self, folder: str | os.PathLike[str], *, checkpoint: str | None = None, merge: bool = False

@@ -33,6 +33,7 @@ from footplate.sdk.models import (
 )
 from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
 from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.texts import Prompt, generated
 from footplate.sdk.waiting import Wire
 
 if TYPE_CHECKING:
@@ -275,6 +276,16 @@ class AsyncJob(JobView):
             "POST", f"{self._path}/predict", body, is_repeatable=True, read_seconds=wait + ANSWER_SECONDS
         )
         return list((await ask_json(self._wire, what))["data"])
+
+    def generate(
+        self, prompt: Prompt, *, checkpoint: str | None = None, **parameters: Any
+    ) -> AsyncGenerator[str, None]:
+        """Yields the parts of a text that a checkpoint of the job generates, while it is made.
+
+        `prompt` is a text to continue, or a conversation: a list of messages with a role and a content. `parameters`
+        are max_tokens, temperature, top_p, stop and seed.
+        """
+        return generated(self._wire, self.id, prompt, checkpoint, parameters)
 
     async def export(
         self, folder: str | os.PathLike[str], *, checkpoint: str | None = None, merge: bool = False

@@ -14,6 +14,7 @@ import pytest
 import redis
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import footplate
 from tests.examples.conftest import Examples
 from tests.support.system import System
 
@@ -92,8 +93,11 @@ def test_what_trl_has_trained_chats_with_openai_s_client(examples: Examples) -> 
     )
     text = "".join(part.choices[0].delta.content or "" for part in stream)
     vectors = client.embeddings.create(model=name, input=["anna", "paris"]).data
+    messages = [{"role": "user", "content": "anna paris"}]
+    ours = footplate.Client(system.url).jobs.get(job).generate(messages, temperature=0, max_tokens=8)
 
     assert text.split()
+    assert "".join(ours) == text
     assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0
 
 

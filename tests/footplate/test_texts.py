@@ -1,0 +1,56 @@
+"""A text that is read while it is made, over a wire whose other end is a list."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from footplate.errors import NotFound, ServiceError, Unreachable
+from footplate.sdk.texts import generated
+from tests.footplate.fake_wire import FakeLine, FakeWire
+
+CHAT = [{"role": "user", "content": "when?"}]
+
+
+def event(document: object) -> bytes:
+    return f"data: {document if isinstance(document, str) else json.dumps(document)}\n\n".encode()
+
+
+def part(**choice: object) -> bytes:
+    return event({"choices": [{"index": 0, **choice}]})
+
+
+async def test_parts_arrive_in_order_however_they_are_cut() -> None:
+    whole = part(delta={"role": "assistant", "content": ""}) + part(delta={"content": "at"})
+    whole += part(delta={"content": " dawn"}) + part(delta={}) + event("[DONE]")
+    wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)], status=200))
+
+    parts = [text async for text in generated(wire, "job_1", CHAT, "best", {"temperature": 0})]
+
+    assert parts == ["at", " dawn"]
+    [asked] = wire.asked
+    assert asked.url.path == "/v1/chat/completions"
+    assert json.loads(asked.content) == {
+        "model": "job_1:best", "messages": CHAT, "temperature": 0, "stream": True,
+    }  # fmt: skip
+
+
+async def test_an_answer_that_breaks_off_is_an_error() -> None:
+    wire = FakeWire(FakeLine(part(text="at"), status=200))
+
+    with pytest.raises(Unreachable):
+        [text async for text in generated(wire, "job_1", "a", None, {})]
+
+
+async def test_an_error_within_a_stream_and_one_before_it_are_raised() -> None:
+    error = {"error": {"message": "the serving session job_2 ended", "code": "serving_ended"}}
+    broken = FakeWire(FakeLine(part(text="at") + event(error), status=200))
+    missing = FakeWire(FakeLine(json.dumps(error).encode(), status=404))
+
+    stream = generated(broken, "job_1", "a", None, {})
+    assert await anext(stream) == "at"
+    with pytest.raises(ServiceError, match="job_2"):
+        await anext(stream)
+    with pytest.raises(NotFound, match="job_2"):
+        await anext(generated(missing, "job_1", "a", None, {}))
