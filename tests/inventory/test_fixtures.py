@@ -75,3 +75,33 @@ def test_a_forked_program_that_is_killed_says_so(processes: Processes, tmp_path:
     waits.kill_group()
 
     assert waits.popen.returncode == -signal.SIGKILL
+
+
+STARTS_ONE = """
+import sys, time
+from pathlib import Path
+from tests.support.processes import Processes
+home = Path(sys.argv[1])
+started = Processes(home).start("-m", "service", "all", env={"FOOTPLATE_HOME": home})
+started.freeze()
+print(type(started.popen).__name__, started.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_fork_ends_with_its_test_process_and_the_template_goes_on(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    mine = processes.start("-m", "service", "all", env={"FOOTPLATE_HOME": tmp_path})
+    mine.freeze()
+    words = ("-c", STARTS_ONE, str(tmp_path / "other"))
+    other = processes.start(*words, name="other", env={"PYTEST_XDIST_TESTRUNUID": run})
+    other.until(lambda: other.output.endswith("\n"), within=60, what="another test process has started a service")
+    kind, pid = other.output.split()[-2:]
+    assert (kind, is_alive(int(pid))) == ("Forked", True)
+
+    other.kill()
+
+    until(lambda: not is_alive(int(pid)), what="its service is gone")
+    assert mine.is_running
+    assert isinstance(processes.start("-m", "service", "--help", name="help").popen, Forked)
