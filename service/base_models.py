@@ -21,7 +21,9 @@ from footplate.contract.spec import JobSpec
 
 ROOTS = ("models://", "hub://")
 """Names that begin like this are paths of models, and need no entry."""
-SET_BY_THE_REQUEST = frozenset({"name", "project", "data", "metadata", "report_to", "resume_from", "loop"})
+SET_BY_THE_REQUEST = frozenset(
+    {"name", "project", "data", "metadata", "report_to", "resume_from", "loop", "trainer", "code"}
+)
 """Fields of a spec that an entry cannot have, because each request sets them."""
 
 Part = dict[str, Any]
@@ -56,7 +58,9 @@ def _checked(name: str, entry: object) -> Part:
     if wrong := sorted(SET_BY_THE_REQUEST & part.keys()):
         raise ValueError(f"{name!r} has {', '.join(wrong)}, which each request sets")
     try:
-        JobSpec.parse({**part, "data": "data://rows.jsonl"})
+        # With a trainer of a library, names that the spec does not know are arguments of the library's config. The
+        # catalogue of the nodes checks them, when a job is submitted.
+        JobSpec.parse({"trainer": "trl/sft", **part, "data": "data://rows.jsonl"})
     except InvalidSpec as invalid:
         raise ValueError(f"{name!r} is not a part of a spec: {invalid.message}") from invalid
     return part

@@ -30,7 +30,7 @@ TABLE = {
     BASE: "models://tiny",
     "gpt-4.1": {
         "model": {"use": "hf/causal-lm", "args": {"path": "models://small"}},
-        "training": {"learning_rate": 1e-3, "num_train_epochs": 7},
+        "training": {"learning_rate": 1e-3, "num_train_epochs": 7, "assistant_only_loss": True},
     },
 }
 
@@ -152,6 +152,8 @@ async def test_auto_means_the_arguments_of_the_base_model_s_entry(api: Api, clie
     training = (await api.client.get(f"/jobs/{made.id}/spec")).json()["training"]
     assert made.hyperparameters.n_epochs == training["num_train_epochs"] == 7
     assert training["learning_rate"] == pytest.approx(2e-3)
+    trainer = (await api.client.get(f"/jobs/{made.id}/spec")).json()["trainer"]
+    assert trainer == {"use": "trl/sft", "args": {"assistant_only_loss": True}}
 
 
 async def test_a_validation_file_is_evaluated_every_epoch(api: Api, client: AsyncOpenAI) -> None:
@@ -514,7 +516,7 @@ async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
         ("{", "is not JSON"),
         ('{"a": 5}', "must be a path, or a part of a spec"),
         ('{"a": {"model": "hf/causal-lm", "name": "x"}}', "which each request sets"),
-        ('{"a": {"model": "hf/causal-lm", "training": {"learning_rat": 1}}}', "/training/learning_rat"),
+        ('{"a": {"model": "hf/causal-lm", "training": {"learning_rate": "x"}}}', "/training/learning_rate"),
         (None, "cannot be read"),
     ],
 )
