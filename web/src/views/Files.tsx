@@ -17,25 +17,27 @@ export function FileChoice({ newest, onFile }: { newest: UploadedFile | null; on
   const choose = (id: string) => attempt(async () => (setChosen(await request<UploadedFile>(`/files/${id}`)), onFile(id)));
   if (files.length === 0) return null;
   return (
-    <details class="files" open={newest !== null}>
-      <summary>Uploaded files</summary>
-      <table class="plain" aria-label="Uploaded files">
-        <thead><tr><th>Name</th><th class="number">Rows</th><th class="number">Bad</th><th class="number">Size</th><th>Uploaded</th><th /></tr></thead>
-        <tbody>
-          {files.map((file) => (
-            <tr key={file.id} aria-current={file.id === chosen?.id}>
-              <td title={file.id}>{file.name}</td>
-              <td class="number">{formatNumber(file.rows)}</td>
-              <td class={`number ${file.bad_rows ? "error" : ""}`}>{formatNumber(file.bad_rows)}</td>
-              <td class="number">{formatBytes(file.bytes)}</td>
-              <td>{formatAge(file.created_at, Date.now())}</td>
-              <td><button type="button" aria-label={`train on ${file.name}`} onClick={() => void choose(file.id)}>train on this</button></td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+    <>
       {chosen?.report && <Report file={chosen} />}
-    </details>
+      <details class="files">
+        <summary>Uploaded files</summary>
+        <table class="plain" aria-label="Uploaded files">
+          <thead><tr><th>Name</th><th class="number">Rows</th><th class="number">Bad</th><th class="number">Size</th><th>Uploaded</th><th /></tr></thead>
+          <tbody>
+            {files.map((file) => (
+              <tr key={file.id} aria-current={file.id === chosen?.id}>
+                <td title={file.id}>{file.name}</td>
+                <td class="number">{formatNumber(file.rows)}</td>
+                <td class={`number ${file.bad_rows ? "error" : ""}`}>{formatNumber(file.bad_rows)}</td>
+                <td class="number">{formatBytes(file.bytes)}</td>
+                <td>{formatAge(file.created_at, Date.now())}</td>
+                <td><button type="button" aria-label={`train on ${file.name}`} onClick={() => void choose(file.id)}>train on this</button></td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </details>
+    </>
   );
 }
 
