@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from footplate.contract.errors import SettingsError
-from footplate.contract.host.node_folder import Places
+from footplate.contract.host.node_folder import NodeFolder
 from footplate.contract.host.user import User, give, make_writable_folder, take_files_back
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PASSED_ONLY
@@ -128,13 +128,13 @@ def test_a_user_or_range_that_no_machine_can_have_ends_the_start(home: Path, use
     settings = WorkerSettings(home=home, training_user=user, slots=3)
 
     with pytest.raises(SettingsError, match=why):
-        rights.settled(settings, Places(settings.node_path))
+        rights.settled(settings, NodeFolder(settings.node_path))
 
 
 def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
     settings = WorkerSettings(home=home, training_user="root")
 
-    report = rights.settled(settings, Places(settings.node_path))
+    report = rights.settled(settings, NodeFolder(settings.node_path))
 
     assert (report.user, report.users) == (None, None)
     assert report.exposed == "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"

@@ -161,9 +161,9 @@ def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> No
     line.training.send_command(Command(no=2, save=True))
     line.training._stop_byte[COMMANDS_AT] = (whole + 5).to_bytes(8, "little")
 
-    first = steering._hear()
+    first = steering._receive()
     line.training._stop_byte[COMMANDS_AT] = line.training._command_bytes.to_bytes(8, "little")
 
     assert [command.no for command in first] == [1]
-    assert [command.no for command in steering._hear()] == [2]
+    assert [command.no for command in steering._receive()] == [2]
     assert os.fstat(line.fd).st_size > 4096
