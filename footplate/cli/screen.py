@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from footplate.cli.event_lines import line_of
 from footplate.cli.text import clean, duration, number, sparkline
-from footplate.cli.watch import line_of
 
 if TYPE_CHECKING:
     from footplate import Job

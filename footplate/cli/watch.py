@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import FAILED, Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.event_lines import line_of
 from footplate.cli.text import clean, number, say, say_json, short, size, tell
 
 if TYPE_CHECKING:
@@ -110,48 +111,6 @@ class Lines:
 
     def close(self) -> None:
         pass
-
-
-def line_of(event: Event) -> str:
-    """Returns an event as a line. Empty for events that only move the progress bar."""
-    write = _WRITERS.get(event.kind)
-    return write(event) if write else ""
-
-
-def _state(event: Event) -> str:
-    reason, message = event.data.get("reason"), event.data.get("message")
-    attempt = f"attempt {event.attempt}: " if event.attempt > 1 else ""
-    return f"{attempt}{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
-
-
-def _metrics(event: Event) -> str:
-    figures = "  ".join(f"{name} {number(value)}" for name, value in event.data.items())
-    return f"step {event.step}  {figures}"
-
-
-def _checkpoint(event: Event) -> str:
-    data = event.data
-    text = f"checkpoint of step {event.step} {data.get('status')}"
-    return (
-        text
-        + (", the best so far" if data.get("is_best") else "")
-        + (f": {data['message']}" if data.get("message") else "")
-    )
-
-
-def _message(event: Event) -> str:
-    return str(event.data.get("message") or event.data.get("text") or event.data)
-
-
-_WRITERS: dict[str, Callable[[Event], str]] = {
-    "state": _state,
-    "log": _metrics,
-    "eval": _metrics,
-    "checkpoint": _checkpoint,
-    "note": _message,
-    "line": lambda event: f"| {_message(event)}",
-    "gap": lambda event: f"events are missing here: {event.data}",
-}
 
 
 def run_logs(given: Given) -> int:
