@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from footplate import Job
     from footplate.sdk.texts import Prompt
 
+Message = dict[str, str]
 ROWS_AT_ONCE = 64
 """The number of rows in one request."""
 
@@ -26,7 +27,7 @@ def add_verbs(verbs: Verbs) -> None:
     predict.add_argument("--file", metavar="F", help="read rows from this file of JSON lines instead")
     trial = add_verb(verbs, "try", run_try, "chat with a language model that a job has trained")
     add_job(trial)
-    trial.add_argument("text", metavar="TEXT", nargs="*", help="what to say; else each line of stdin")
+    trial.add_argument("text", metavar="TEXT", nargs="*", help="what to say; else lines of stdin, one conversation")
     trial.add_argument("--complete", action="store_true", help="continue the text instead of answering it")
     for verb in (predict, trial):
         verb.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
@@ -43,22 +44,35 @@ def add_verbs(verbs: Verbs) -> None:
 def run_try(given: Given) -> int:
     parameters = _parameters(given)
     job = find(client_of(given), given.job)
-    if given.text:
-        _chat(job, " ".join(given.text), given, parameters)
-        return 0
-    for line in sys.stdin:
-        if text := line.strip():
-            _chat(job, text, given, parameters)
+    conversation: list[Message] = []
+    for text in [" ".join(given.text)] if given.text else _lines():
+        said: list[Message] = [*conversation, {"role": "user", "content": text}]
+        answer = _answer(job, text if given.complete else said, given, parameters)
+        conversation = [*said, {"role": "assistant", "content": answer}]
     return 0
 
 
-def _chat(job: Job, text: str, given: Given, parameters: dict[str, Any]) -> None:
-    """Prints the answer while it is made. With --json, prints each part as a JSON text in one line."""
-    prompt: Prompt = text if given.complete else [{"role": "user", "content": text}]
+def _answer(job: Job, prompt: Prompt, given: Given, parameters: dict[str, Any]) -> str:
+    """Prints the answer while it is made, and returns it. With --json, prints each part as a JSON text in one line."""
+    parts = []
     for part in job.generate(prompt, checkpoint=given.checkpoint, **parameters):
+        parts.append(part)
         say_json(part) if given.json else print(clean(part), end="", flush=True)
     if not given.json:
         print()
+    return "".join(parts)
+
+
+def _lines() -> Iterator[str]:
+    """Yields what is typed until the end of the input. A terminal gets a sign that it is one's turn."""
+    while True:
+        if sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if text := line.strip():
+            yield text
 
 
 def _parameters(given: Given) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import sys
+from asyncio.subprocess import PIPE
 from base64 import b64decode
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.service.api.test_predict import Node, session_of, trained
 from tests.service.api.test_predict import api as api
 from tests.service.api.test_predict import node as node
 from tests.service.api.test_predict import standing_redis as standing_redis
-from tests.support.processes import until_async
+from tests.support.processes import clean_environment, until_async
 
 DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "tokens": 2}], "prompt_tokens": 3}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -181,3 +183,25 @@ async def test_sessions_and_exports_are_not_listed_as_models(api: Api, node: Nod
 
     assert model.id.endswith(job.removeprefix("job_"))
     assert tuning.id == job
+
+
+async def test_the_lines_of_footplate_try_are_one_conversation(api: Api, node: Node) -> None:
+    job = await trained(api, name="timetable")
+    command = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "footplate", "try", "timetable", stdin=PIPE, stdout=PIPE,
+        env=clean_environment() | {"FOOTPLATE_URL": api.url},
+    )  # fmt: skip
+    talking = asyncio.create_task(command.communicate(b"when?\n\nand back?\n"))
+    session = await session_of(node, job)
+    asked = []
+    for _ in range(2):
+        request = await node.taken(session)
+        asked.append([message["content"] for message in request["body"]["messages"]])
+        await node.say(request["id"], PieceKind.STARTED)
+        await node.say(request["id"], PieceKind.CHUNK, index=0, text="at dawn")
+        await node.say(request["id"], PieceKind.DONE, **DONE)
+
+    printed, _ = await talking
+
+    assert asked == [["when?"], ["when?", "at dawn", "and back?"]]
+    assert (printed, command.returncode) == (b"at dawn\nat dawn\n", 0)
