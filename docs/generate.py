@@ -307,6 +307,11 @@ DIFFERENCES = (
         "It saves after the current step, by our own callback.",
         "Machines that are taken away give little time.",
     ),
+    (
+        "`save_total_limit=1` deletes the newest checkpoint if an older one is the best.",
+        "It keeps both.",
+        "A run must be able to continue from where it stopped.",
+    ),
 )
 
 
