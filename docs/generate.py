@@ -312,6 +312,11 @@ DIFFERENCES = (
         "It keeps both.",
         "A run must be able to continue from where it stopped.",
     ),
+    (
+        "A callback whose state is restored moves to the end of the list.",
+        "It keeps its place.",
+        "A resume must not change the order in which callbacks run.",
+    ),
 )
 
 
