@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 import service
 from footplate.contract.errors import SettingsError
@@ -42,12 +43,20 @@ def _prepared(url: str) -> str:
         with foreign_errors(), engines.writer.begin() as conn:
             if (current := _revision(conn)) is None:
                 current = newest()
-                metadata.create_all(conn)
+                _create_tables(conn)
                 VERSION.create(conn)
                 conn.execute(insert(VERSION), {"version_num": current})
             return current
     finally:
         engines.dispose()
+
+
+def _create_tables(conn: Connection) -> None:
+    """Creates indexes by name, for `create_all` has no order, and of two equally good ones SQLite takes the newer."""
+    for table in metadata.sorted_tables:
+        conn.execute(CreateTable(table))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            conn.execute(CreateIndex(index))
 
 
 def schema_is_current(conn: Connection) -> bool:

@@ -63,7 +63,7 @@ def test_who_trained_something_else_is_not_compared() -> None:
     turns = {item: [{"losses": [1.0, 0.5]}] for item in LOOPS}
     loop.require_equal_losses("MLP", turns)
 
-    with pytest.raises(AssertionError, match="ours told other losses"):
+    with pytest.raises(AssertionError, match="ours logged other losses"):
         loop.require_equal_losses("MLP", {**turns, "ours": [{"losses": [1.0, 0.6]}]})
 
 

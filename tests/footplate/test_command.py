@@ -214,14 +214,14 @@ def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, 
 
 
 def test_metrics_of_several_jobs_stand_below_each_other(command: Command) -> None:
-    for name in ("slow", "fast"):
+    for name in ("slower", "faster"):
         command.good("submit", SHORT, "--name", name, "--watch")
 
-    compared = command.good("metrics", "slow", "fast", "--names", "loss").splitlines()
-    rows = list(csv.DictReader(io.StringIO(command.good("metrics", "slow", "fast", "--csv", "--names", "loss"))))
-    both = command.run("metrics", "slow", "fast", "--follow")
+    compared = command.good("metrics", "slower", "faster", "--names", "loss").splitlines()
+    rows = list(csv.DictReader(io.StringIO(command.good("metrics", "slower", "faster", "--csv", "--names", "loss"))))
+    both = command.run("metrics", "slower", "faster", "--follow")
 
-    assert [line.split()[:2] for line in compared] == [["METRIC", "JOB"], ["loss", "slow"], ["loss", "fast"]]
+    assert [line.split()[:2] for line in compared] == [["METRIC", "JOB"], ["loss", "slower"], ["loss", "faster"]]
     assert len({row["job"] for row in rows}) == 2
     assert (both.returncode, "one job" in both.stderr) == (2, True)
 

@@ -34,7 +34,7 @@ OPERATIONS = {
     "delete_job", "delete_key", "download_bundle", "download_output", "drain_node", "fork_job", "get_bundle", "get_job",
     "get_spec", "job_schema", "list_attempts", "list_bundles", "list_checkpoints", "list_components", "list_events",
     "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job",
-    "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
+    "export_job", "predict_job", "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
     "delete_checkpoint", "download_checkpoint", "download_checkpoint_file", "get_checkpoint", "list_checkpoint_files",
     "create_file", "delete_file", "download_file", "get_file", "list_files", "pin_checkpoint",
     "bulk_jobs", "compare_series", "do_job", "get_queue", "get_series", "list_lines", "summarize_metrics",

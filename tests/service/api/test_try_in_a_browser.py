@@ -9,6 +9,7 @@ from playwright.async_api import Page, expect
 from footplate.contract.ids import JobId
 from footplate.contract.serving import PieceKind
 from tests.service.api.conftest import Api
+from tests.service.api.test_dashboard import chromium as chromium
 from tests.service.api.test_dashboard import page as page
 from tests.service.api.test_predict import Node, trained
 from tests.service.api.test_predict import api as api
