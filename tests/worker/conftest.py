@@ -54,8 +54,9 @@ class NodeStarter:
 
 
 @pytest.fixture
-def control(redis: RedisServer) -> Iterator[FakeControl]:
+def control(redis: RedisServer, processes: Processes) -> Iterator[FakeControl]:
     fake = FakeControl(redis.url)
+    fake.processes = processes
     yield fake
     fake.end()
 
@@ -72,6 +73,7 @@ class Lasting:
         self.redis = RedisServer().start()
         self.processes = Processes(folder)
         self.control = FakeControl(self.redis.url)
+        self.control.processes = self.processes
         self.start = NodeStarter(self.processes, self.redis)
         self.process = self.start(**settings)
         self.node: NodeBeat = self.control.node()

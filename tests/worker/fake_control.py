@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import redis as redis_py
@@ -27,7 +28,7 @@ from footplate.contract.messages import (
     Stop,
 )
 from footplate.contract.testing import make_spec
-from tests.support.processes import until
+from tests.support.processes import Processes, until
 
 RING_SECONDS = 1.0
 
@@ -58,6 +59,8 @@ class FakeControl(threading.Thread):
         self.commits_checkpoints = True
         """True if attempts learn that SQL has their checkpoints. A superseded attempt never does."""
         self.drains = False
+        self.processes: Processes | None = None
+        """The programs whose logs are shown if a wait was in vain."""
         self._last_entry = "0"
         self._rung: dict[tuple[str, int], tuple[str, float]] = {}
         self.pauses = threading.Event()
@@ -72,7 +75,7 @@ class FakeControl(threading.Thread):
         def found() -> NodeBeat | None:
             return next((node for node in list(self.nodes.values()) if name in (None, node.name)), None)
 
-        return until(found, within=within, what="a node says that it is there")
+        return until(found, within=within, what="a node says that it is there", logs=self._logs())
 
     def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, *, times: int = 1, **grant: Any) -> str:
         """Offers an attempt and rings the node's bell. `grant` holds the spec's fields and, by name, the grant's."""
@@ -117,12 +120,15 @@ class FakeControl(threading.Thread):
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """The data of its `done`, awaited."""
-        result = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done")
+        result = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done", logs=self._logs())
         return dict(result[0]["data"])
 
     def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         what = f"{count} {kind} of {job}"
-        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what)[0]
+        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what, logs=self._logs())[0]
+
+    def _logs(self) -> list[Path]:
+        return [process.log for process in self.processes.started] if self.processes else []
 
     def end(self) -> None:
         self._ends.set()
