@@ -313,6 +313,11 @@ DIFFERENCES = (
         "A run must be able to continue from where it stopped.",
     ),
     (
+        "`use_configured_state` without a state is refused by TrainingArguments.",
+        "It is refused by the Trainer.",
+        "Arguments make no state here. Libraries make some only to read defaults.",
+    ),
+    (
         "A callback whose state is restored moves to the end of the list.",
         "It keeps its place.",
         "A resume must not change the order in which callbacks run.",

@@ -61,14 +61,12 @@ class AcceleratorConfig:
 
     def require_state(self) -> None:
         """Raises ValueError if the state that the script should have made does not exist."""
-        if not self.use_configured_state:
-            return
         from accelerate.state import PartialState
 
         if not PartialState._shared_state:
             raise ValueError(
                 "accelerator_config has use_configured_state: true, but there is no state: make an Accelerator or a "
-                "PartialState before the TrainingArguments, or leave it out"
+                "PartialState before the Trainer, or leave it out"
             )
 
     def accumulates(self, accumulation_steps: int) -> int:

@@ -96,7 +96,6 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         for name, choices in _CHOICES.items():
             setattr(self, name, choices(getattr(self, name)))
         self.accelerator_config = AcceleratorConfig.of(self.accelerator_config)  # type: ignore[assignment]
-        self.accelerator_config.require_state()  # type: ignore[union-attr]
         if isinstance(self.parallelism_config, dict):
             from accelerate import ParallelismConfig
 

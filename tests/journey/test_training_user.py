@@ -118,7 +118,7 @@ def user(pid):
 
 def name(pid):
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\\0", b" ").decode()[-60:].strip()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\\0").replace(b"\\0", b" ").decode()[-60:].strip()
     except OSError:
         return "one that has ended"
 """

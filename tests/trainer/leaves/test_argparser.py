@@ -20,6 +20,7 @@ from footplate.trainer.argparser import HfArg, HfArgumentParser
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.names import SchedulerType
 from footplate.trainer.seq2seq import Seq2SeqTrainingArguments
+from footplate.trainer.strategies.single import Single
 
 
 class Colour(Enum):
@@ -228,14 +229,13 @@ def test_an_option_of_accumulation_that_changes_nothing_is_logged(
     assert told in caplog.text
 
 
-def test_a_configured_state_must_exist_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = AcceleratorConfig.of({"use_configured_state": True})
-
+def test_a_configured_state_must_exist_before_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartialState, "_shared_state", {})
+    # Libraries make such arguments only to read the defaults.
+    args = TrainingArguments(accelerator_config={"use_configured_state": True})
+
     with pytest.raises(ValueError, match="use_configured_state: true, but there is no state"):
-        config.require_state()
-    monkeypatch.setattr(PartialState, "_shared_state", {"device": "cpu"})
-    config.require_state()
+        Single(args)
 
 
 def test_accumulation_that_happens_anyway_is_taken() -> None:

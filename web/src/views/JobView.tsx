@@ -127,10 +127,12 @@ function Place({ job }: { job: Job }) {
 function Lineage({ job }: { job: Job }) {
   void detailsVersion.value;
   const [forks, setForks] = useState<Job[]>([]);
+  // Sessions and exports start from a checkpoint, too, and train nothing.
+  const isFork = (other: Job) => other.metadata.of !== job.id;
   useEffect(() => needSpec(job.id), [job.id]);
   useEffect(() => {
     let isShown = true;
-    request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data), () => undefined); // The page stays whole without them.
+    request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data.filter(isFork)), () => undefined); // The page stays whole without them.
     return () => void (isShown = false);
   }, [job.id]);
   const from = (rawSpecOf(job.id) as { resume_from?: { job?: string; checkpoint?: string } } | undefined)?.resume_from;
