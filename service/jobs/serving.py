@@ -166,8 +166,13 @@ def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
 def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
     spec: dict[str, Any] = json.loads(job.spec)
     if spec.get("serve") or spec.get("export"):
-        hint = f"name job {spec['resume_from'].get('job')} itself"
-        raise NotServable(f"job {job.id} serves or exports a checkpoint, and has none of its own", hint=hint)
+        # People name the newest job, and that is the session which their last request has opened.
+        source = spec["resume_from"]
+        if source["job"] is None:
+            raise NotServable(
+                f"job {job.id} serves or exports a folder, and has no checkpoint", hint="name another job"
+            )
+        return _wanted(conn, jobs.get(conn, job.project, JobId(source["job"])), name or source["checkpoint"])
     if spec.get("loop"):
         raise NotServable(
             f"job {job.id} has a loop of its own, so only its own code can load its checkpoints",

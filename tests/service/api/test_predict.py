@@ -106,11 +106,14 @@ async def test_a_prediction_opens_a_session_and_later_ones_share_it(api: Api, no
     await node.answer(request["id"], predictions=[{"output": [2.0]}])
     second = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": ["a", "b"]}))
     await node.answer((await node.taken(session))["id"], predictions=[{}, {}])
+    of_the_session = asyncio.create_task(api.client.post(f"/jobs/{session}/predict", json={"inputs": ["a"]}))
+    await node.answer((await node.taken(session))["id"], predictions=[{}])
 
     answer = (await first).json()
     assert (answer["job"], answer["session"], answer["data"]) == (job, session, [{"output": [2.0]}])
     assert answer["checkpoint"]["step"] == 1
     assert (await second).json()["session"] == session
+    assert (await of_the_session).json()["session"] == session
     assert request["body"]["inputs"] == [{"x": [1.0]}]
     spec = (await api.client.get(f"/jobs/{session}/spec")).json()
     assert (spec["model"]["use"], spec["data"]["train"], spec["retry"]["max_attempts"]) == ("toy/mlp", None, 1)
