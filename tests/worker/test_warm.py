@@ -15,6 +15,7 @@ from footplate.contract.messages import Gpu
 from tests.support.processes import at_ease, children, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl
+from worker.node import parent
 from worker.node.parent import clean_environment
 
 SHORT = {"training": {"max_steps": 2, "save_strategy": "no"}}
@@ -191,3 +192,13 @@ def test_an_attempt_stopped_before_the_warm_parent_started_it_did_not_crash(last
 
     assert (done["ending"], done["reason"], done["error"]) == ("stopped", "cancel", None)
     assert lasting.control.done(lasting.submit(**SHORT))["ending"] == "finished"
+
+
+def test_a_node_that_cannot_start_ends_instead_of_running_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(parent, "require_own", breaks)
+
+    with pytest.raises(SystemExit, match="the node cannot start: OSError"):
+        parent._become_node(conf=None)

@@ -176,7 +176,19 @@ def connect() -> None:
 
 
 def _become_node(conf: Any, **_: Any) -> None:
-    """Makes this process a node before Celery reads its settings, which depend on the identity and the slots."""
+    """Makes this process a node, or ends it.
+
+    Celery goes on if a receiver raises, and has no log yet: the node would never send a heartbeat, and say nothing.
+    """
+    try:
+        _make_node(conf)
+    except Exception as error:
+        log.exception("the node cannot start")
+        raise SystemExit(f"footplate worker: the node cannot start: {error!r}") from error
+
+
+def _make_node(conf: Any) -> None:
+    """Makes the node before Celery reads its settings, which depend on the identity and the slots."""
     global _node, _main_pid, _keeper, _heartbeat
     # A pool process that hung before `die_with_parent` survives a restart, and still holds the node's lock.
     Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
