@@ -19,7 +19,7 @@ from footplate.trainer.collators import DataCollatorWithPadding
 from footplate.trainer.state import TrainerState
 from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
-from tests.trainer.leaves import tokenizers
+from tests.trainer.parts import tokenizers
 
 
 def a_trainer(folder: Path, model: Any = None, **values: Any) -> Trainer:

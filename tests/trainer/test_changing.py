@@ -15,7 +15,7 @@ from footplate.trainer.live_changes import Changed, begin_with, change
 from footplate.trainer.named import NamedOptimizer
 from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
-from tests.trainer.leaves.test_named_optimizers import AUX, MAIN, Codec
+from tests.trainer.parts.test_named_optimizers import AUX, MAIN, Codec
 
 
 class ChangeAt(TrainerCallback):

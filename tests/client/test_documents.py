@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from tests.footplate.conftest import Command
+from tests.client.conftest import Command
 from tests.support.processes import REPOSITORY
 
 

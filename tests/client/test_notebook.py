@@ -18,8 +18,8 @@ from footplate.sdk.jobs import AsyncJobs
 from footplate.sdk.lists import Listing
 from footplate.sdk.notebook import PackageMissing, optional
 from footplate.sdk.settings import http_arguments
-from tests.footplate.fake_wire import FakeWire
-from tests.footplate.test_asking import JOB, a_job, answer
+from tests.client.fake_wire import FakeWire
+from tests.client.test_asking import JOB, a_job, answer
 from tests.support.processes import REPOSITORY
 from tests.support.system import System
 

@@ -9,7 +9,7 @@ import pytest
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
 from footplate.sdk.follow import Position, follow
 from footplate.sdk.waiting import Wire
-from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event, messages
+from tests.client.fake_wire import FakeLine, FakeWire, Socket, event, messages
 
 END = {"end": "succeeded", "last": 9}
 

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from footplate.trainer.collators import DataCollatorForSeq2Seq
 from footplate.trainer.samplers import LengthGroupedSampler
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
-from tests.trainer.leaves.tokenizers import TEXTS, t5
+from tests.trainer.parts.tokenizers import TEXTS, t5
 from tests.trainer.sides import assert_same, on_both
 
 

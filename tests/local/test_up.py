@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.embedded.conftest import Up
+from tests.local.conftest import Up
 from tests.support.processes import REPOSITORY, Process, children, is_alive, left_behind, until
 from tests.support.system import LEISURE
 

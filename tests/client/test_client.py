@@ -15,7 +15,7 @@ import pytest
 from footplate import AsyncClient, Client, Job, JobCancelled, JobFailed
 from footplate.errors import Conflict, InvalidRequest, NotFound, Unreachable, VersionChanged, WaitTimeout
 from footplate.sdk.metrics import with_floats
-from tests.footplate.conftest import FAILING
+from tests.client.conftest import FAILING
 from tests.support.processes import free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 

@@ -22,7 +22,7 @@ from footplate.sdk.files import below
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
 from footplate.sdk.request import Ask, ask, ask_json, pause
-from tests.footplate.fake_wire import URL, FakeWire
+from tests.client.fake_wire import URL, FakeWire
 
 JOB = {
     "id": "job_" + "0" * 32, "project": "default", "name": None, "tags": [], "metadata": {}, "priority": 5,

@@ -12,8 +12,8 @@ import torch
 
 from footplate.contract.serving import AdapterOffer, PieceKind
 from footplate.trainer.checkpoint import commit
-from tests.worker.components.conftest import tokenizer_folder as tokenizer_folder
-from tests.worker.serving import ServedModel, served
+from tests.components.conftest import tokenizer_folder as tokenizer_folder
+from tests.runtime.serving import ServedModel, served
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 GPT: dict[str, Any] = {

@@ -17,7 +17,7 @@ import pytest
 
 from footplate.cli import main
 from footplate.cli.text import say, say_json, table
-from tests.footplate.conftest import FAILING, PROGRAM, Command
+from tests.client.conftest import FAILING, PROGRAM, Command
 from tests.support.processes import Standstill, at_ease, free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System
 

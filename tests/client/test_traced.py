@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from footplate import Client
-from tests.footplate.conftest import FAILING
+from tests.client.conftest import FAILING
 from tests.support.collector import Collector, said
 from tests.support.processes import at_ease, until
 from tests.support.system import SHORT_TOY, System

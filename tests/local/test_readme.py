@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded.conftest import Up
+from tests.local.conftest import Up
 from tests.support.processes import REPOSITORY, Process, Processes, nothing_is_left_behind
 
 NEXT = (REPOSITORY / "README.md").read_text().partition("## Next, paste this")[2]

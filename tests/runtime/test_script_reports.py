@@ -17,7 +17,7 @@ from footplate.contract.messages import CheckpointOffer, Command
 from footplate.runtime import own_loop
 from footplate.runtime.script_reports import PART, ScriptReports, ScriptStopped
 from footplate.trainer.checkpoint import verify
-from tests.worker.test_loop import Attempt
+from tests.runtime.test_own_loop import Attempt
 
 SCRIPT = """
 import torch

@@ -8,7 +8,7 @@ from footplate.errors import NotFound
 from footplate.sdk.follow import follow
 from footplate.sdk.follow_many import MOST_NAMED, Positions
 from footplate.sdk.waiting import Wire
-from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event
+from tests.client.fake_wire import FakeLine, FakeWire, Socket, event
 
 A, B, C = ("job_" + letter * 32 for letter in "abc")
 

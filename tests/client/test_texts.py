@@ -8,7 +8,7 @@ import pytest
 
 from footplate.errors import NotFound, ServiceError, Unreachable
 from footplate.sdk.texts import generated
-from tests.footplate.fake_wire import FakeLine, FakeWire
+from tests.client.fake_wire import FakeLine, FakeWire
 
 CHAT = [{"role": "user", "content": "when?"}]
 

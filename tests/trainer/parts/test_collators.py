@@ -15,7 +15,7 @@ from transformers.data import data_collator as theirs
 
 from footplate.trainer import collators as ours
 from footplate.trainer.collators.choose import pads_samples
-from tests.trainer.leaves.tokenizers import TEXTS, bert, t5
+from tests.trainer.parts.tokenizers import TEXTS, bert, t5
 
 SHARED = [name for name in ours.__all__ if hasattr(theirs, name)]
 
