@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
+from footplate.contract.errors import Problem
 from footplate.contract.fields import DURATION, Group, Many, Slug, Text, Whole, pattern
 
 ComponentName = Annotated[
@@ -74,6 +76,20 @@ class Split(Group):
     """The share of the rows to evaluate on, such as 0.1, or from 1 on the number of these rows."""
     seed: Annotated[Whole, Field(ge=0, le=2**32 - 1)] = 42
     """Another seed leaves out other rows."""
+
+    def held_out(self, rows: int) -> int:
+        """Returns the number of rows to evaluate on. A share is rounded up to a number of rows."""
+        return math.ceil(self.test_size * rows) if self.test_size < 1 else int(self.test_size)
+
+    def problem(self, rows: int) -> Problem | None:
+        """Returns a problem if no row is left to train on."""
+        if (held_out := self.held_out(rows)) < rows:
+            return None
+        detail = f"data.split leaves out {held_out:,} of {rows:,} rows, and training and evaluation need a row each"
+        hint = (
+            "choose a smaller test_size, such as 0.1" if rows > 1 else "add rows, or name a data.eval instead of split"
+        )
+        return Problem("/data/split/test_size", "no_row_left", detail, hint)
 
 
 class Data(Group):

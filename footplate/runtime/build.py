@@ -60,7 +60,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         else builder.dataset(sets)
     )
     if spec.data.split is not None:
-        train, evaluation = split_rows(train, spec.data.split.test_size, spec.data.split.seed)
+        train, evaluation = split_rows(train, spec.data.split)
     return Parts(
         train=builder.mapped(train),
         eval={name: builder.mapped(rows) for name, rows in evaluation.items()}

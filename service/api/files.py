@@ -34,7 +34,7 @@ from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.files import check, drop, not_fetched, not_listed
-from service.jobs.rows import wrong_rows
+from service.jobs.rows import no_row_to_train_on, wrong_rows
 from service.problems import BodyTooLarge, InvalidQuery
 from service.row_reports import row_report
 from service.store.files import SHELF, set_report
@@ -224,6 +224,8 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     problems += not_listed(services.settings, arguments)
     if any(named_in(arguments)):
         problems += await services.db.read(partial(check, project=spec.project, arguments=arguments))
+        if not problems and spec.data.split is not None:
+            problems += await services.db.read(partial(no_row_to_train_on, spec=spec))
         if not problems and spec.library_trainer is not None:
             problems += await _wrong_rows(services, spec)
     if services.catalogues.roots and any(argument.text.startswith(ROOTS) for argument in arguments):

@@ -1,6 +1,7 @@
-"""Checks the first rows of uploaded files at POST, against the forms that the job's trainer has announced.
+"""Checks the rows of uploaded files at POST: their forms against the job's trainer, and their number against its split.
 
 The node checks every row before it trains. Here only the beginning of a file is read, because a request waits for it.
+The number of rows is known from the report of the upload.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from sqlalchemy import Connection
+
 from footplate.contract import layout
 from footplate.contract.body import pointer_to
 from footplate.contract.components import Catalogue
-from footplate.contract.errors import Problem
-from footplate.contract.ids import is_file
+from footplate.contract.errors import NotFound, Problem
+from footplate.contract.ids import FileId, is_file
 from footplate.contract.rows import RowForms
 from footplate.contract.short_forms import places
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
+from service.store import files
+from service.store.rows import FileRow
 
 HEAD_BYTES = 64 * 1024
 """The bytes of all files of a spec together. Their check takes up to 50 ms of CPU (2026-11-23, a busy machine)."""
@@ -45,6 +50,53 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
             pointer = pointer_to(*path, "args", "paths", index)
             problems += islice(_wrong_lines(_lines(store, name, share), pointer, forms), MOST_PROBLEMS)
     return problems
+
+
+def no_row_to_train_on(conn: Connection, spec: JobSpec) -> list[Problem]:
+    """Returns a problem if the split leaves no row to train on. Returns none if the number of rows is not known."""
+    split, train = spec.data.split, spec.data.train
+    if split is None or train is None:
+        return []
+    try:
+        rows = _row_count(conn, spec.project, train)
+    except NotFound:
+        # The file was deleted a moment ago. The transaction that writes the job reports that.
+        return []
+    problem = None if rows is None else split.problem(rows)
+    return [] if problem is None else [problem]
+
+
+READS = {
+    "files/jsonl": ("jsonl",), "files/csv": ("csv", "tsv"), "files/parquet": ("parquet",), "files/text": ("txt",),
+}  # fmt: skip
+"""The kinds of files that each reader reads as the report of an upload does."""
+
+
+def _row_count(conn: Connection, project: str, dataset: Component) -> int | None:
+    """Returns the number of rows of a dataset of uploaded files, or None if the reports do not say it."""
+    args, names = dataset.args, dataset.args.get("paths")
+    if not isinstance(names, list) or args.get("delimiter") or args.get("by", "line") != "line":
+        return None
+    uploaded = [FileId(name) for name in names if isinstance(name, str) and is_file(name)]
+    if len(uploaded) != len(names):
+        return None
+    # If the columns are named, the first line of a CSV file is a row.
+    header = 1 if dataset.use == "files/csv" and args.get("columns") else 0
+    total = 0
+    for file_id in uploaded:
+        file = files.SHELF.get(conn, project, file_id)
+        if file.kind not in READS.get(dataset.use, ()) or not _is_counted(file):
+            return None
+        total += (file.rows or 0) + header
+    offset, limit = args.get("offset") or 0, args.get("limit")
+    if not isinstance(offset, int) or not isinstance(limit, int | None):
+        return None
+    return len(range(total)[offset:][:limit]) or None
+
+
+def _is_counted(file: FileRow) -> bool:
+    """Returns True if the report of an upload has counted every row. A job that reads a bad row fails by itself."""
+    return bool(file.rows) and not file.bad_rows and file.report is not None and json.loads(file.report)["is_complete"]
 
 
 def _uploaded(args: dict[str, Any]) -> list[str]:

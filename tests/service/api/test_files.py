@@ -349,3 +349,27 @@ async def test_rows_that_the_trainer_cannot_use_are_named_by_their_lines(api: Ap
     mapped = {"train": wrong, "map": ["keep"]}
     for data in ({"train": good}, mapped):
         assert (await api.client.post("/jobs", json={**spec, "data": data})).status_code == 201
+
+
+async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number_of_rows(api: Api) -> None:
+    lines, table = [(await post(api, ROWS * 2)).json()["id"], (await post(api, b"x,y\n1,2\n", "rows.csv")).json()["id"]]
+    with_a_bad_one = (await post(api, ROWS + b"no JSON\n")).json()["id"]
+
+    async def answer(file: str, args: dict[str, Any], test_size: float) -> Any:
+        train = {"use": "files/csv" if file == table else "files/jsonl", "args": {"paths": [file], **args}}
+        return await api.client.post(
+            "/jobs", json={**SPEC, "data": {"train": train, "split": {"test_size": test_size}}}
+        )
+
+    for file, args, most in (
+        (lines, {}, 4),
+        (lines, {"offset": 1, "limit": 2}, 2),
+        (table, {"columns": ["x", "y"]}, 2),
+    ):
+        for test_size in (most, 0.999):
+            (problem,) = (await answer(file, args, test_size)).json()["errors"]
+            assert (problem["pointer"], problem["code"]) == ("/data/split/test_size", "no_row_left")
+            assert f"{most} of {most} rows" in problem["detail"]
+        assert (await answer(file, args, most - 1)).status_code == 201
+    for file, args in ((with_a_bad_one, {}), (table, {"delimiter": ";"}), (lines, {"offset": 9})):
+        assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"
