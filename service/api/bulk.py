@@ -76,7 +76,7 @@ class Bulk(Group):
     "/jobs/bulk",
     operation_id="bulk_jobs",
     summary="Cancel, pause, resume or delete many jobs",
-    **takes(Bulk, required=True),
+    **takes(Bulk, {"action": "cancel", "where": {"state": ["queued", "running"], "tag": "demo"}}, required=True),
 )
 async def bulk_jobs(request: Request) -> BulkOutcome:
     """Applies the verb to up to 500 jobs, the newest first. Repeating the request is harmless."""

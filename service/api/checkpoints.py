@@ -177,7 +177,7 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     ONE,
     operation_id="pin_checkpoint",
     summary="Pin or unpin a checkpoint",
-    **takes(Pinning, required=True),
+    **takes(Pinning, {"pinned": True}, required=True),
 )
 async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
     services, owner = services_of(request), job_id(job)

@@ -19,10 +19,10 @@ def again(model: type[BaseModel]) -> dict[int | str, Json]:
     return {200: {"model": model, "description": "It was there already."}}
 
 
-def takes(model: type[BaseModel], *, required: bool = False) -> Json:
+def takes(model: type[BaseModel], example: Json, *, required: bool = False) -> Json:
     """Describes the body of a route that reads its body with `read_model`."""
     schema = model.model_json_schema()
-    content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {})), "example": example}}
     return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}
 
 

@@ -42,7 +42,7 @@ class Fork(Group):
     """A merge patch (RFC 7396) for the new job's spec. null removes a field."""
 
 
-_TAKES = takes(Fork)["openapi_extra"]
+_TAKES = takes(Fork, {"checkpoint": "best", "patch": {"training": {"learning_rate": 0.0001}}})["openapi_extra"]
 
 
 @router.post(

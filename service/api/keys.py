@@ -53,7 +53,7 @@ class NewKey(Group):
     status_code=201,
     operation_id="create_key",
     summary="Make a key, which only this answer shows",
-    **takes(NewKey, required=True),
+    **takes(NewKey, {"name": "the vision team", "project": "vision", "expires_in": "90d"}, required=True),
 )
 @needs(Scope.ADMIN)
 async def create_key(request: Request) -> CreatedKey:

@@ -48,7 +48,7 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     status_code=202,
     operation_id="drain_node",
     summary="Drain a node: it gets no more work, and its jobs save and continue elsewhere",
-    **takes(Drain),
+    **takes(Drain, {"drain": True}),
 )
 @needs(Scope.ADMIN, everywhere=True)
 async def drain_node(request: Request, node: str) -> Node:

@@ -33,7 +33,7 @@ from footplate.contract.resources.operations import ProblemDocument
 from footplate.contract.schema import standard
 from footplate.contract.spec import job_schema
 from service import problems
-from service.api.examples import JOB, OF_PARAMETERS, REQUEST_ID, example_of
+from service.api.examples import EXAMPLES, JOB, REQUEST_ID, example_of
 from service.auth import is_open
 from service.deps import StrictRoute, json_response
 
@@ -190,7 +190,8 @@ def _parameters(path: str, operation: Json) -> None:
             schema["anyOf"] = options
         if parameter["in"] == "path" and name in PATTERNS:
             schema["pattern"] = PATTERNS[name]
-        if example := (schema.pop("examples", None) or [OF_PARAMETERS.get(name)])[0]:
+        by_name = EXAMPLES.get(f"{parameter['in']}.{name}", EXAMPLES.get(name))
+        if example := schema.pop("examples", [by_name])[0]:
             parameter.setdefault("example", example)
     if is_open(path):
         operation["security"] = []
@@ -201,7 +202,7 @@ def _parameters(path: str, operation: Json) -> None:
 
 
 def _bodies(operation: Json, schemas: Json) -> None:
-    """Adds an example to each JSON body, of the request and of the answers, that has none."""
+    """Adds an example to each JSON answer, and writes the schemas of all bodies in standard JSON Schema."""
     for part in (operation.get("requestBody", {}), *operation["responses"].values()):
         content = part.get("content", {})
         if content.get(JSON, {}).get("schema") == {}:

@@ -51,7 +51,7 @@ class Predict(Group):
     time, if a slot is free."""
 
 
-_TAKES: Any = takes(Predict, required=True)
+_TAKES: Any = takes(Predict, {"inputs": [{"text": "a train at dawn"}], "checkpoint": "best"}, required=True)
 
 
 @router.post(

@@ -59,7 +59,7 @@ class Resume(Group):
     status_code=202,
     operation_id="cancel_job",
     summary="Cancel a job, even if it is being paused",
-    **takes(Cancel),
+    **takes(Cancel, {"mode": "checkpoint"}),
 )
 async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
     body = await read_model(request, Cancel)
@@ -76,7 +76,7 @@ async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
     status_code=202,
     operation_id="pause_job",
     summary="Save a checkpoint and stop, so that the job can be resumed",
-    **takes(Pause),
+    **takes(Pause, {}),
 )
 async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     await read_model(request, Pause)
@@ -93,7 +93,7 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     status_code=202,
     operation_id="resume_job",
     summary="Queue a job again, to continue from its newest verified checkpoint",
-    **takes(Resume),
+    **takes(Resume, {"priority": 5, "max_steps": 500}),
 )
 async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     """A job that is still stopping is queued as soon as it has stopped."""
@@ -125,7 +125,10 @@ class Do(Group):
     status_code=202,
     operation_id="do_job",
     summary="Save, evaluate or change an argument at the next step of a running job",
-    openapi_extra={**takes(Do, required=True)["openapi_extra"], "parameters": [IDEMPOTENCY_KEY]},
+    openapi_extra={
+        **takes(Do, {"save": True, "set": {"learning_rate": 0.0001}}, required=True)["openapi_extra"],
+        "parameters": [IDEMPOTENCY_KEY],
+    },
 )
 async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     """Stores the command. A later event reports its result, and the step after which it was carried out."""

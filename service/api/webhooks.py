@@ -87,7 +87,9 @@ class Rotation(Group):
     operation_id="create_webhook",
     summary="Send the changes of jobs' states to a URL; the answer shows the secret once",
     responses={409: {}},
-    **takes(NewWebhook, required=True),
+    **takes(
+        NewWebhook, {"url": "https://hooks.example.com/footplate", "states": ["succeeded", "failed"]}, required=True
+    ),
 )
 @needs(Scope.ADMIN)
 async def create_webhook(request: Request, response: Response) -> CreatedWebhook:
@@ -160,7 +162,7 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     "/webhooks/{webhook}",
     operation_id="amend_webhook",
     summary="Change a webhook's URL or filters, disable it or enable it",
-    **takes(WebhookPatch, required=True),
+    **takes(WebhookPatch, {"tags": ["demo"]}, required=True),
 )
 @needs(Scope.ADMIN)
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
@@ -193,7 +195,7 @@ def _summary_of(changes: webhooks.Changes) -> str:
     "/webhooks/{webhook}/rotate",
     operation_id="rotate_webhook",
     summary="Make a new secret for a webhook; the answer shows it once",
-    **takes(Rotation),
+    **takes(Rotation, {"overlap": "2h"}),
 )
 @needs(Scope.ADMIN)
 async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebhook:
