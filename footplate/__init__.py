@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from footplate.trainer.collators import compute_input_and_target_lengths as compute_input_and_target_lengths
     from footplate.trainer.collators import default_data_collator as default_data_collator
     from footplate.trainer.collators import stack_collator as stack_collator
-    from footplate.trainer.losses import LabelSmoother as LabelSmoother
+    from footplate.trainer.losses.smoothing import LabelSmoother as LabelSmoother
     from footplate.trainer.named import NamedOptimizer as NamedOptimizer
     from footplate.trainer.names import DebugOption as DebugOption
     from footplate.trainer.names import FSDPOption as FSDPOption
@@ -170,7 +170,7 @@ _HOMES = {
         "stack_collator",
     ),
     "footplate.trainer.steps.out_of_memory": ("find_executable_batch_size",),
-    "footplate.trainer.losses": ("LabelSmoother",),
+    "footplate.trainer.losses.smoothing": ("LabelSmoother",),
     "footplate.trainer.named": ("NamedOptimizer",),
     "footplate.trainer.names": (
         "DebugOption",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from footplate.trainer.losses import IGNORE, BadLabel, Loss, items, logits_of, regression, shifted
+from footplate.trainer.losses.labels import IGNORE, BadLabel
+from footplate.trainer.losses.loss import Loss, items, logits_of, regression, shifted
 
 Kind = Callable[[Tensor, Tensor], Loss]
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.trainer.losses import DICT, items
+from footplate.trainer.losses.loss import DICT, items
 from footplate.trainer.samplers import ALL, Batches, EpochSampler, SeededBatch, Share
 from footplate.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
 from footplate.trainer.strategies.peers import PaddingBatch

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from footplate.trainer.facade import Facade
-from footplate.trainer.losses import DICT, IGNORE
+from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import DICT
 from footplate.trainer.strategies.peers import OneProcess
 
 _FOLD_AT = 256

@@ -13,7 +13,7 @@ from footplate.trainer.callback_tensors import in_place
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from footplate.trainer.eval_totals import ExactLoss, Kept, MeanLoss
 from footplate.trainer.facade import Facade
-from footplate.trainer.losses import shifted
+from footplate.trainer.losses.loss import shifted
 from footplate.trainer.metrics import Metric, Sums, make_metric
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import Seen, prediction_step

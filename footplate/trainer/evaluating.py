@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from footplate.trainer import evaluate as evaluation_pass
-from footplate.trainer import losses
 from footplate.trainer.facade import Facade
+from footplate.trainer.losses.loss import predictions
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
 from footplate.trainer.schedules import follows_a_metric
@@ -108,7 +108,7 @@ def prediction_step(
     if prediction_loss_only:
         return loss, None, None
     keys = keys_to_ignore(trainer.model) if ignore_keys is None else ignore_keys
-    return loss, losses.predictions(outputs, keys, has_loss), labels
+    return loss, predictions(outputs, keys, has_loss), labels
 
 
 def evaluate_in_training(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from footplate.trainer.callbacks import CallbackHandler
     from footplate.trainer.checkpoint import Checkpoint
     from footplate.trainer.internals import Internals
-    from footplate.trainer.losses import LabelSmoother
+    from footplate.trainer.losses.smoothing import LabelSmoother
     from footplate.trainer.state import EvalLoopOutput, PredictionOutput, TrainerControl, TrainerState
 
 

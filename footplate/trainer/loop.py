@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer import losses, reporting, saving
+from footplate.trainer import reporting, saving
 from footplate.trainer.data import Epoch
 from footplate.trainer.facade import Facade
 from footplate.trainer.internals import Run
+from footplate.trainer.losses.labels import explain as explain_labels
 from footplate.trainer.model_changes import changed_for_training
 from footplate.trainer.placed_models import set_model
 from footplate.trainer.plan import Plan
@@ -25,7 +26,7 @@ from footplate.trainer.search import trial_state
 from footplate.trainer.seeds import data_seed, seed_all
 from footplate.trainer.state import TrainerState, TrainOutput
 from footplate.trainer.steps.choose import make_step
-from footplate.trainer.steps.out_of_memory import explain
+from footplate.trainer.steps.out_of_memory import explain as explain_memory
 from footplate.trainer.steps.step import Step
 from footplate.trainer.trial_save import try_saving
 
@@ -192,10 +193,10 @@ def _run_epoch(trainer: Facade, step: Step, epoch: int, batch: int, batches: Ite
         try:
             step.run(window, items)
         except (RuntimeError, MemoryError, IndexError) as error:
-            explained = losses.explain(error, window, trainer.model, trainer.label_names or ("labels",))
+            explained = explain_labels(error, window, trainer.model, trainer.label_names or ("labels",))
             if explained is not None:
                 raise explained from error
-            explain(error, window)
+            explain_memory(error, window)
             raise
         batch += len(window)
         state.global_step += 1

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from footplate.trainer.data import count_items
 from footplate.trainer.facade import Facade
-from footplate.trainer.losses import own_loss
+from footplate.trainer.losses.loss import own_loss
 from footplate.trainer.seeds import host_rng, set_host_rng
 
 log = logging.getLogger("footplate.trainer")

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from footplate.trainer import batch_errors, losses
+from footplate.trainer import batch_errors
 from footplate.trainer.facade import Facade
 from footplate.trainer.loss_scaling import divides_by_items, share_of_window
+from footplate.trainer.losses.loss import NoLabels, loss_and_how
 from footplate.trainer.named import backward_of
 
 
@@ -79,10 +80,10 @@ def loss_of(
         loss = smoother(outputs, labels, shift_labels=signature.shifts_labels, num_items_in_batch=num_items)
         return loss, outputs, num_items is not None
     try:
-        loss, scaled = losses.loss_and_how(
+        loss, scaled = loss_and_how(
             outputs, labels, num_items, shifts=signature.shifts_labels, family=signature.family, inputs=batch
         )
-    except losses.NoLabels as error:
+    except NoLabels as error:
         raise batch_errors.no_labels(trainer, error) from error
     if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
         share = share_of_window(loss, batch, num_items, shifts=signature.counts_shifted)

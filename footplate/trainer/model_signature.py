@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from footplate.trainer import adapters
-from footplate.trainer.losses import Family, family_of, shifts_labels
+from footplate.trainer.losses.families import Family, family_of
+from footplate.trainer.losses.loss import shifts_labels
 
 _SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmForConditionalGeneration"})
 """Hugging Face's types of loss for models whose logits at one position predict the next token."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from footplate.trainer.facade import Facade
-from footplate.trainer.losses import predictions
+from footplate.trainer.losses.loss import predictions
 from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.overrides import Shortcut
 

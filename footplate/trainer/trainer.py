@@ -22,7 +22,6 @@ from footplate.trainer import (
     hub,
     loading,
     loop,
-    losses,
     micro_batch,
     optimizers,
     optimizing,
@@ -38,6 +37,7 @@ from footplate.trainer.collators import choose_collator
 from footplate.trainer.data import Collator, count_items
 from footplate.trainer.declined import refuse_overrides
 from footplate.trainer.internals import Internals
+from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import Memory
 from footplate.trainer.metrics import Metric, make_metric
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
@@ -122,7 +122,7 @@ class Trainer:
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         set_model(self, model if model is not None else self.call_model_init())
-        self.label_smoother = losses.label_smoother(self.args.label_smoothing_factor, self.model)
+        self.label_smoother = label_smoother(self.args.label_smoothing_factor, self.model)
         self.train_dataset, self.eval_dataset, self._eval_dataloaders = train_dataset, eval_dataset, {}
         self.processing_class = processing_class if processing_class is not None else tokenizer
         for metric in own.metrics:

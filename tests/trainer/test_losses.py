@@ -13,8 +13,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from footplate.components import toy
-from footplate.trainer import losses
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import from_logits, regression
 from footplate.trainer.testing import digest
 from footplate.trainer.trainer import Trainer, set_seed
 
@@ -57,7 +58,7 @@ def test_accumulation_over_uneven_labels_is_the_step_of_the_whole_batch(tmp_path
     set_seed(1)
     rows = [{"x": torch.randn(6, 8), "labels": torch.randint(4, (6,))} for _ in range(8)]
     for row in rows[::2]:
-        row["labels"][1:] = losses.IGNORE
+        row["labels"][1:] = IGNORE
     models = []
     for size, accumulate in ((8, 1), (1, 8), (3, 3)):
         set_seed(3)
@@ -195,10 +196,10 @@ def test_batches_that_an_evaluation_left_out_are_counted_beside_its_loss(tmp_pat
 
 def test_logits_that_fit_no_labels_are_refused_with_their_shapes() -> None:
     with pytest.raises(ValueError, match=r"logits of shape \(2, 5, 4\) and labels of shape \(2,\)"):
-        losses.from_logits(torch.zeros(2, 5, 4), torch.zeros(2, dtype=torch.long))
+        from_logits(torch.zeros(2, 5, 4), torch.zeros(2, dtype=torch.long))
 
 
 def test_a_column_of_predictions_is_not_compared_with_every_label() -> None:
-    loss = losses.regression(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0]))
+    loss = regression(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0]))
 
     assert float(loss.total) == 0.0

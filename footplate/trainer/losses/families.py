@@ -1,154 +1,22 @@
-"""Hugging Face's loss functions by name, and the loss that a model's class name implies.
+"""The loss that a model's class name implies, used if the model returns logits and no loss.
 
-Each loss exists twice. A function with Hugging Face's name returns a mean, or with `num_items_in_batch` a share of an
-accumulation window; models call it. A `Family` returns a sum and a count, which the Trainer uses if a model returns
-logits and no loss.
+Each loss is a sum and a count, and its mean is Hugging Face's. The losses for boxes and masks are transformers' own.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from footplate.trainer.losses.detection import ForObjectDetectionLoss, ForSegmentationLoss
-from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.losses.loss import Loss, classification, cross_entropy_sum, logits_of, regression, shifted
-
-
-def fixed_cross_entropy(
-    source: Tensor,
-    target: Tensor,
-    num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = IGNORE,
-    **kwargs: Any,
-) -> Tensor:
-    """Returns the mean, or the sum divided by `num_items_in_batch`."""
-    if num_items_in_batch is None:
-        return functional.cross_entropy(source, target, ignore_index=ignore_index)
-    total = functional.cross_entropy(source, target, ignore_index=ignore_index, reduction="sum")
-    if isinstance(num_items_in_batch, Tensor):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
-
-
-def ForCausalLMLoss(
-    logits: Tensor,
-    labels: Tensor,
-    vocab_size: int,
-    num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = IGNORE,
-    shift_labels: Tensor | None = None,
-    **kwargs: Any,
-) -> Tensor:
-    """Each position predicts the next token. `shift_labels` are labels that are already shifted."""
-    if shift_labels is None:
-        shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:].contiguous()
-    target = shift_labels.view(-1).to(logits.device)
-    return fixed_cross_entropy(logits.float().view(-1, vocab_size), target, num_items_in_batch, ignore_index)
-
-
-def ForMaskedLMLoss(
-    logits: Tensor,
-    labels: Tensor,
-    vocab_size: int,
-    num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = IGNORE,
-    **kwargs: Any,
-) -> Tensor:
-    """Each position predicts its own token."""
-    target = labels.view(-1).to(logits.device)
-    return fixed_cross_entropy(logits.float().view(-1, vocab_size), target, num_items_in_batch, ignore_index)
-
-
-def ForSequenceClassificationLoss(labels: Tensor, pooled_logits: Tensor, config: Any, **kwargs: Any) -> Tensor:
-    """Regression, single-label or multi-label classification, as the config or else the labels' dtype says."""
-    if config.problem_type is None:
-        config.problem_type = problem_type(labels, config.num_labels)
-    labels = labels.to(pooled_logits.device)
-    if config.problem_type == "regression":
-        is_single = config.num_labels == 1
-        return functional.mse_loss(
-            pooled_logits.squeeze() if is_single else pooled_logits, labels.squeeze() if is_single else labels
-        )
-    if config.problem_type == "single_label_classification":
-        return fixed_cross_entropy(pooled_logits.view(-1, config.num_labels), labels.view(-1), **kwargs)
-    if config.problem_type == "multi_label_classification":
-        return functional.binary_cross_entropy_with_logits(pooled_logits, labels)
-    raise RuntimeError(f"Invalid problem type: {config.problem_type}. Known: {', '.join(PROBLEM_TYPES)}")
-
-
-PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-
-
-def problem_type(labels: Tensor, classes: int) -> str:
-    if classes == 1:
-        return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-
-
-def ForQuestionAnsweringLoss(
-    start_logits: Tensor, end_logits: Tensor, start_positions: Tensor, end_positions: Tensor, **kwargs: Any
-) -> Tensor | None:
-    """Averages the losses of the answers' start and end positions. Positions outside of the text do not count."""
-    if start_positions is None or end_positions is None:
-        return None
-    outside = start_logits.size(1)
-    start = fixed_cross_entropy(start_logits, _inside(start_positions, outside), ignore_index=outside, **kwargs)
-    end = fixed_cross_entropy(end_logits, _inside(end_positions, outside), ignore_index=outside, **kwargs)
-    return (start + end) / 2
-
-
-def _inside(positions: Tensor, outside: int) -> Tensor:
-    flat = positions.squeeze(-1) if positions.dim() > 1 else positions
-    return flat.clamp(0, outside)
-
-
-def ForTokenClassification(logits: Tensor, labels: Tensor, config: Any, **kwargs: Any) -> Tensor:
-    """Token classification predicts a class for each token."""
-    target = labels.view(-1).to(logits.device)
-    return fixed_cross_entropy(logits.view(-1, config.num_labels).float(), target, **kwargs)
-
-
-def ForSemanticSegmentationLoss(
-    logits: Tensor,
-    labels: Tensor,
-    ignore_index: int = 255,
-    num_items_in_batch: Tensor | int | None = None,
-    auxiliary_logits: Tensor | None = None,
-    auxiliary_loss_weight: float = 0.4,
-    **kwargs: Any,
-) -> Tensor:
-    """Predicts a class for each pixel, after the logits are scaled up to the labels' size."""
-    loss = fixed_cross_entropy(_at_size(logits, labels), labels, num_items_in_batch, ignore_index)
-    if auxiliary_logits is not None:
-        auxiliary = fixed_cross_entropy(_at_size(auxiliary_logits, labels), labels, num_items_in_batch, ignore_index)
-        loss = loss + auxiliary_loss_weight * auxiliary
-    return loss
-
-
-def _at_size(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.interpolate(logits, size=labels.shape[-2:], mode="bilinear", align_corners=False)
-
-
-LOSS_MAPPING: dict[str, Callable[..., Any]] = {
-    "ForSemanticSegmentation": ForSemanticSegmentationLoss,
-    "ForCausalLM": ForCausalLMLoss,
-    "ForMaskedLM": ForMaskedLMLoss,
-    "ForQuestionAnswering": ForQuestionAnsweringLoss,
-    "ForSequenceClassification": ForSequenceClassificationLoss,
-    "ForImageClassification": ForSequenceClassificationLoss,
-    "ForVideoClassification": ForSequenceClassificationLoss,
-    "ForAudioClassification": ForSequenceClassificationLoss,
-    "ForTokenClassification": ForTokenClassification,
-    "ForSegmentation": ForSegmentationLoss,
-    "ForObjectDetection": ForObjectDetectionLoss,
-    "ForConditionalGeneration": ForCausalLMLoss,
-}
-"""The functions as models call them. Hugging Face's other losses belong to one architecture, which brings its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +30,6 @@ class Family:
     """The inputs that the loss needs."""
     sums: bool = True
     """False for a loss that is a mean and has no count. Micro-batches are then averaged."""
-    ignore: int = IGNORE
-    """The label that does not count."""
     config: Any = None
 
     def has_labels(self, inputs: Mapping[str, Any]) -> bool:
@@ -189,10 +55,10 @@ def _generated(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 def _each_sample(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
     logits, labels = logits_of(outputs), inputs["labels"]
-    kind = getattr(config, "problem_type", None) or problem_type(labels, logits.shape[-1])
-    if kind == "regression":
+    kind = getattr(config, "problem_type", None)
+    if kind == "regression" or (kind is None and logits.shape[-1] == 1):
         return regression(logits, labels)
-    if kind == "single_label_classification":
+    if kind == "single_label_classification" or (kind is None and not labels.is_floating_point()):
         return classification(logits, labels)
     total = functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
     return Loss(total, labels.numel())
@@ -205,24 +71,41 @@ def _answers(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _borders(outputs: Any, inputs: Mapping[str, Any], side: str) -> Loss:
-    logits = _output(outputs, f"{side}_logits")
+    logits, positions = _output(outputs, f"{side}_logits"), inputs[f"{side}_positions"]
     outside = logits.size(1)
-    return cross_entropy_sum(logits, _inside(inputs[f"{side}_positions"], outside), outside)
+    flat = positions.squeeze(-1) if positions.dim() > 1 else positions
+    return cross_entropy_sum(logits, flat.clamp(0, outside), outside)
 
 
 def _each_pixel(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
+    """Computes the loss of each pixel, after the logits are scaled up to the labels' size."""
     labels = inputs["labels"]
-    return cross_entropy_sum(_at_size(logits_of(outputs), labels).float(), labels.long(), _ignored_pixels(config))
+    logits = functional.interpolate(logits_of(outputs), size=labels.shape[-2:], mode="bilinear", align_corners=False)
+    return cross_entropy_sum(logits.float(), labels.long(), int(getattr(config, "semantic_loss_ignore_index", 255)))
 
 
 def _objects(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    logits, boxes = logits_of(outputs), _output(outputs, "pred_boxes")
-    return Loss(ForObjectDetectionLoss(logits, inputs["labels"], logits.device, boxes, config)[0], 1)
+    return _detection("ForObjectDetectionLoss", outputs, inputs, config, "pred_boxes")
 
 
 def _segments(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    logits, boxes, masks = logits_of(outputs), _output(outputs, "pred_boxes"), _output(outputs, "pred_masks")
-    return Loss(ForSegmentationLoss(logits, inputs["labels"], logits.device, boxes, masks, config)[0], 1)
+    return _detection("ForSegmentationLoss", outputs, inputs, config, "pred_boxes", "pred_masks")
+
+
+def _detection(name: str, outputs: Any, inputs: Mapping[str, Any], config: Any, *predicted: str) -> Loss:
+    logits, boxes_and_masks = logits_of(outputs), [_output(outputs, prediction) for prediction in predicted]
+    settings = copy.copy(config)
+    settings.auxiliary_loss = False  # only the model knows the outputs of its decoder's layers
+    return Loss(_of_transformers(name)(logits, inputs["labels"], logits.device, *boxes_and_masks, settings)[0], 1)
+
+
+@functools.cache
+def _of_transformers(name: str) -> Callable[..., Any]:
+    """Returns a loss of transformers for boxes or masks, which matches targets to predictions with SciPy."""
+    missing = [package for package in ("transformers", "scipy", "PIL") if find_spec(package) is None]
+    if missing:
+        raise ImportError(f"the loss of boxes and masks needs {', '.join(missing)}: pip install 'footplate[detection]'")
+    return getattr(import_module("transformers.loss.loss_for_object_detection"), name)  # type: ignore[no-any-return]
 
 
 def _output(outputs: Any, name: str) -> Tensor:
@@ -230,10 +113,6 @@ def _output(outputs: Any, name: str) -> Tensor:
     if output is None:
         raise ValueError(f"the model returned no {name}, from which the loss of its class name is computed")
     return output
-
-
-def _ignored_pixels(config: Any) -> int:
-    return int(getattr(config, "semantic_loss_ignore_index", 255))
 
 
 _FAMILIES = (
@@ -265,6 +144,4 @@ def family_of(model: nn.Module) -> Family | None:
     )
     if name is None:
         return None
-    config = getattr(model, "config", None)
-    ignore = _ignored_pixels(config) if name == "ForSemanticSegmentation" else IGNORE
-    return replace(FAMILIES[name], config=config, ignore=ignore)
+    return replace(FAMILIES[name], config=getattr(model, "config", None))

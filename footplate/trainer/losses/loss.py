@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from footplate.trainer.losses.labels import IGNORE, BadLabel
+
+if TYPE_CHECKING:
+    from footplate.trainer.losses.families import Family
 
 
 class NoLabels(ValueError):
@@ -29,15 +32,6 @@ class Loss:
     def over(self, num_items: Tensor | int | None) -> Tensor:
         """Returns the mean, or with `num_items` the share of an accumulation window with that many items."""
         return self.total / (self.count if num_items is None else num_items)
-
-
-class LossOfFamily(Protocol):
-    """The loss that a model's class name implies, as defined in families.py."""
-
-    @property
-    def sums(self) -> bool: ...
-    def has_labels(self, inputs: Mapping[str, Any]) -> bool: ...
-    def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Loss: ...
 
 
 def items(labels: Tensor, ignore: int = IGNORE) -> Tensor:
@@ -129,7 +123,7 @@ def loss_and_how(
     num_items: Tensor | int | None,
     *,
     shifts: bool = False,
-    family: LossOfFamily | None = None,
+    family: Family | None = None,
     inputs: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, bool]:
     """Returns the loss, and whether it is already scaled for the whole accumulation window.
@@ -181,16 +175,3 @@ def logits_of(outputs: Any) -> Tensor:
         keys = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise ValueError(f"the model returned neither loss nor logits, only: {keys}")
     return torch.as_tensor(logits)
-
-
-def forward_takes(model: nn.Module) -> tuple[list[str], bool]:
-    """Returns the parameter names of `forward`, and whether it also takes any other name."""
-    import inspect
-
-    parameters = inspect.signature(model.forward).parameters.values()
-    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    return [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    ], open_ended

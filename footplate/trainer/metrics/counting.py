@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from footplate.trainer.losses import IGNORE
+from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.metrics.sums import Sums, ratio
 
 Average = Literal["macro", "micro", "weighted", "binary"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from footplate.trainer.losses import IGNORE
+from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.metrics.counting import several_labels
 from footplate.trainer.metrics.sums import Sums
 

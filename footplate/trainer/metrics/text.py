@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from footplate.trainer.losses import IGNORE
+from footplate.trainer.losses.labels import IGNORE
 
 _SEVERAL_TARGETS = ("BLEUScore", "SacreBLEUScore", "CHRFScore")
 TEXTS = {"bleu": "BLEUScore", "sacrebleu": "SacreBLEUScore", "rouge": "ROUGEScore", "chrf": "CHRFScore"}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from footplate.contract.errors import UnknownComponent
-from footplate.trainer.losses import IGNORE
+from footplate.trainer.losses.labels import IGNORE
 
 PREFIX = "torchmetrics/"
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer import losses
 from footplate.trainer.facade import Facade
+from footplate.trainer.losses.loss import classification, logits_of
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.steps import trial_forward
@@ -53,7 +53,7 @@ class ContextParallelStep(SharedStep):
         smoother = self.trainer.label_smoother
         if smoother is not None:
             return smoother(outputs, labels, num_items_in_batch=items)
-        return losses.classification(losses.logits_of(outputs), labels).over(items)
+        return classification(logits_of(outputs), labels).over(items)
 
 
 def _require_plain(trainer: Facade) -> None:

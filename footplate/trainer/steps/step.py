@@ -12,7 +12,7 @@ from footplate.trainer import reporting
 from footplate.trainer.collators import require_batch
 from footplate.trainer.facade import Facade
 from footplate.trainer.loss_total import Tally
-from footplate.trainer.losses import require_labels
+from footplate.trainer.losses.labels import require_labels
 from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.named import NamedOptimizers, backward_of
 from footplate.trainer.overrides import Shortcut

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer import losses
 from footplate.trainer.facade import Facade
+from footplate.trainer.losses.loss import classification, logits_of, own_loss, shifted
 from footplate.trainer.strategies.attention import configs_of
 from footplate.trainer.strategies.context_parallel import ContextParallel
 from footplate.trainer.strategies.sequence_split import cut
@@ -42,10 +42,10 @@ def rehearse(trainer: Facade, strategy: ContextParallel, batch: Any) -> None:
                 input_ids=tokens, **({"labels": tokens} if trainer._footplate.model_signature.takes_labels else {})
             )
             with strategy.attention.over(configs_of(model), piece.length):
-                own = losses.logits_of(forward(**inputs))
+                own = logits_of(forward(**inputs))
     finally:
         model.train(was_training)
-    logits = losses.logits_of(whole)
+    logits = logits_of(whole)
     real = places < tokens.shape[1]
     far = _relative(own[:, real], logits[:, places[real]])
     differences = strategy.peers.all_gather((far, _loss_is_far(whole, logits, tokens)))
@@ -65,10 +65,10 @@ def _relative(actual: Tensor, expected: Tensor) -> float:
 
 def _loss_is_far(outputs: Any, logits: Tensor, tokens: Tensor) -> float:
     """Returns the relative difference of the model's own loss from the cross entropy that cp_size computes."""
-    model_loss = losses.own_loss(outputs)
+    model_loss = own_loss(outputs)
     if model_loss is None or tokens.shape[1] < 2:
         return 0.0
-    expected = losses.classification(*losses.shifted(logits, tokens)).over(None)
+    expected = classification(*shifted(logits, tokens)).over(None)
     return _number((model_loss - expected).abs() / expected.abs().clamp(min=1e-12))
 
 

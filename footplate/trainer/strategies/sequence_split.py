@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer.losses import IGNORE, items
+from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import items
 
 _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids"}
 

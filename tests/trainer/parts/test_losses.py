@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.loss import loss_for_object_detection as their_detection
 from transformers.loss import loss_utils as theirs
 from transformers.trainer_pt_utils import LabelSmoother as TheirSmoother
+from transformers.utils import is_scipy_available
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer import losses as ours
-from footplate.trainer.losses.detection import linear_sum_assignment
+from footplate.trainer.losses import families
+from footplate.trainer.losses.labels import explain, require_labels
+from footplate.trainer.losses.loss import classification, loss_and_how
+from footplate.trainer.losses.smoothing import LabelSmoother
 
 SAMPLES, LENGTH, CLASSES = 6, 5, 4
+DETECTION = "transformers.loss.loss_for_object_detection"
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -35,74 +39,6 @@ def labels_of(*shape: int, classes: int = CLASSES, ignore: int = -100) -> Tensor
 
 def config(**values: Any) -> Any:
     return SimpleNamespace(**{"num_labels": CLASSES, "problem_type": None, **values})
-
-
-COUNTS: list[Any] = [None, 7, torch.tensor(7)]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", ["ForCausalLM", "ForMaskedLM", "ForConditionalGeneration"])
-def test_language_models_lose_what_the_reference_does(name: str, count: Any) -> None:
-    logits, labels = drawn(SAMPLES, LENGTH, CLASSES).bfloat16(), labels_of(SAMPLES, LENGTH)
-
-    mine, other = (
-        mapping[name](logits, labels, CLASSES, num_items_in_batch=count)
-        for mapping in (ours.LOSS_MAPPING, theirs.LOSS_MAPPING)
-    )
-
-    assert torch.equal(mine, other)
-    shifted = {"shift_labels": labels.roll(-1, 1)} if name == "ForCausalLM" else {}
-    assert torch.equal(
-        ours.LOSS_MAPPING[name](logits, labels, CLASSES, **shifted),
-        theirs.LOSS_MAPPING[name](logits, labels, CLASSES, **shifted),
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "values"),
-    [
-        (drawn(SAMPLES), {"num_labels": 1}),
-        (drawn(SAMPLES, CLASSES), {"problem_type": "regression"}),
-        (torch.arange(SAMPLES) % CLASSES, {}),
-        (torch.ones(SAMPLES, CLASSES), {}),
-        (torch.ones(SAMPLES, CLASSES), {"problem_type": "multi_label_classification"}),
-    ],
-)
-def test_samples_are_classified_or_regressed_as_the_reference_does(labels: Tensor, values: dict[str, Any]) -> None:
-    mine, other = config(**values), config(**values)
-    logits = drawn(SAMPLES, mine.num_labels)
-
-    assert torch.equal(
-        ours.ForSequenceClassificationLoss(labels, logits, mine),
-        theirs.ForSequenceClassificationLoss(labels, logits, other),
-    )
-    assert mine.problem_type == other.problem_type
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_tokens_answers_and_pixels_lose_what_the_reference_does(count: Any) -> None:
-    more = {"num_items_in_batch": count}
-    tokens, names = drawn(SAMPLES, LENGTH, CLASSES), labels_of(SAMPLES, LENGTH)
-    start, end = torch.tensor([0, 2, 4, 9, -1, 3]), torch.tensor([[1], [3], [9], [9], [0], [3]])
-    picture, pixels = drawn(2, CLASSES, 3, 3), labels_of(2, 7, 5, ignore=255)
-
-    for mine, other, args in (
-        (ours.ForTokenClassification, theirs.ForTokenClassification, (tokens, names, config())),
-        (ours.ForQuestionAnsweringLoss, theirs.ForQuestionAnsweringLoss, (tokens[..., 0], tokens[..., 1], start, end)),
-    ):
-        assert torch.equal(mine(*args, **more), other(*args, **more))  # type: ignore[operator]
-    for aside in (None, drawn(2, CLASSES, 2, 2, seed=3)):
-        assert torch.equal(
-            ours.ForSemanticSegmentationLoss(picture, pixels, auxiliary_logits=aside, num_items_in_batch=count),
-            theirs.ForSemanticSegmentationLoss(picture, pixels, auxiliary_logits=aside, num_items_in_batch=count),
-        )
-    assert ours.ForQuestionAnsweringLoss(start, start, None, end) is None  # type: ignore[arg-type]
-
-
-def test_no_general_loss_of_the_reference_is_missing() -> None:
-    general = {name for name in theirs.LOSS_MAPPING if name.startswith("For")}
-
-    assert general - set(ours.LOSS_MAPPING) == {"ForCTC"}
 
 
 def a_model(name: str, **values: Any) -> nn.Module:
@@ -183,10 +119,10 @@ def test_a_class_name_says_which_loss_its_logits_are_about(
     name: str, values: dict[str, Any], made: Any, expected: Any
 ) -> None:
     outputs, batch = made()
-    family = ours.family_of(a_model(name, **values))
+    family = families.family_of(a_model(name, **values))
     assert family is not None
 
-    loss, scaled = ours.loss_and_how(outputs, batch.get("labels"), None, family=family, inputs=batch)
+    loss, scaled = loss_and_how(outputs, batch.get("labels"), None, family=family, inputs=batch)
 
     assert not scaled
     assert torch.allclose(loss, expected(outputs, batch))
@@ -197,7 +133,7 @@ def test_however_a_batch_is_cut_the_loss_is_the_same(
     name: str, values: dict[str, Any], made: Any, expected: Any
 ) -> None:
     outputs, batch = made()
-    family = ours.family_of(a_model(name, **values))
+    family = families.family_of(a_model(name, **values))
     assert family is not None
 
     def piece(value: Any, at: slice) -> Any:
@@ -208,23 +144,22 @@ def test_however_a_batch_is_cut_the_loss_is_the_same(
         edges = [0, *itertools.accumulate(cut)]
         parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
         shares = [
-            ours.loss_and_how(piece(outputs, at), None, whole.count, family=family, inputs=piece(batch, at))
-            for at in parts
+            loss_and_how(piece(outputs, at), None, whole.count, family=family, inputs=piece(batch, at)) for at in parts
         ]
         assert all(scaled for _, scaled in shares)
         assert torch.allclose(sum(loss for loss, _ in shares), whole.over(None))  # type: ignore[arg-type]
 
 
 def test_a_models_own_loss_and_an_unknown_name_are_left_alone() -> None:
-    assert ours.family_of(a_model("Net")) is None
-    family = ours.family_of(a_model("NetForCausalLM"))
-    own, scaled = ours.loss_and_how({"loss": torch.tensor(3.0)}, None, 5, family=family, inputs={})
+    assert families.family_of(a_model("Net")) is None
+    family = families.family_of(a_model("NetForCausalLM"))
+    own, scaled = loss_and_how({"loss": torch.tensor(3.0)}, None, 5, family=family, inputs={})
 
     assert (float(own), scaled) == (3.0, False)
 
 
 def test_what_a_family_needs_and_does_not_find_is_named() -> None:
-    family = ours.family_of(a_model("NetForQuestionAnswering"))
+    family = families.family_of(a_model("NetForQuestionAnswering"))
     assert family is not None
     where = {"start_positions": torch.zeros(2), "end_positions": torch.zeros(2)}
     with pytest.raises(ValueError, match="no start_logits"):
@@ -243,16 +178,14 @@ def detection(**values: Any) -> Any:
 
 
 @pytest.fixture
-def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns transformers' detection losses with our matching instead of SciPy's."""
-    monkeypatch.setattr(their_detection, "linear_sum_assignment", linear_sum_assignment, raising=False)
-    monkeypatch.setattr(their_detection, "requires_backends", lambda *_: None)
-    from transformers import image_transforms
-
-    monkeypatch.setattr(
-        their_detection, "center_to_corners_format", image_transforms.center_to_corners_format, raising=False
-    )
-    return their_detection
+def with_scipy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets transformers find SciPy, which is in the folder of the libraries that only some tests import."""
+    monkeypatch.syspath_prepend(str(Path(sys.prefix, "libraries")))
+    monkeypatch.delitem(sys.modules, DETECTION)
+    is_scipy_available.cache_clear()
+    yield
+    is_scipy_available.cache_clear()
+    families._of_transformers.cache_clear()
 
 
 def scene() -> dict[str, Any]:
@@ -273,69 +206,44 @@ def scene() -> dict[str, Any]:
                 "masks": drawn(1, 6, 8, seed=8).gt(0).float(),
             },
         ],
-        "layers": {"outputs_class": drawn(3, 2, 8, CLASSES + 1, seed=9), "outputs_coord": boxes},
     }
 
 
 @pytest.mark.parametrize("auxiliary", [False, True])
-@pytest.mark.parametrize("masks", [False, True])
-def test_objects_lose_what_the_reference_does(reference: Any, auxiliary: bool, masks: bool) -> None:
-    seen, settings = scene(), detection(auxiliary_loss=auxiliary)
-    name = "ForSegmentationLoss" if masks else "ForObjectDetectionLoss"
-    extra = {"pred_masks": seen["pred_masks"]} if masks else {}
-    args = {**extra, **(seen["layers"] if auxiliary else {})}
-
-    mine, other = (
-        getattr(module, name)(
-            seen["logits"], seen["labels"], "cpu", pred_boxes=seen["pred_boxes"], config=settings, **args
-        )
-        for module in (ours, reference)
-    )
-
-    assert torch.allclose(mine[0], other[0])
-    assert mine[1].keys() == other[1].keys()
-    for part in mine[1]:
-        assert torch.allclose(mine[1][part], other[1][part]), part
-    assert (mine[2] is None) == (other[2] is None)
-
-
-def test_a_detector_that_returns_no_loss_is_trained_on_its_boxes() -> None:
+@pytest.mark.parametrize(("name", "masks"), [("NetForObjectDetection", False), ("NetForSegmentation", True)])
+def test_a_detector_that_returns_no_loss_is_trained_on_its_boxes(
+    with_scipy: None, name: str, masks: bool, auxiliary: bool
+) -> None:
     seen = scene()
-    family = ours.family_of(a_model("NetForObjectDetection", **vars(detection())))
+    family = families.family_of(a_model(name, **vars(detection(auxiliary_loss=auxiliary))))
 
-    loss, scaled = ours.loss_and_how(seen, None, 5, family=family, inputs={"labels": seen["labels"]})
+    loss, scaled = loss_and_how(seen, None, 5, family=family, inputs={"labels": seen["labels"]})
 
-    expected, _, _ = ours.ForObjectDetectionLoss(seen["logits"], seen["labels"], "cpu", seen["pred_boxes"], detection())
+    theirs = vars(import_module(DETECTION))["ForSegmentationLoss" if masks else "ForObjectDetectionLoss"]
+    predicted = {name: seen[name] for name in ("pred_boxes", "pred_masks")[: 1 + masks]}
+    expected, _, _ = theirs(seen["logits"], seen["labels"], "cpu", config=detection(), **predicted)
     assert (float(loss), scaled) == (float(expected), False)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (4, 6), (6, 3), (5, 0)])
-def test_the_matching_is_the_cheapest_of_all(shape: tuple[int, int]) -> None:
-    rows, columns = shape
-    for seed in range(20):
-        cost = numpy.random.default_rng(seed).normal(size=shape).round(1)
-        chosen, to = linear_sum_assignment(cost)
-        small, large = sorted(shape)
-        every = (
-            sum(cost[i, j] if rows <= columns else cost[j, i] for i, j in enumerate(order))
-            for order in itertools.permutations(range(large), small)
-        )
-        assert len(set(chosen)) == len(set(to)) == small
-        assert list(chosen) == sorted(chosen)
-        assert cost[chosen, to].sum() == pytest.approx(min(every))
+def test_a_detector_without_the_packages_for_its_loss_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    family = families.family_of(a_model("NetForObjectDetection", **vars(detection())))
+    assert family is not None
+    with pytest.raises(ImportError, match=r"needs scipy: pip install 'footplate\[detection\]'"):
+        family.loss(scene(), {"labels": scene()["labels"]})
 
 
 # Label smoothing
 
 
 @pytest.mark.parametrize("shift", [False, True])
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", [None, 7, torch.tensor(7)])
 def test_smoothed_labels_cost_what_the_references_do(shift: bool, count: Any) -> None:
     logits, labels = drawn(SAMPLES, LENGTH, CLASSES), labels_of(SAMPLES, LENGTH)
     for outputs in ({"logits": logits}, (logits,)):
-        mine = ours.LabelSmoother(0.2)(outputs, labels.clone(), shift, count)
+        mine = LabelSmoother(0.2)(outputs, labels.clone(), shift, count)
         assert torch.equal(mine, TheirSmoother(0.2)(outputs, labels.clone(), shift, count))
-    assert torch.equal(mine, ours.LabelSmoother(0.2)(SimpleNamespace(logits=logits), labels, shift, count))
+    assert torch.equal(mine, LabelSmoother(0.2)(SimpleNamespace(logits=logits), labels, shift, count))
 
 
 # Labels out of range
@@ -364,7 +272,7 @@ def test_a_label_out_of_range_is_named_in_the_first_batch(
     name: str, values: dict[str, Any], labels: Tensor, told: str
 ) -> None:
     with pytest.raises(DatasetError, match=told):
-        ours.require_labels({"labels": labels}, a_model(name, **values))
+        require_labels({"labels": labels}, a_model(name, **values))
 
 
 @pytest.mark.parametrize(
@@ -379,12 +287,12 @@ def test_a_label_out_of_range_is_named_in_the_first_batch(
     ],
 )
 def test_labels_in_range_and_models_that_do_not_say_pass(name: str, values: dict[str, Any], labels: Any) -> None:
-    ours.require_labels({"labels": labels}, a_model(name, **values))
+    require_labels({"labels": labels}, a_model(name, **values))
 
 
 def test_the_loss_itself_names_a_class_that_does_not_exist() -> None:
     with pytest.raises(DatasetError, match="labels has 7 at sample 2") as error:
-        ours.classification(drawn(3, CLASSES), torch.tensor([1, 2, 7]))
+        classification(drawn(3, CLASSES), torch.tensor([1, 2, 7]))
     assert error.value.__context__ is not None
 
 
@@ -393,13 +301,9 @@ def test_after_a_step_broke_the_batches_at_hand_are_looked_at() -> None:
     plain = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, CLASSES))
     batches = [{"labels": torch.tensor([0])}, {"labels": torch.tensor([1, CLASSES])}]
 
-    explanation = ours.explain(broken, batches, plain)
+    explanation = explain(broken, batches, plain)
 
     assert "labels has 4 at sample 1" in str(explanation)
-    assert ours.explain(RuntimeError("out of memory"), batches, plain) is None
-    assert ours.explain(broken, batches[:1], plain) is None
-    assert ours.explain(broken, batches, nn.Identity()) is None
-
-
-def test_the_matching_needs_nothing_but_numpy() -> None:
-    assert "scipy" not in sys.modules
+    assert explain(RuntimeError("out of memory"), batches, plain) is None
+    assert explain(broken, batches[:1], plain) is None
+    assert explain(broken, batches, nn.Identity()) is None
