@@ -1,7 +1,7 @@
 """The Celery app of a node, its configuration, and the queue of each node.
 
-Celery is a doorbell here. A message says that an attempt may start on this node. SQL grants each attempt once, and
-control rings again if nobody claims. Every setting below follows from that.
+Celery carries start messages only. One says that an attempt may start on this node. SQL grants each attempt once, and
+control sends the message again if no node claims. Every setting below follows from that.
 """
 
 from __future__ import annotations

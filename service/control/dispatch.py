@@ -1,45 +1,44 @@
-"""Rings the bells of nodes on which attempts wait to be claimed."""
+"""Sends the start messages of attempts that are placed and not claimed."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from footplate.contract.crash_points import Moment, reached
 from service.control.state import ControlState
-from service.jobs import dispatch as bells
-from service.store.queue import BellRow
+from service.store import attempts, queue
+from service.store.queue import UnclaimedSource
 
 
 async def dispatch(state: ControlState) -> None:
-    """Publishes first and marks afterwards, so that a crash between the two rings twice and never not at all."""
+    """Sends first and marks afterwards, so that a crash between the two sends twice and never not at all."""
     memory, clock = state.memory, state.outside.clock()
-    rows = await state.db.read(bells.unclaimed)
-    memory.timers.forget("bell", but=map(_key, rows))
-    due = _due(state, rows, clock)
-    memory.ring_everything = False
+    rows = await state.db.read(queue.unclaimed)
+    memory.timers.forget("start message", but=map(_key, rows))
+    due = [row for row in rows if _is_due(state, row, clock)]
+    memory.send_everything = False
     if not due:
         return
-    rung, error = await state.outside.ring(due)
-    if rung:
-        reached(Moment.AFTER_RING)
-        state.counts.bells_rung += len(rung)
-        for row in rung:
+    sent, error = await state.outside.send_start_messages(due)
+    if sent:
+        reached(Moment.AFTER_DISPATCH)
+        state.counts.bells_rung += len(sent)
+        for row in sent:
             memory.timers.restart(_key(row), clock)
         now = state.outside.now_ms()
-        await state.write(lambda conn: bells.mark_rung(conn, rung, now))
-        reached(Moment.AFTER_RING_COMMITS)
+        await state.write(lambda conn: attempts.mark_sent(conn, sent, now))
+        reached(Moment.AFTER_DISPATCH_COMMITS)
     if error is not None:
-        memory.ring_everything = True
-        raise ConnectionError(f"node {due[len(rung)].node} cannot be told of its new work: {error}") from error
+        memory.send_everything = True
+        raise ConnectionError(f"the start message of node {due[len(sent)].node} cannot be sent: {error}") from error
 
 
-def _due(state: ControlState, rows: Sequence[BellRow], clock: float) -> Sequence[BellRow]:
-    """Returns the rows to ring now. A Redis that forgot everything has lost all of their messages."""
-    if state.memory.ring_everything:
-        return rows
-    timers = state.memory.timers
-    return bells.due(rows, lambda row: timers.elapsed(_key(row), clock), state.settings.ring_seconds)
+def _is_due(state: ControlState, row: UnclaimedSource, clock: float) -> bool:
+    """Returns True if the message was never sent, was not answered for a while, or is lost with all of its Redis."""
+    if state.memory.send_everything or row.sent_at is None:
+        return True
+    return state.memory.timers.elapsed(_key(row), clock) > state.settings.ring_seconds
 
 
-def _key(row: BellRow) -> Hashable:
-    return ("bell", row.job_id, row.attempt, row.source)
+def _key(row: UnclaimedSource) -> Hashable:
+    return ("start message", row.job_id, row.attempt, row.source)

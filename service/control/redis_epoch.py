@@ -10,12 +10,12 @@ from service.control.state import ControlState
 
 
 async def watch_epoch(state: ControlState) -> None:
-    """Rings every bell again if our sentinel key is gone. Journals look for the key themselves and send again."""
+    """Sends every start message again if our sentinel key is gone. Journals look for the key themselves."""
     try:
         is_new = await state.outside.redis.set(keys.EPOCH, uuid7(), nx=True)
     except ResponseError:
         state.redis_refuses_writes()
         raise
     if is_new:
-        state.memory.ring_everything = True
+        state.memory.send_everything = True
         state.poked.set()

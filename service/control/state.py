@@ -21,16 +21,16 @@ from footplate.contract import keys
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Message
 from footplate.contract.outbound import Allowed
+from service.control.celery_producer import CeleryProducer, send_all
 from service.control.counters import Counts, Depths
 from service.jobs.beat import StopLeft
 from service.jobs.conclude import Effects
-from service.jobs.dispatch import Bell, ring_all
 from service.jobs.place import Glimpse
 from service.jobs.remove_folders import Remover
 from service.jobs.rescue import Timers, stop_left
 from service.settings import ServiceSettings
 from service.store.database import Database, Write
-from service.store.queue import BellRow
+from service.store.queue import UnclaimedSource
 from service.store.times import now_ms
 from service.webhooks.deliver import Courier
 
@@ -50,7 +50,7 @@ class LockUncertain(Exception):
 
 
 class Outside:
-    """Redis, the bell, clocks and threads, which are all that duties use besides SQL. The simulation replaces them."""
+    """Redis, Celery, clocks and threads, which are all that duties use besides SQL. The simulation replaces them."""
 
     clock = staticmethod(time.monotonic)
     now_ms = staticmethod(now_ms)
@@ -64,25 +64,27 @@ class Outside:
             retry=Retry(NoBackoff(), 0),
         )
         self.remover = Remover()
-        self._bell = Bell(redis_url)
-        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="bell")
+        self._producer = CeleryProducer(redis_url)
+        self._producer_thread = ThreadPoolExecutor(1, thread_name_prefix="celery-producer")
 
     async def in_thread(self, fn: Callable[..., T], *args: Any) -> T:
         """Runs a function that blocks, in a thread."""
         return await asyncio.to_thread(fn, *args)
 
     def warm_up(self) -> None:
-        """Connects the bell in its thread, so that the first job does not wait for the connection."""
+        """Connects the producer in its thread, so that the first job does not wait for the connection."""
 
         def warm() -> None:
             with suppress(Exception):
-                self._bell.warm()
+                self._producer.warm()
 
-        self._bell_thread.submit(warm)
+        self._producer_thread.submit(warm)
 
-    async def ring(self, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
+    async def send_start_messages(
+        self, rows: Sequence[UnclaimedSource]
+    ) -> tuple[list[UnclaimedSource], Exception | None]:
         """Sends each node its Celery message, until one fails. Returns the rows that were sent, and the error."""
-        return await asyncio.get_running_loop().run_in_executor(self._bell_thread, ring_all, self._bell, rows)
+        return await asyncio.get_running_loop().run_in_executor(self._producer_thread, send_all, self._producer, rows)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Returns once the event is set or the time is over."""
@@ -91,9 +93,9 @@ class Outside:
                 await event.wait()
 
     async def close(self) -> None:
-        """Closes the connections, and waits for a bell that is being rung."""
-        await asyncio.to_thread(self._bell_thread.shutdown)
-        self._bell.close()
+        """Closes the connections, and waits for a message that is being sent."""
+        await asyncio.to_thread(self._producer_thread.shutdown)
+        self._producer.close()
         with suppress(*UNREACHABLE):
             await self.redis.aclose()
 
@@ -102,11 +104,11 @@ class Outside:
 class Memory:
     """The facts that control remembers while it holds the lock.
 
-    An empty memory gives every lease its full time, rings every bell again and plans every placement again.
+    An empty memory gives every lease its full time, sends every start message again and plans every placement again.
     """
 
     timers: Timers = field(default_factory=Timers)
-    ring_everything: bool = True
+    send_everything: bool = True
     room_changed: bool = True
     """Nodes may have free slots that the last plan did not know."""
     glimpse: Glimpse | None = None

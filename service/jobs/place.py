@@ -173,7 +173,7 @@ def _start(conn: Connection, job: JobRow, placement: Placement, where: str, now:
     parts = [
         SourceRow(
             job_id=job.id, attempt=attempt, source=source, node=share.node, boot=share.boot, slots=share.slots,
-            gpus=json.dumps(share.gpus), claim=None, rung_at=None, claimed_at=None, running_at=None, watermark=0,
+            gpus=json.dumps(share.gpus), claim=None, sent_at=None, claimed_at=None, running_at=None, watermark=0,
             ended_at=None, done=None,
         )
         for source, share in enumerate(placement.shares)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select,
 from footplate.contract.ids import ClaimId, JobId, NodeId
 from footplate.contract.lifecycle import JobState
 from service.store.mapping import columns_of, values_of
+from service.store.queue import UnclaimedSource
 from service.store.rows import AttemptRow, SourceRow
 from service.store.tables import attempts, checkpoints, jobs, nodes, sources
 
@@ -157,6 +158,7 @@ def end_sources(conn: Connection, job_id: JobId, attempt: int, now: int) -> None
     conn.execute(update(sources).where(this).values(ended_at=now))
 
 
-def mark_rung(conn: Connection, rung: Collection[tuple[JobId, int, int]], now: int) -> None:
-    for job_id, attempt, source in rung:
-        change_source(conn, job_id, attempt, source, rung_at=now)
+def mark_sent(conn: Connection, parts: Collection[UnclaimedSource], now: int) -> None:
+    """Notes that the start messages of these parts were sent."""
+    for part in parts:
+        change_source(conn, part.job_id, part.attempt, part.source, sent_at=now)

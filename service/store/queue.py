@@ -75,7 +75,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class BellRow:
+class UnclaimedSource:
     """A source that is placed but not claimed yet."""
 
     job_id: JobId
@@ -83,7 +83,7 @@ class BellRow:
     source: int
     node: NodeId
     fence: Fence
-    rung_at: int | None
+    sent_at: int | None
 
 
 @lru_cache(maxsize=4096)
@@ -231,13 +231,13 @@ def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Coll
 # Celery messages ------------------------------------------------------------------------------------------------------
 
 _UNCLAIMED = (
-    select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.rung_at)
+    select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.sent_at)
     .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
     # With the condition of the index of active jobs. Without it SQLite would read all waiting jobs.
     .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), IS_ACTIVE, jobs.c.state == JobState.STARTING.value)
 )
 
 
-def unclaimed(conn: Connection) -> list[BellRow]:
+def unclaimed(conn: Connection) -> list[UnclaimedSource]:
     """Returns sources that are placed and not claimed. Their Celery messages may have to be sent again."""
-    return [BellRow(*row) for row in conn.execute(_UNCLAIMED)]
+    return [UnclaimedSource(*row) for row in conn.execute(_UNCLAIMED)]

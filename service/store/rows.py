@@ -141,7 +141,8 @@ class SourceRow:
     gpus: Json
     """JSON list of UUIDs."""
     claim: ClaimId | None
-    rung_at: Moment | None
+    sent_at: Moment | None
+    """The time at which its start message was last sent to its node."""
     claimed_at: Moment | None
     running_at: Moment | None
     watermark: int

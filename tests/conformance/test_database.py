@@ -197,6 +197,7 @@ def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
 
 
 VERSION_18 = (
+    "ALTER TABLE sources RENAME COLUMN sent_at TO rung_at",
     "ALTER TABLE webhooks DROP COLUMN format",
     "ALTER TABLE files DROP COLUMN report", "ALTER TABLE files DROP COLUMN bad_rows",
     "ALTER TABLE files DROP COLUMN rows",

@@ -42,20 +42,20 @@ The count is for each process, so it suits only processes that live long.
 VERBS = (Moment.BEFORE_VERB_COMMITS, Moment.AFTER_VERB_COMMITS)
 RESCUES = (Moment.BEFORE_RESCUE_COMMITS, Moment.AFTER_RESCUE_COMMITS)
 SERVICE = {
-    "rung": [
+    "dispatched": [
         Moment.BEFORE_SUBMIT_COMMITS, Moment.AFTER_SUBMIT_COMMITS, Moment.BEFORE_PLACE_COMMITS,
-        Moment.AFTER_PLACE_COMMITS, Moment.AFTER_RING,
+        Moment.AFTER_PLACE_COMMITS, Moment.AFTER_DISPATCH,
     ],
     "granted": [
         Moment.BEFORE_GRANT_COMMITS, Moment.AFTER_GRANT_COMMITS, Moment.AFTER_GRANT_SENT,
         Moment.BEFORE_BEAT_COMMITS, Moment.AFTER_BEAT_COMMITS,
     ],
     "stored": [Moment.BEFORE_INGEST_COMMITS, Moment.AFTER_INGEST_COMMITS, Moment.AFTER_ACKNOWLEDGE],
-    "closed": [Moment.AFTER_RING_COMMITS, Moment.BEFORE_CLOSE_COMMITS, Moment.AFTER_CLOSE_COMMITS],
+    "closed": [Moment.AFTER_DISPATCH_COMMITS, Moment.BEFORE_CLOSE_COMMITS, Moment.AFTER_CLOSE_COMMITS],
 }  # fmt: skip
 """Moments that are combined only if one comes after the other.
 
-A node claims while its bell is marked. A process that dies over the last stored events finds nothing to close.
+A node claims while its start message is marked. A process that dies over the last stored events finds nothing to close.
 """
 
 

@@ -108,7 +108,7 @@ def test_who_waits_for_a_node_that_takes_no_work_keeps_nobody_waiting(stage: Sta
 @pytest.mark.fault(23, without="ranks begin once every node has claimed", red="before the other has come")
 @pytest.mark.fault(23, without="a claim has its time", red="for ever")
 def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: Stage) -> None:
-    """The node is up, but does not receive its bell."""
+    """The node is up, but does not receive its start message."""
     for _ in range(2):
         stage.node(slots=1)
     job = stage.submit(nodes=2)

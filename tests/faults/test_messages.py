@@ -72,13 +72,13 @@ def test_messages_that_come_late_or_are_forged_run_nothing(system: System) -> No
 
 
 def bell_of(system: System, client: Any, job: str) -> bytes:
-    """The message that rings for this job, in the queue of its node. A canary may lie there too."""
+    """The start message of this job, in the queue of its node. A canary may lie there too."""
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
 
     def found() -> bytes | None:
         return next((raw for raw in client.lrange(queue, 0, -1) if job.encode() in raw), None)
 
-    return until(found, within=20, what="its bell has rung")
+    return until(found, within=20, what="its start message was sent")
 
 
 def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> None:

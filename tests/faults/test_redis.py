@@ -38,7 +38,7 @@ def client(system: System) -> Iterator[redis.Redis]:
         yield client
 
 
-@pytest.mark.fault(6, without="a lost bell rings again", red="its bell has rung again")
+@pytest.mark.fault(6, without="a lost start message is sent again", red="its start message was sent again")
 @pytest.mark.fault(6, without="what is not acknowledged is sent again", red="everything said has arrived")
 @pytest.mark.fault(6, without="what jumps ahead is left to its journal", red="lost without a word")
 @pytest.mark.fault(6, without="nobody is silent while Redis carries nothing", red="rescued, although nobody was lost")
@@ -49,7 +49,7 @@ def test_whatever_redis_does_training_goes_on_and_no_event_is_lost(
     system.start_service("api")
     system.start_service("control")
     system.start_node()
-    job = forgotten_with_a_bell_in_it(system, books, client)
+    job = forgotten_with_a_start_message_in_it(system, books, client)
 
     for fault in (trimmed_and_deleted, full, down, frozen, flushed, killed):
         fault(system)
@@ -57,25 +57,25 @@ def test_whatever_redis_does_training_goes_on_and_no_event_is_lost(
     finish(system, job, books)
 
 
-def forgotten_with_a_bell_in_it(system: System, books: Books, client: redis.Redis) -> str:
+def forgotten_with_a_start_message_in_it(system: System, books: Books, client: redis.Redis) -> str:
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
     system.nodes[1].freeze()
     # Of what it asked for before, the answer would lie in its socket, where Redis cannot forget it.
     system.processes.until(
-        lambda: not any(_asks_for_bells(item) for item in client.client_list()), what="it asks no more"
+        lambda: not any(_waits_for_messages(item) for item in client.client_list()), what="it asks no more"
     )
     job = system.submit(books.job())
-    rung = "its bell has rung"
-    system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=rung, job=job)
+    sent = "its start message was sent"
+    system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=sent, job=job)
     system.redis.flush()
     system.nodes[1].thaw()
-    again = "its bell has rung again"
+    again = "its start message was sent again"
     system.until(lambda: system.job(job)["reason"] != "placed", within=15, what=again, job=job)
     it_trains(system, job, books)
     return job
 
 
-def _asks_for_bells(connection: dict[str, str]) -> bool:
+def _waits_for_messages(connection: dict[str, str]) -> bool:
     return connection["cmd"] == "brpop" and "b" in connection["flags"]
 
 

@@ -1,4 +1,4 @@
-"""Control over a real Redis: bells, grants, ingest, and a Redis that forgets, freezes and dies."""
+"""Control over a real Redis: start messages, grants, ingest, and a Redis that forgets, freezes and dies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Line:
         await self.say(NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says))
         await self.pop(keys.node_reply(self.node, self.boot))
 
-    async def bell(self) -> dict[str, Any]:
+    async def start_message(self) -> dict[str, Any]:
         """Returns the arguments with which a Celery worker of this node would be called."""
         message = json.loads(await self.pop(keys.queue(self.node)))
         _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
@@ -113,10 +113,10 @@ class Line:
         return answer
 
     async def start(self) -> Grant:
-        """A job, placed, rung and granted."""
+        """A job, placed, dispatched and granted."""
         await self.node_beats()
         await self.submit()
-        answer = await self.claim(await self.bell())
+        answer = await self.claim(await self.start_message())
         assert isinstance(answer, Grant)
         return answer
 
@@ -179,7 +179,7 @@ async def line(
     made.redis.close()
 
 
-async def test_a_job_goes_through_bell_grant_and_events_to_its_end(line: Line) -> None:
+async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(line: Line) -> None:
     grant = await line.start()
     await line.send(grant, [1, 2, 3], last=3)
 
@@ -202,19 +202,19 @@ async def test_journals_that_nodes_have_set_aside_are_counted_as_they_are_now(li
     assert line.control.counts.journals_unreadable == 1
 
 
-async def test_bells_go_to_the_nodes_own_queue_and_nowhere_else(line: Line) -> None:
+async def test_start_messages_go_to_the_nodes_own_queue_and_nowhere_else(line: Line) -> None:
     await line.node_beats()
     job = await line.submit()
 
-    assert await line.bell() == {"job": job, "attempt": 1, "fence": 1}
+    assert await line.start_message() == {"job": job, "attempt": 1, "fence": 1}
     assert not line.redis.exists("celery")
 
 
-async def test_a_bell_that_nobody_answered_rings_again(line: Line) -> None:
+async def test_a_start_message_that_nobody_answered_is_sent_again(line: Line) -> None:
     await line.node_beats()
     await line.submit()
 
-    first, second = await line.bell(), await line.bell()
+    first, second = await line.start_message(), await line.start_message()
 
     assert first == second
 
@@ -257,7 +257,7 @@ async def test_with_redis_down_a_job_waits_and_then_starts(line: Line) -> None:
     line.server.start()
     await line.node_beats(2)
 
-    assert (await line.bell())["job"] == job
+    assert (await line.start_message())["job"] == job
 
 
 @short_lease
@@ -331,7 +331,7 @@ async def test_events_are_stored_once_each_whatever_the_stream_does(line: Line) 
 async def test_a_claim_of_another_protocol_is_denied_with_the_reason(line: Line) -> None:
     await line.node_beats()
     await line.submit()
-    kwargs = await line.bell()
+    kwargs = await line.start_message()
 
     async def claim(protocol: int) -> Grant | Denial:
         made = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, protocol=protocol, **kwargs)
@@ -391,7 +391,7 @@ async def test_an_event_that_cannot_be_stored_holds_nobody_up(line: Line, poison
 async def test_a_message_that_cannot_be_answered_costs_its_neighbours_nothing(line: Line) -> None:
     await line.node_beats()
     await line.submit()
-    claim = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **await line.bell())
+    claim = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **await line.start_message())
     endless = NodeBeat(node=new_node_id(), boot="b", number=1, name="n", slots=10**30)
 
     line.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())

@@ -1,6 +1,6 @@
 """The real duties of control, one step at a time: between any two steps control may be left standing, or die.
 
-`service.control.duties` run as they are. The test replaces `Outside`: the clock, Redis, the bell and threads. It has no
+`service.control.duties` run as they are. The test replaces `Outside`: the clock, Redis, Celery and threads. It has no
 event loop, and advances the coroutines by hand.
 """
 
@@ -19,13 +19,13 @@ import service.control.ingest
 import worker.attempt.control_link
 import worker.attempt.journal
 from footplate.contract.errors import Unavailable
+from service.control.celery_producer import send_all
 from service.control.duties import DUTIES
 from service.control.state import UNREACHABLE, ControlState, Outside
-from service.jobs.dispatch import ring_all
 from service.settings import ServiceSettings
-from service.store.queue import BellRow
+from service.store.queue import UnclaimedSource
 from tests.simulation.books import Ear
-from tests.simulation.pipe import AsyncLine, Bell, Redis
+from tests.simulation.pipe import AsyncLine, CeleryProducer, Redis
 from tests.simulation.training import Store
 from tests.simulation.world import World, _interrupted
 
@@ -57,10 +57,10 @@ class Lock:
 
 
 class SimulatedOutside(Outside):
-    """Simulated time, Redis, bell and store. A wait is over at once."""
+    """Simulated time, Redis, Celery and store. A wait is over at once."""
 
     def __init__(self, world: World, redis: Redis, store: Store) -> None:
-        self._world, self._bell = world, Bell(redis)
+        self._world, self._producer = world, CeleryProducer(redis)
         self.redis = AsyncLine(redis)  # type: ignore[assignment]
         self.remover = SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0)  # type: ignore[assignment]
         self.clock = lambda: world.clock  # type: ignore[misc]
@@ -74,8 +74,10 @@ class SimulatedOutside(Outside):
         await self._world.breathe()
         return result
 
-    async def ring(self, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
-        return ring_all(self._bell, rows)  # type: ignore[arg-type]
+    async def send_start_messages(
+        self, rows: Sequence[UnclaimedSource]
+    ) -> tuple[list[UnclaimedSource], Exception | None]:
+        return send_all(self._producer, rows)  # type: ignore[arg-type]
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None: ...
 

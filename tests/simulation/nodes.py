@@ -1,4 +1,4 @@
-"""A node: beats, takes bells, claims, supervises. Journal, sender and re-sender are the worker's own."""
+"""A node: beats, takes start messages, claims, supervises. Journal, sender and re-sender are the worker's own."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Start:
                 if self.world.clock >= self._beat_at:
                     self._beat()
                 self._listen()
-                self._take_bells()
+                self._take_start_messages()
                 for asker in list(self._askers):
                     if not asker.turn():
                         self._askers.remove(asker)
@@ -155,7 +155,7 @@ class Start:
         for raw in self.node.line.pop_all(keys.node_reply(self.node.id, self.boot)):
             NodeReply.model_validate_json(raw)
 
-    def _take_bells(self) -> None:
+    def _take_start_messages(self) -> None:
         self.supervisors = [supervisor for supervisor in self.supervisors if not supervisor.is_over]
         while len(self.supervisors) + len(self._askers) < self.node.slots:
             raw = self.node.line.pop(keys.queue(self.node.id))

@@ -194,13 +194,13 @@ class AsyncLine:
         return AsyncPipeline(self._redis, self.reach)
 
 
-class Bell:
-    """Celery's half: a message with ids, into the node's own queue."""
+class CeleryProducer:
+    """The producing half of Celery: puts a message with ids into the node's own queue."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    def ring(self, node: str, job: str, attempt: int, fence: int) -> None:
+    def send(self, node: str, job: str, attempt: int, fence: int) -> None:
         if self._redis.is_away:
             raise NoConnection("nobody answers")
         message = f"{job} {attempt} {fence}".encode()

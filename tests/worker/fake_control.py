@@ -30,7 +30,7 @@ from footplate.contract.messages import (
 from footplate.contract.testing import make_spec
 from tests.support.processes import Processes, until
 
-RING_SECONDS = 1.0
+SEND_AGAIN_SECONDS = 1.0
 
 
 class FakeControl(threading.Thread):
@@ -62,7 +62,7 @@ class FakeControl(threading.Thread):
         self.processes: Processes | None = None
         """The programs whose logs are shown if a wait was in vain."""
         self._last_entry = "0"
-        self._rung: dict[tuple[str, int], tuple[str, float]] = {}
+        self._sent: dict[tuple[str, int], tuple[str, float]] = {}
         self.pauses = threading.Event()
         self._ends = threading.Event()
         self.start()
@@ -78,17 +78,17 @@ class FakeControl(threading.Thread):
         return until(found, within=within, what="a node says that it is there", logs=self._logs())
 
     def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, *, times: int = 1, **grant: Any) -> str:
-        """Offers an attempt and rings the node's bell. `grant` holds the spec's fields and, by name, the grant's."""
+        """Offers an attempt and sends its start message. `grant` holds the spec's fields and, by name, the grant's."""
         job = job or new_job_id()
         of_grant = {name: grant.pop(name) for name in list(grant) if name in Grant.model_fields}
         spec = of_grant.pop("spec", None) or make_spec(**grant).as_json()
         self.offers[job] = {"attempt": attempt, "fence": attempt, "spec": spec, **of_grant}
         for _ in range(times):
-            self.ring(node.node, job, attempt)
-        self._rung[job, attempt] = (node.node, time.monotonic())
+            self.send_start_message(node.node, job, attempt)
+        self._sent[job, attempt] = (node.node, time.monotonic())
         return job
 
-    def ring(self, node: str, job: str, attempt: int) -> None:
+    def send_start_message(self, node: str, job: str, attempt: int) -> None:
         app = Celery(broker=self.url, set_as_current=False)
         app.conf.task_create_missing_queues = False
         name = keys.queue(node)  # type: ignore[arg-type]
@@ -144,16 +144,16 @@ class FakeControl(threading.Thread):
                     self._hear(TO_CONTROL.validate_json(popped[1]))
                 if not self.pauses.is_set():
                     self._ingest()
-                self._ring_again()
+                self._send_again()
 
-    def _ring_again(self) -> None:
-        """Rings the bells again that no node has claimed, because a node drops a bell while it can start nothing."""
-        for (job, attempt), (node, at) in list(self._rung.items()):
+    def _send_again(self) -> None:
+        """Sends messages again that no node has claimed, because a node drops them while it can start nothing."""
+        for (job, attempt), (node, at) in list(self._sent.items()):
             if (job, attempt) in self.granted:
-                del self._rung[job, attempt]
-            elif time.monotonic() - at > RING_SECONDS:
-                self._rung[job, attempt] = (node, time.monotonic())
-                self.ring(node, job, attempt)
+                del self._sent[job, attempt]
+            elif time.monotonic() - at > SEND_AGAIN_SECONDS:
+                self._sent[job, attempt] = (node, time.monotonic())
+                self.send_start_message(node, job, attempt)
 
     def _hear(self, message: Claim | AttemptBeat | NodeBeat) -> None:
         if isinstance(message, Claim):

@@ -1,4 +1,4 @@
-"""Attempts from their bell to their `done`, through real processes, on one node with two slots."""
+"""Attempts from their start message to their `done`, through real processes, on one node with two slots."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def test_the_same_message_twenty_times_runs_once(lasting: Lasting) -> None:
     lasting.control.await_kind(job, "state")
 
     for _ in range(19):
-        lasting.control.ring(lasting.node.node, job, 1)
+        lasting.control.send_start_message(lasting.node.node, job, 1)
     lasting.control.done(job)
 
     def denied() -> int:
-        """More, where it was rung again because the first claim came late."""
+        """More, where it was sent again because the first claim came late."""
         return sum(claim.job == job for claim in lasting.control.denied)
 
     until(lambda: denied() >= 19, within=60, what="every other asker was denied")
@@ -370,7 +370,7 @@ def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     beat = until(
         lambda: (item := lasting.control.nodes[lasting.node.node]).catalogue_hash and item.consuming and item,
         within=30,
-        what="the catalogue is made, and bells are heard",
+        what="the catalogue is made, and start messages are received",
     )
     assert (beat.slots, beat.store_ok, beat.consuming, beat.draining) == (2, True, True, False)
     assert {"footplate", "torch", "accelerate", "python"} <= set(beat.versions)

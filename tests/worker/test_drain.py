@@ -109,5 +109,5 @@ def test_a_node_that_control_drains_stays_and_takes_nothing(start_node: NodeStar
     control.drains = False
 
     until(lambda: not control.nodes[node.node].draining, what="it is taken back")
-    control.ring(node.node, late, 1)
+    control.send_start_message(node.node, late, 1)
     control.await_kind(late, "log")

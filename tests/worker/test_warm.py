@@ -140,7 +140,7 @@ def test_a_node_that_cannot_import_training_reports_it_and_takes_no_work_till_th
 
     job = control.submit(node, **SHORT)
     text = f"{job} attempt 1 is not claimed, because this node is not ready: {why}"
-    process.until(lambda: text in process.output, what="its bell is dropped")
+    process.until(lambda: text in process.output, what="its start message is dropped")
     assert not control.granted
     assert process.output.count("Traceback") == 1
 

@@ -10,10 +10,10 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a lost bell rings again", module="service.control.dispatch")
-def ring_once(dispatch: ModuleType) -> None:
-    """Rings no bell again, neither for a new epoch nor for an attempt that nobody claims."""
-    dispatch._due = lambda _state, rows, _clock: [row for row in rows if row.rung_at is None]
+@switch("a lost start message is sent again", module="service.control.dispatch")
+def send_start_messages_once(dispatch: ModuleType) -> None:
+    """Sends no start message again, neither for a new epoch nor for an attempt that nobody claims."""
+    dispatch._is_due = lambda _state, row, _clock: row.sent_at is None
 
 
 @switch("what is not acknowledged is sent again", module="worker.attempt.control_link")

@@ -1,4 +1,4 @@
-"""Sends a Celery message with ids to a node's own queue (rings its bell).
+"""Publishes the start message of an attempt: a Celery message with ids only, in the queue of one node.
 
 A second message is harmless, because a claim is granted once. A message that was not sent, or was lost with its Redis,
 is sent again while the attempt is not claimed.
@@ -6,23 +6,20 @@ is sent again while the attempt is not claimed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
-
 from footplate.contract import keys
 from footplate.contract.ids import Fence, JobId, NodeId
-from service.store import attempts, queue
-from service.store.queue import BellRow
+from service.store.queue import UnclaimedSource
 
 if TYPE_CHECKING:
     from celery import Celery
     from kombu.entity import Queue
 
 
-class Bell:
+class CeleryProducer:
     """The producing half of Celery. It may block like any socket, so it runs in a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
@@ -58,7 +55,7 @@ class Bell:
         with self._app.producer_or_acquire() as producer:
             producer.connection.default_channel.client.ping()
 
-    def ring(self, node: NodeId, job: JobId, attempt: int, fence: Fence) -> None:
+    def send(self, node: NodeId, job: JobId, attempt: int, fence: Fence) -> None:
         self._app.send_task(
             keys.TASK,
             kwargs={"job": job, "attempt": attempt, "fence": fence},
@@ -82,37 +79,24 @@ class Bell:
         return self._queues[node]
 
 
-def due(rows: Sequence[BellRow], waited: Callable[[BellRow], float], ring_seconds: float) -> list[BellRow]:
-    """Returns the attempts whose message was never sent, or was sent and not claimed for a while."""
-    return [row for row in rows if row.rung_at is None or waited(row) > ring_seconds]
-
-
-def ring_all(bell: Bell, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
-    """Sends messages until one fails. Returns the sent ones and the error."""
-    rung: list[BellRow] = []
+def send_all(
+    producer: CeleryProducer, rows: Sequence[UnclaimedSource]
+) -> tuple[list[UnclaimedSource], Exception | None]:
+    """Sends messages until one fails. Returns the rows whose messages were sent, and the error."""
+    sent: list[UnclaimedSource] = []
     for row in rows:
         try:
-            bell.ring(row.node, row.job_id, row.attempt, row.fence)
-        except OSError as error:
-            return rung, error
+            producer.send(row.node, row.job_id, row.attempt, row.fence)
         except Exception as error:
-            if not _is_broker_away(error):
+            if not _is_broker_unreachable(error):
                 raise
-            return rung, error
-        rung.append(row)
-    return rung, None
+            return sent, error
+        sent.append(row)
+    return sent, None
 
 
-def mark_rung(conn: Connection, rung: Sequence[BellRow], now: int) -> None:
-    attempts.mark_rung(conn, [(row.job_id, row.attempt, row.source) for row in rung], now)
-
-
-def unclaimed(conn: Connection) -> list[BellRow]:
-    return queue.unclaimed(conn)
-
-
-def _is_broker_away(error: Any) -> bool:
+def _is_broker_unreachable(error: Any) -> bool:
     from kombu.exceptions import OperationalError
     from redis.exceptions import RedisError
 
-    return isinstance(error, OperationalError | RedisError)
+    return isinstance(error, OSError | OperationalError | RedisError)
