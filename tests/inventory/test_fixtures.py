@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.support import template
 from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
 from tests.support.template import Forked
 
@@ -105,3 +107,34 @@ def test_a_fork_ends_with_its_test_process_and_the_template_goes_on(processes: P
     until(lambda: not is_alive(int(pid)), what="its service is gone")
     assert mine.is_running
     assert isinstance(processes.start("-m", "service", "--help", name="help").popen, Forked)
+
+
+def test_a_node_is_not_started_before_its_warm_seeds_have_their_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node kills children that have its own command line when it starts, and could then start no training."""
+    reading, writing = os.pipe()
+
+    def named_late(*_: str) -> None:
+        time.sleep(0.05)
+        os.write(writing, b"named")
+
+    monkeypatch.setattr(template, "_say_in_proc", named_late)
+
+    pid, line = template._warm_seed()
+
+    os.set_blocking(reading, False)
+    assert os.read(reading, 5) == b"named"
+    line.close()
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_wait_for_programs_that_have_exited_ends_with_their_output(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.processes.AFTER_EXIT_SECONDS", 0.0)
+    died = processes.start("-c", "raise SystemExit('no such device')", name="node")
+    died.wait()
+
+    with pytest.raises(AssertionError, match=r"(?s)takes work.*no such device\nnode has exited with 1"):
+        processes.until(lambda: False, within=3600, what="the node takes work")

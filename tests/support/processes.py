@@ -23,6 +23,8 @@ from tests.support import template
 
 T = TypeVar("T")
 POLL_SECONDS = 0.02
+AFTER_EXIT_SECONDS = 2.0
+"""The time in which what a program sent before its exit has to arrive."""
 NOT_THERE_YET = (OSError, httpx2.TransportError)
 """Errors that a predicate may raise while its subject is still starting."""
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,14 +38,18 @@ def until(
     within: float = 10.0,
     what: str,
     logs: Iterable[Path] = (),
+    programs: Sequence[Process] = (),
     despite: tuple[type[Exception], ...] = NOT_THERE_YET,
     every: float = POLL_SECONDS,
 ) -> T:
-    """The first true answer of `predicate`; out of patience, an AssertionError with the sentence and the logs' tails.
+    """Returns the first true answer of `predicate`. If it comes too late, raises AssertionError with the logs' ends.
+
+    Once all `programs` have exited, waits only for what they have sent before.
 
     >>> until(lambda: url_file.exists(), within=5, what="the service listens")
     """
     patience = Patience(within)
+    logs = [*logs, *(program.log for program in programs)]
     last: Exception | None = None
     while True:
         try:
@@ -52,8 +58,10 @@ def until(
             last = None
         except despite as error:
             last = error
+        if programs and not any(program.is_running for program in programs):
+            patience.shorten(AFTER_EXIT_SECONDS)
         if patience.is_over():
-            raise AssertionError(_late(what, within, logs, last))
+            raise AssertionError(_late(what, within, logs, last) + _exits(programs))
         time.sleep(every)
 
 
@@ -95,6 +103,10 @@ class Patience:
     def __init__(self, seconds: float) -> None:
         self._left, self._at_once = seconds, max(0.0, seconds) / self.LOOKS
         self._looked_at = time.monotonic()
+
+    def shorten(self, seconds: float) -> None:
+        """Leaves at most this many seconds."""
+        self._left = min(self._left, seconds)
 
     def is_over(self) -> bool:
         """Counts a look in vain, and returns True if patience is over."""
@@ -147,6 +159,12 @@ def _late(what: str, within: float, logs: Iterable[Path], last: Exception | None
     if last is not None:
         message += f"\nlast error: {last!r}"
     return message + "".join(f"\n--- tail of {log} ---\n{tail(log)}" for log in logs)
+
+
+def _exits(programs: Sequence[Process]) -> str:
+    return "".join(
+        f"\n{program.name} has exited with {program.popen.returncode}" for program in programs if not program.is_running
+    )
 
 
 def tail(log: Path, lines: int = 40) -> str:
@@ -280,8 +298,8 @@ class Processes:
         return process
 
     def until(self, predicate: Callable[[], T], *, within: float = 20.0, what: str, **more: Any) -> T:
-        """Like the function, with the tails of every log of this test when it is late."""
-        return until(predicate, within=within, what=what, logs=[process.log for process in self.started], **more)
+        """Like the function, for all programs of this test."""
+        return until(predicate, within=within, what=what, programs=self.started, **more)
 
     def stop_all(self, within: float = 5.0) -> None:
         """KILL to our programs, whose families must go with them, and TERM to others; at last KILL to each group."""

@@ -475,6 +475,8 @@ def _say_in_proc(argv: str, environ: str) -> None:
 
 WARM_SEEDS = 2
 """One for a node's first warm parent, and one for that which replaces it. Later ones start in the usual way."""
+SEED_IS_NAMED = b"named"
+"""The packet of a seed whose command line is not its node's any more."""
 
 
 def keep_warm_seeds() -> None:
@@ -502,6 +504,8 @@ def _warm_seed() -> tuple[int, socket.socket]:
         ours.close()
         _be_a_warm_seed(theirs)
     theirs.close()
+    # A starting node kills children that have its own command line, because they may be left from its last start.
+    assert ours.recv(len(SEED_IS_NAMED)) == SEED_IS_NAMED, "the process that becomes the warm parent has ended"
     return pid, ours
 
 
@@ -521,6 +525,7 @@ def _be_a_warm_seed(line: socket.socket) -> NoReturn:
     if os.getppid() != node:
         os._exit(1)
     _say_in_proc("seed", "")
+    line.send(SEED_IS_NAMED)
     packet, fds, _, _ = socket.recv_fds(line, 1 << 20, 1)
     if not packet:
         os._exit(0)

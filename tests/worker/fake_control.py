@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import redis as redis_py
@@ -28,7 +28,7 @@ from footplate.contract.messages import (
     Stop,
 )
 from footplate.contract.testing import make_spec
-from tests.support.processes import Processes, until
+from tests.support.processes import Process, Processes, until
 
 SEND_AGAIN_SECONDS = 1.0
 
@@ -60,7 +60,7 @@ class FakeControl(threading.Thread):
         """True if attempts learn that SQL has their checkpoints. A superseded attempt never does."""
         self.drains = False
         self.processes: Processes | None = None
-        """The programs whose logs are shown if a wait was in vain."""
+        """The nodes. A wait is in vain once all of them have exited, and then shows their logs."""
         self._last_entry = "0"
         self._sent: dict[tuple[str, int], tuple[str, float]] = {}
         self.pauses = threading.Event()
@@ -75,7 +75,7 @@ class FakeControl(threading.Thread):
         def found() -> NodeBeat | None:
             return next((node for node in list(self.nodes.values()) if name in (None, node.name)), None)
 
-        return until(found, within=within, what="a node says that it is there", logs=self._logs())
+        return until(found, within=within, what="a node says that it is there", programs=self._programs())
 
     def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, *, times: int = 1, **grant: Any) -> str:
         """Offers an attempt and sends its start message. `grant` holds the spec's fields and, by name, the grant's."""
@@ -120,15 +120,19 @@ class FakeControl(threading.Thread):
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """The data of its `done`, awaited."""
-        result = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done", logs=self._logs())
+        result = until(
+            lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done", programs=self._programs()
+        )
         return dict(result[0]["data"])
 
     def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         what = f"{count} {kind} of {job}"
-        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what, logs=self._logs())[0]
+        return until(
+            lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what, programs=self._programs()
+        )[0]
 
-    def _logs(self) -> list[Path]:
-        return [process.log for process in self.processes.started] if self.processes else []
+    def _programs(self) -> Sequence[Process]:
+        return self.processes.started if self.processes else ()
 
     def end(self) -> None:
         self._ends.set()
