@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.facade import Facade
 from footplate.trainer.reporting import describe_step
 from footplate.trainer.state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
 
-def watchers(trainer: Facade) -> list[TrainerCallback]:
+def watchers(trainer: Trainer) -> list[TrainerCallback]:
     args = trainer.args
     callbacks: list[TrainerCallback] = []
     if args.torch_empty_cache_steps is not None:
@@ -48,7 +50,7 @@ class EmptyCache(TrainerCallback):
 class StopOnNan(TrainerCallback):
     """Stops a run whose losses are NaN. It checks every `max_nan_steps` steps, because a check waits for the device."""
 
-    def __init__(self, trainer: Facade, steps: int) -> None:
+    def __init__(self, trainer: Trainer, steps: int) -> None:
         self.trainer, self.steps = trainer, steps
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

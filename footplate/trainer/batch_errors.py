@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from footplate.trainer.facade import Facade
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 
-def does_not_fit(trainer: Facade, model: nn.Module, inputs: Mapping[str, Any], error: TypeError) -> TypeError:
+def does_not_fit(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], error: TypeError) -> TypeError:
     """Returns an error that names what forward takes and what the batch has. Returns `error` if the batch does fit."""
     forward = getattr(trainer.accelerator.unwrap_model(model), "forward", model.forward)
     signature = inspect.signature(forward)
@@ -31,7 +32,7 @@ def does_not_fit(trainer: Facade, model: nn.Module, inputs: Mapping[str, Any], e
     return error
 
 
-def no_labels(trainer: Facade, error: ValueError) -> ValueError:
+def no_labels(trainer: Trainer, error: ValueError) -> ValueError:
     """Returns the error with the columns of the data, and the map that makes one of them the labels."""
     return ValueError(
         f"{error}. The rows have {columns(trainer)}. If one of these columns has the labels, rename it: "
@@ -39,7 +40,7 @@ def no_labels(trainer: Facade, error: ValueError) -> ValueError:
     )
 
 
-def columns(trainer: Facade) -> str:
+def columns(trainer: Trainer) -> str:
     """Returns the names of the columns of the training data, or of a general word if the data has no names."""
     with suppress(Exception):
         dataset: Any = trainer.train_dataset

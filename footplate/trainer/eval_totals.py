@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
 from torch import Tensor
 
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.losses.loss import DICT
 from footplate.trainer.strategies.peers import OneProcess
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 _FOLD_AT = 256
 
@@ -81,7 +83,7 @@ class ExactLoss:
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def add(self, loss: Tensor | None, batch: Any, trainer: Facade) -> None:
+    def add(self, loss: Tensor | None, batch: Any, trainer: Trainer) -> None:
         labels = batch.get("labels") if isinstance(batch, DICT) else None
         if loss is None or not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from footplate.trainer.callback_tensors import in_place
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from footplate.trainer.eval_totals import ExactLoss, Kept, MeanLoss
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.loss import shifted
 from footplate.trainer.metrics import Metric, Sums, make_metric
 from footplate.trainer.precision import Precision, evaluating_in
@@ -20,9 +19,12 @@ from footplate.trainer.prediction_step import Seen, prediction_step
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction
 from footplate.trainer.strategies.peers import PaddingBatch
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 
 def run(
-    trainer: Facade,
+    trainer: Trainer,
     loader: Any,
     *,
     loss_only: bool,
@@ -57,7 +59,7 @@ _NO_EXTRA = (None, None, None)
 class _Results:
     """Collects the results of an evaluation's batches: losses, metrics, and predictions if they are kept."""
 
-    def __init__(self, trainer: Facade, rows: int, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
+    def __init__(self, trainer: Trainer, rows: int, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
         args = trainer.args
         self.trainer, self.keeps, self.by_batch = trainer, keeps, by_batch
         self.rows, self.entries_per_row = rows, 1
@@ -166,7 +168,7 @@ class _Results:
         return values | self.exact.found(losses.samples)
 
 
-def _rows_of_a_batch(trainer: Facade, loader: Any) -> int:
+def _rows_of_a_batch(trainer: Trainer, loader: Any) -> int:
     sampler = getattr(loader, "batch_sampler", None)
     return getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or trainer.args.eval_batch_size
 
@@ -180,13 +182,13 @@ def _named(metrics: Any) -> Mapping[str, Any]:
     )
 
 
-def _full(trainer: Facade) -> Precision:
+def _full(trainer: Trainer) -> Precision:
     """Returns the precision of the weights in this evaluation. During training they keep their precision."""
     args = trainer.args
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 
 
-def _opened(trainer: Facade, loader: Any) -> Iterator[Any]:
+def _opened(trainer: Trainer, loader: Any) -> Iterator[Any]:
     batches = trainer._footplate.strategy.plain_loader(loader)
     if is_ours(batches):
         draw_and_discard()

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.trainer import evaluate as evaluation_pass
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.loss import predictions
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
 from footplate.trainer.schedules import follows_a_metric
 from footplate.trainer.state import EvalLoopOutput, PredictionOutput
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 
 def evaluate(
-    trainer: Facade, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    trainer: Trainer, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
 ) -> dict[str, float]:
     """Returns loss and metrics of the evaluation data. With several sets, names include the set's name."""
     is_given = eval_dataset is not None
@@ -48,7 +50,7 @@ def evaluate(
 
 
 def predict(
-    trainer: Facade, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    trainer: Trainer, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
 ) -> PredictionOutput:
     """Returns predictions as arrays, with labels and metrics if the data has labels."""
     started, memory = time.time(), trainer._footplate.memory
@@ -66,7 +68,7 @@ def predict(
 
 
 def evaluation_loop(
-    trainer: Facade,
+    trainer: Trainer,
     dataloader: Any,
     description: str,
     prediction_loss_only: bool | None = None,
@@ -89,7 +91,7 @@ def evaluation_loop(
 
 
 def prediction_step(
-    trainer: Facade,
+    trainer: Trainer,
     model: nn.Module,
     inputs: dict[str, Any],
     prediction_loss_only: bool,
@@ -112,7 +114,7 @@ def prediction_step(
 
 
 def evaluate_in_training(
-    trainer: Facade, ignore_keys: list[str] | None, *, skip_scheduler: bool = False
+    trainer: Trainer, ignore_keys: list[str] | None, *, skip_scheduler: bool = False
 ) -> dict[str, float]:
     """Evaluates between two steps, and moves a schedule that follows a metric."""
     metrics = trainer.evaluate(ignore_keys=ignore_keys)
@@ -122,7 +124,7 @@ def evaluate_in_training(
     return metrics
 
 
-def _metric_for_best(trainer: Facade, metrics: dict[str, float]) -> float:
+def _metric_for_best(trainer: Trainer, metrics: dict[str, float]) -> float:
     name = str(trainer.args.metric_for_best_model)
     name = name if name.startswith("eval_") else f"eval_{name}"
     if name not in metrics:
@@ -133,7 +135,7 @@ def _metric_for_best(trainer: Facade, metrics: dict[str, float]) -> float:
     return value
 
 
-def determine_best_metric(trainer: Facade, metrics: dict[str, float]) -> bool:
+def determine_best_metric(trainer: Trainer, metrics: dict[str, float]) -> bool:
     """Records the best evaluation so far, and returns True if it is this one. A NaN is never the best."""
     if trainer.args.metric_for_best_model is None:
         return False
@@ -144,6 +146,6 @@ def determine_best_metric(trainer: Facade, metrics: dict[str, float]) -> bool:
     return better
 
 
-def _speed(trainer: Facade, prefix: str, started: float, samples: int) -> dict[str, float]:
+def _speed(trainer: Trainer, prefix: str, started: float, samples: int) -> dict[str, float]:
     steps = math.ceil(samples / (trainer.args.eval_batch_size * trainer._footplate.strategy.readers.world))
     return speed_metrics(prefix, started, samples=samples, steps=steps)

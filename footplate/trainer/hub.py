@@ -7,13 +7,15 @@ import os
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
-from footplate.trainer.facade import Facade
 from footplate.trainer.internals import Push
 from footplate.trainer.modelcard import write_card
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -25,7 +27,7 @@ _OF_A_RUN = (
 _NOT_OUTPUT = ("_*", f"{files.PREFIX_CHECKPOINT_DIR}-*", ".tmp-*", ".old-*")
 
 
-def init_hf_repo(trainer: Facade, token: str | None = None, private: bool | None = None) -> None:
+def init_hf_repo(trainer: Trainer, token: str | None = None, private: bool | None = None) -> None:
     """Creates the repository `hub_model_id`, or else one named like `output_dir`, if it does not exist."""
     if not trainer.is_world_process_zero():
         return
@@ -40,7 +42,7 @@ def init_hf_repo(trainer: Facade, token: str | None = None, private: bool | None
 
 
 def push_to_hub(
-    trainer: Facade,
+    trainer: Trainer,
     commit_message: str | None = "End of training",
     blocking: bool = True,
     token: str | None = None,
@@ -69,7 +71,7 @@ def push_to_hub(
 
 
 def create_model_card(
-    trainer: Facade,
+    trainer: Trainer,
     language: str | None = None,
     license: str | None = None,
     tags: str | list[str] | None = None,
@@ -98,7 +100,7 @@ def create_model_card(
     )
 
 
-def push_checkpoint(trainer: Facade, checkpoint_folder: str) -> None:
+def push_checkpoint(trainer: Trainer, checkpoint_folder: str) -> None:
     """Uploads a committed checkpoint in the background.
 
     If another upload is in progress, this checkpoint is skipped, unless `hub_always_push` is set. The final model is
@@ -120,7 +122,7 @@ def push_checkpoint(trainer: Facade, checkpoint_folder: str) -> None:
     trainer._footplate.pushes += [Push(folder, job) for job in jobs]
 
 
-def _api(trainer: Facade) -> Any:
+def _api(trainer: Trainer) -> Any:
     """Returns the Trainer's only hub client, which uploads in order.
 
     With two clients, an older checkpoint could arrive after a newer one.
@@ -130,7 +132,7 @@ def _api(trainer: Facade) -> Any:
     return own.hub_api
 
 
-def pushes_in_progress(trainer: Facade) -> set[Path]:
+def pushes_in_progress(trainer: Trainer) -> set[Path]:
     """Returns the folders that are being uploaded. A failed upload is logged once, and training continues."""
     pushes = trainer._footplate.pushes
     for push in [push for push in pushes if push.upload.done()]:
@@ -154,18 +156,18 @@ class PushInProgress:
         wait(self.uploads)
 
 
-def push_in_progress(trainer: Facade) -> PushInProgress | None:
+def push_in_progress(trainer: Trainer) -> PushInProgress | None:
     pushes = trainer._footplate.pushes
     return PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
 
 
-def finish_current_push(trainer: Facade) -> None:
+def finish_current_push(trainer: Trainer) -> None:
     wait([push.upload for push in trainer._footplate.pushes])
     assert not pushes_in_progress(trainer)
 
 
 def _upload(
-    trainer: Facade,
+    trainer: Trainer,
     folder: Path,
     message: str | None,
     *,

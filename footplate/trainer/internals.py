@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from footplate.trainer.background import Background
 from footplate.trainer.memory import Memory
@@ -21,25 +19,15 @@ from footplate.trainer.overrides import Overrides
 if TYPE_CHECKING:
     from footplate.trainer.checkpoint import Checkpoint
     from footplate.trainer.data import Epoch
-    from footplate.trainer.loss_total import Tally
     from footplate.trainer.metrics import Metric
     from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
     from footplate.trainer.plan import Plan
     from footplate.trainer.position import Position
+    from footplate.trainer.steps.step import Step
     from footplate.trainer.strategies.single import Single
 
 log = logging.getLogger("footplate.trainer")
-
-
-class StepResults(Protocol):
-    """The results of an optimizer step that the log reads."""
-
-    tally: Tally
-    grad_norm: Tensor | None
-    learning_rate: Any
-    """The learning rate of the last step."""
-    optimizer: Any
 
 
 @dataclass
@@ -51,7 +39,7 @@ class Run:
     plan: Plan = field(init=False)
     position: Position = field(init=False)
     """The first micro-batch of the run."""
-    step: StepResults = field(init=False)
+    step: Step = field(init=False)
     epoch: Epoch | None = None
     """The current pass over the data."""
     batches: tuple[int, int, int] = (0, 0, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
@@ -19,9 +19,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.contract.errors import did_you_mean
 from footplate.trainer import schedules
-from footplate.trainer.facade import Facade
 from footplate.trainer.named.spec import NamedOptimizer, length_of, make_schedule, maker
 from footplate.trainer.optimizing import optimizer_by_name
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
 """Intervals that can change, each with the argument that must be "steps" for the interval to have an effect."""
@@ -42,7 +44,7 @@ class Changed:
     """The reason for the refusal, by name."""
 
 
-def change(trainer: Facade, wanted: Mapping[str, Any]) -> Changed:
+def change(trainer: Trainer, wanted: Mapping[str, Any]) -> Changed:
     """Applies each value that can change. Call it in `on_step_end`, with the same values in every process."""
     changed = Changed()
     for name in sorted(wanted, key=_in_order):
@@ -61,7 +63,7 @@ def _in_order(name: str) -> int:
     return CHANGEABLE.index(name) if name in CHANGEABLE else len(CHANGEABLE)
 
 
-def _before(trainer: Facade, name: str) -> Any:
+def _before(trainer: Trainer, name: str) -> Any:
     if name == "max_steps":
         return trainer.state.max_steps
     named = optimizer_by_name(trainer) if name == "learning_rate" else None
@@ -72,7 +74,7 @@ def _before(trainer: Facade, name: str) -> Any:
     )
 
 
-def _change(trainer: Facade, name: str, value: Any) -> None:
+def _change(trainer: Trainer, name: str, value: Any) -> None:
     if name == "learning_rate":
         (_set_rates if optimizer_by_name(trainer) else _set_rate)(trainer, value)
     elif name == "max_steps":
@@ -89,7 +91,7 @@ def _change(trainer: Facade, name: str, value: Any) -> None:
 # The rate ------------------------------------------------------------------------------------------------------------
 
 
-def _set_rate(trainer: Facade, value: Any) -> None:
+def _set_rate(trainer: Trainer, value: Any) -> None:
     args, schedule = trainer.args, trainer.lr_scheduler
     if isinstance(value, Mapping):
         raise CannotChange("there is one optimizer, so learning_rate must be a number")
@@ -103,7 +105,7 @@ def _set_rate(trainer: Facade, value: Any) -> None:
     _follow(trainer, schedule, trainer.state.max_steps)
 
 
-def _follow(trainer: Facade, schedule: LambdaLR, total: int) -> None:
+def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
     """Applies the arguments' schedule with a length of `total` steps."""
     args = trainer.args
     new_schedule = schedules.get_scheduler(
@@ -116,7 +118,7 @@ def _follow(trainer: Facade, schedule: LambdaLR, total: int) -> None:
     continue_as(schedule, new_schedule, args.learning_rate)
 
 
-def _set_rates(trainer: Facade, value: Any) -> None:
+def _set_rates(trainer: Trainer, value: Any) -> None:
     """Sets the rates of the optimizers that are named, all of them or none."""
     named = optimizer_by_name(trainer)
     if not isinstance(value, Mapping):
@@ -129,7 +131,7 @@ def _set_rates(trainer: Facade, value: Any) -> None:
         apply()
 
 
-def _with_rate(trainer: Facade, name: str, rate: float) -> Callable[[], None]:
+def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
     named = optimizer_by_name(trainer)
     if name not in named:
         hint = did_you_mean(name, named) or f"there is: {', '.join(named)}"
@@ -187,7 +189,7 @@ def _set_group(group: dict[str, Any], rate: Any) -> None:
 # The end -------------------------------------------------------------------------------------------------------------
 
 
-def _set_end(trainer: Facade, value: int) -> None:
+def _set_end(trainer: Trainer, value: int) -> None:
     state, schedule = trainer.state, trainer.lr_scheduler
     if value <= state.global_step:
         raise CannotChange(f"step {state.global_step} is already reached: use {state.global_step + 1} or more")
@@ -202,7 +204,7 @@ def _set_end(trainer: Facade, value: int) -> None:
     state.num_train_epochs = trainer._footplate.run.plan.epochs
 
 
-def _lengthen(trainer: Facade, total: int) -> None:
+def _lengthen(trainer: Trainer, total: int) -> None:
     """Extends the schedules of several optimizers that last for the whole run."""
     changes: list[tuple[LambdaLR, LambdaLR, float]] = []
     for spec in trainer._footplate.named_optimizers:
@@ -221,7 +223,7 @@ def _lengthen(trainer: Facade, total: int) -> None:
 # Before it runs ------------------------------------------------------------------------------------------------------
 
 
-def begin_with(trainer: Facade, values: Mapping[str, Any]) -> None:
+def begin_with(trainer: Trainer, values: Mapping[str, Any]) -> None:
     """Applies earlier changes to a run that continues from a checkpoint written after them."""
     for name, value in values.items():
         if name == "learning_rate" and trainer._footplate.named_optimizers:

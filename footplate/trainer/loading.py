@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from footplate.contract import arguments as contract_arguments
 from footplate.trainer.data import Collator, DropUnused, has_length, make_loader, require_samples, without_columns
-from footplate.trainer.facade import Facade
 from footplate.trainer.samplers import (
     BatchRebalanceSampler,
     EpochSampler,
@@ -22,10 +21,13 @@ from footplate.trainer.samplers import (
 )
 from footplate.trainer.seeds import data_seed
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 log = logging.getLogger("footplate.trainer")
 
 
-def get_train_dataloader(trainer: Facade) -> Any:
+def get_train_dataloader(trainer: Trainer) -> Any:
     if trainer.train_dataset is None:
         raise ValueError("training needs a train_dataset")
     return trainer._get_dataloader(
@@ -37,7 +39,7 @@ def get_train_dataloader(trainer: Facade) -> Any:
     )
 
 
-def get_eval_dataloader(trainer: Facade, eval_dataset: Any = None) -> Any:
+def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
     """Returns the loader of one set. If loading processes persist, each of the Trainer's own sets has one loader."""
     dataset = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(dataset, str):
@@ -61,14 +63,14 @@ def get_eval_dataloader(trainer: Facade, eval_dataset: Any = None) -> Any:
     )
 
 
-def _named_set(trainer: Facade, name: str) -> Any:
+def _named_set(trainer: Trainer, name: str) -> Any:
     sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
     if name not in sets:
         raise KeyError(f"eval_dataset has no set {name!r}: there is {', '.join(map(str, sets)) or 'one, unnamed'}")
     return sets[name]
 
 
-def get_test_dataloader(trainer: Facade, test_dataset: Any) -> Any:
+def get_test_dataloader(trainer: Trainer, test_dataset: Any) -> Any:
     return trainer._get_dataloader(
         dataset=test_dataset,
         description="test",
@@ -78,7 +80,7 @@ def get_test_dataloader(trainer: Facade, test_dataset: Any) -> Any:
 
 
 def get_dataloader(
-    trainer: Facade,
+    trainer: Trainer,
     dataset: Any,
     batch_size: int,
     sampler_fn: Callable[[Any], Sampler[Any] | None] | None,
@@ -102,7 +104,7 @@ def get_dataloader(
     return loader
 
 
-def set_signature_columns(trainer: Facade) -> None:
+def set_signature_columns(trainer: Trainer) -> None:
     """Sets the columns of a sample that reach the collator.
 
     If `forward` names no argument, they stay None, and every column reaches it.
@@ -113,26 +115,26 @@ def set_signature_columns(trainer: Facade) -> None:
         trainer._signature_columns = [*(signature.arguments or ("x",)), *labels]
 
 
-def remove_unused_columns(trainer: Facade, dataset: Any) -> Any:
+def remove_unused_columns(trainer: Trainer, dataset: Any) -> Any:
     """Returns the dataset without the columns that do not reach the collator, so that these are not read."""
     columns = _columns(trainer)
     return dataset if columns is None else without_columns(dataset, columns, partial(_tell_left_out, trainer))
 
 
-def collator_of_columns(trainer: Facade, collator: Collator) -> Collator:
+def collator_of_columns(trainer: Trainer, collator: Collator) -> Collator:
     """Returns a collator that leaves out of each sample what does not reach the given one."""
     columns = _columns(trainer)
     return collator if columns is None else DropUnused(collator, columns, partial(_tell_left_out, trainer))
 
 
-def _columns(trainer: Facade) -> list[str] | None:
+def _columns(trainer: Trainer) -> list[str] | None:
     if not trainer.args.remove_unused_columns:
         return None
     trainer._set_signature_columns_if_needed()
     return trainer._signature_columns
 
 
-def _tell_left_out(trainer: Facade, names: Sequence[Any]) -> None:
+def _tell_left_out(trainer: Trainer, names: Sequence[Any]) -> None:
     """Logs the columns that are left out, once for each Trainer."""
     logged = trainer._footplate.columns_left_out
     new = [str(name) for name in names if name not in logged]
@@ -147,7 +149,7 @@ def _tell_left_out(trainer: Facade, names: Sequence[Any]) -> None:
         )
 
 
-def train_sampler(trainer: Facade, train_dataset: Any) -> Sampler[Any] | None:
+def train_sampler(trainer: Trainer, train_dataset: Any) -> Sampler[Any] | None:
     dataset = trainer.train_dataset if train_dataset is None else train_dataset
     if not has_length(dataset):
         return None
@@ -165,7 +167,7 @@ def train_sampler(trainer: Facade, train_dataset: Any) -> Sampler[Any] | None:
     return BatchRebalanceSampler(lengths, step, groups, drop_last=args.dataloader_drop_last)
 
 
-def eval_sampler(trainer: Facade, eval_dataset: Any) -> Sampler[Any] | None:
+def eval_sampler(trainer: Trainer, eval_dataset: Any) -> Sampler[Any] | None:
     if not has_length(eval_dataset):
         return None
     if trainer.args.train_sampling_strategy == "group_by_length":
@@ -175,18 +177,18 @@ def eval_sampler(trainer: Facade, eval_dataset: Any) -> Sampler[Any] | None:
     return SequentialSampler(eval_dataset)
 
 
-def _lengths(trainer: Facade, dataset: Any) -> list[int]:
+def _lengths(trainer: Trainer, dataset: Any) -> list[int]:
     names = getattr(trainer.processing_class, "model_input_names", None)
     return lengths_of(dataset, names[0] if names else None, trainer.args.length_column_name)
 
 
-def get_total_train_batch_size(trainer: Facade, args: contract_arguments.TrainingArguments) -> int:
+def get_total_train_batch_size(trainer: Trainer, args: contract_arguments.TrainingArguments) -> int:
     """Returns the number of samples of one optimizer step, over all processes."""
     size = trainer._footplate.strategy.batch_size(trainer._train_batch_size)
     return size * args.gradient_accumulation_steps * trainer._footplate.strategy.readers.world
 
 
-def num_examples(trainer: Facade, dataloader: DataLoader[Any]) -> int:
+def num_examples(trainer: Trainer, dataloader: DataLoader[Any]) -> int:
     dataset = getattr(dataloader, "dataset", None)
     if has_length(dataset):
         return len(dataset)  # type: ignore[arg-type]

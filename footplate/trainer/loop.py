@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.contract.errors import DatasetError
 from footplate.trainer import reporting, saving
 from footplate.trainer.data import Epoch
-from footplate.trainer.facade import Facade
 from footplate.trainer.internals import Run
 from footplate.trainer.losses.labels import explain as explain_labels
 from footplate.trainer.model_changes import changed_for_training
@@ -30,11 +29,14 @@ from footplate.trainer.steps.out_of_memory import explain as explain_memory
 from footplate.trainer.steps.step import Step
 from footplate.trainer.trial_save import try_saving
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 log = logging.getLogger("footplate.trainer")
 
 
 def train(
-    trainer: Facade, resume_from: str | Path | bool | None, trial: Any, ignore_keys: list[str] | None
+    trainer: Trainer, resume_from: str | Path | bool | None, trial: Any, ignore_keys: list[str] | None
 ) -> TrainOutput:
     own = trainer._footplate
     trainer.is_in_train = True
@@ -63,7 +65,7 @@ def train(
         trainer.is_in_train = False
 
 
-def train_from(trainer: Facade, folder: Path | None) -> TrainOutput:
+def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     """Trains from the verified checkpoint in `folder`, or from the first step."""
     args, own = trainer.args, trainer._footplate
     run, peers = own.run, own.strategy.peers
@@ -101,7 +103,7 @@ def train_from(trainer: Facade, folder: Path | None) -> TrainOutput:
     return output
 
 
-def _log_beginning(trainer: Facade, plan: Plan, folder: Path | None) -> None:
+def _log_beginning(trainer: Trainer, plan: Plan, folder: Path | None) -> None:
     args, batch_size = trainer.args, trainer.get_total_train_batch_size(trainer.args)
     log.info("***** Running training *****")
     log.info("  Num examples = %s, epochs = %s, optimization steps = %s", plan.examples, plan.epochs, plan.max_steps)
@@ -115,7 +117,7 @@ def _log_beginning(trainer: Facade, plan: Plan, folder: Path | None) -> None:
         log.info("  Resuming from %s at step %d", folder, trainer.state.global_step)
 
 
-def _with_plan(trainer: Facade, plan: Plan) -> TrainerState:
+def _with_plan(trainer: Trainer, plan: Plan) -> TrainerState:
     """Returns the Trainer's state with the values of this run."""
     state = trainer.state
     reporting.note_process(trainer, state)
@@ -126,7 +128,7 @@ def _with_plan(trainer: Facade, plan: Plan) -> TrainerState:
     return state
 
 
-def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) -> None:
+def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None) -> None:
     """Loads the weights, makes the optimizer, lets the strategy place both, and makes the schedule.
 
     Weights are loaded first, because Accelerate then places them.
@@ -147,7 +149,7 @@ def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) 
     events.train_dataloader = loader
 
 
-def run_epochs(trainer: Facade, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
+def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
     """Trains from the run's position to the end of the plan, or until a callback stops it.
 
     The end may move during training. `rng` restores the generators' state of the checkpoint. That happens last, because
@@ -177,7 +179,7 @@ def run_epochs(trainer: Facade, step: Step, loader: Any, rng: saving.StoredRng |
             break
 
 
-def _run_epoch(trainer: Facade, step: Step, epoch: int, batch: int, batches: Iterator[Any]) -> None:
+def _run_epoch(trainer: Trainer, step: Step, epoch: int, batch: int, batches: Iterator[Any]) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
     own, run = trainer._footplate, trainer._footplate.run
     accumulate, device = args.gradient_accumulation_steps, own.strategy.device
@@ -209,7 +211,7 @@ def _run_epoch(trainer: Facade, step: Step, epoch: int, batch: int, batches: Ite
             break
 
 
-def _end_of_stream(trainer: Facade, max_steps: int) -> None:
+def _end_of_stream(trainer: Trainer, max_steps: int) -> None:
     """Ends training after a pass over a stream that gave no batch, because no further pass would give one."""
     step = trainer.state.global_step
     if step == 0:
@@ -218,7 +220,7 @@ def _end_of_stream(trainer: Facade, max_steps: int) -> None:
     trainer.control.should_training_stop = True
 
 
-def log_evaluate_save(trainer: Facade) -> None:
+def log_evaluate_save(trainer: Trainer) -> None:
     """Logs, evaluates and saves, in this order, if the control requests it after a step or an epoch."""
     control, run = trainer.control, trainer._footplate.run
     if control.should_log and trainer.state.global_step > run.last_logged_step:
@@ -232,7 +234,7 @@ def log_evaluate_save(trainer: Facade) -> None:
         saving.save_checkpoint(trainer)
 
 
-def _finish(trainer: Facade, plan: Plan) -> TrainOutput:
+def _finish(trainer: Trainer, plan: Plan) -> TrainOutput:
     own, run, state = trainer._footplate, trainer._footplate.run, trainer.state
     steps = state.global_step - run.first_step
     total = run.loss_taken + reporting.take_loss(trainer).total
@@ -251,7 +253,7 @@ def _finish(trainer: Facade, plan: Plan) -> TrainOutput:
     return TrainOutput(state.global_step, figures["train_loss"], figures)
 
 
-def _end_after(trainer: Facade, error: BaseException) -> None:
+def _end_after(trainer: Trainer, error: BaseException) -> None:
     """Closes progress bars and trackers after training has failed. A further error is only noted on the first."""
     try:
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)

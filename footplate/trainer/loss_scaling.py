@@ -11,15 +11,17 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.trainer.data import count_items
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.loss import own_loss
 from footplate.trainer.seeds import host_rng, set_host_rng
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -29,7 +31,7 @@ _SAME = 1e-4
 """The relative difference below which two losses count as equal."""
 
 
-def divides_by_items(trainer: Facade, inputs: Mapping[str, Any], items: Tensor | int) -> bool | None:
+def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor | int) -> bool | None:
     """Compares the model's losses of one batch for two numbers of items.
 
     Returns None if the batch shows nothing, because its loss is zero or NaN on every process. The two forwards leave

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.trainer import batch_errors
-from footplate.trainer.facade import Facade
 from footplate.trainer.loss_scaling import divides_by_items, share_of_window
 from footplate.trainer.losses.loss import NoLabels, loss_and_how
 from footplate.trainer.named import backward_of
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
-def training_step(trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> Tensor:
+
+def training_step(trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> Tensor:
     """Runs forward and backward of one micro-batch by the Trainer's own methods.
 
     Returns the micro-batch's share of the step's loss, detached.
@@ -33,7 +35,7 @@ def training_step(trainer: Facade, model: nn.Module, inputs: dict[str, Any], num
 
 
 def compute_loss(
-    trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
+    trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
 ) -> tuple[Tensor, Any]:
     """Returns loss and outputs, and stores whether the loss is already a share of the accumulation window's loss."""
     own = trainer._footplate
@@ -43,7 +45,7 @@ def compute_loss(
     return loss, outputs
 
 
-def _is_scaled(trainer: Facade, num_items: Tensor | int | None) -> bool:
+def _is_scaled(trainer: Trainer, num_items: Tensor | int | None) -> bool:
     """Returns True if the last loss is already scaled: the user set that, or `compute_loss` stored it."""
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga
@@ -54,7 +56,7 @@ def _is_scaled(trainer: Facade, num_items: Tensor | int | None) -> bool:
 
 
 def loss_of(
-    trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
+    trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
 ) -> tuple[Tensor, Any, bool]:
     """Returns the loss, the outputs, and whether the loss is already a share of the accumulation window's loss."""
     own, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
@@ -91,7 +93,7 @@ def loss_of(
     return loss, outputs, scaled or scales_itself
 
 
-def _must_find_out_scaling(trainer: Facade) -> bool:
+def _must_find_out_scaling(trainer: Trainer) -> bool:
     """Returns True in training, unless the window is one micro-batch of one process or the user has set the answer."""
     own = trainer._footplate
     return (

@@ -1,36 +1,88 @@
-"""Changes to the model for the time of a run: kernels, activation checkpointing, NEFTune, compilation."""
+"""Changes to the model for the time of a run: kernels, activation checkpointing, noise on embeddings, compilation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from footplate.trainer import adapters
 from footplate.trainer.activations import checkpoint_activations, uncheckpoint_activations
-from footplate.trainer.facade import Facade
-from footplate.trainer.liger import use_liger_kernels
-from footplate.trainer.neftune import activate_neftune, deactivate_neftune
 from footplate.trainer.precision import compile_model
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 
 @contextmanager
-def changed_for_training(trainer: Facade) -> Iterator[None]:
+def changed_for_training(trainer: Trainer) -> Iterator[None]:
     """Changes the model inside the `with` block, and restores it. Compiled code and kernels remain afterwards."""
     args, model = trainer.args, trainer.model
     if args.use_liger_kernel:
         use_liger_kernels(model, args.liger_kernel_config, trainer._footplate.strategy.device)
     if args.activation_checkpointing:
-        checkpoint_activations(model, _options(args.activation_checkpointing_kwargs))
-    noise = None if args.neftune_noise_alpha is None else activate_neftune(model, args.neftune_noise_alpha)
+        options = args.activation_checkpointing_kwargs
+        checkpoint_activations(model, options if isinstance(options, dict) else None)
+    noise = None if args.neftune_noise_alpha is None else add_noise(model, args.neftune_noise_alpha)
     if args.torch_compile:
         compile_model(model, args.torch_compile_backend, args.torch_compile_mode)
     try:
         yield
     finally:
         if noise is not None:
-            deactivate_neftune(model, noise)
+            noise.remove()
         if args.activation_checkpointing:
             uncheckpoint_activations(model)
 
 
-def _options(kwargs: object) -> dict[str, object]:
-    return dict(kwargs) if isinstance(kwargs, dict) else {}
+def use_liger_kernels(model: nn.Module, config: dict[str, Any] | None, device: torch.device) -> None:
+    """Replaces parts of a model of transformers by Liger's kernels, which save memory and time.
+
+    Results differ by rounding only. The config selects kernels, such as `rope`, `rms_norm` or `swiglu`.
+    """
+    base = adapters.base_model(model)
+    if not hasattr(getattr(base, "config", None), "model_type"):
+        raise ValueError(
+            f"use_liger_kernel is for models of transformers, and {type(base).__name__} is not one: leave it out"
+        )
+    if device.type == "cpu":
+        raise ValueError("use_liger_kernel needs a GPU, and this run is on the CPU: leave it out here")
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError as error:
+        raise ImportError("use_liger_kernel needs the extra liger: pip install 'footplate[liger]'") from error
+    _apply_liger_kernel_to_instance(model=base, **(config or {}))
+
+
+def add_noise(model: nn.Module, alpha: float) -> RemovableHandle:
+    """Adds uniform noise of ± alpha / √(length · width) to embeddings in training, as NEFTune does (arXiv:2310.05914).
+
+    The model then memorises less of its data. The returned handle removes the noise.
+    """
+    return _embeddings(model).register_forward_hook(partial(_with_noise, alpha))
+
+
+def _with_noise(alpha: float, embedding: nn.Module, input: Any, output: Tensor) -> Tensor:
+    if not embedding.training:
+        return output
+    reach: Any = alpha / torch.sqrt(torch.tensor(output.size(1) * output.size(2)))
+    return output + torch.zeros_like(output).uniform_(-reach, reach)
+
+
+def _embeddings(model: nn.Module) -> nn.Module:
+    """Returns the model's input embedding, also below peft's adapters. For a plain module, its first embedding."""
+    base = adapters.base_model(model)
+    get_input_embeddings: Any = getattr(base, "get_input_embeddings", None)
+    if get_input_embeddings is not None:
+        return get_input_embeddings()  # type: ignore[no-any-return]
+    embedding = next((module for module in base.modules() if isinstance(module, nn.Embedding)), None)
+    if embedding is None:
+        raise ValueError(
+            f"neftune_noise_alpha adds noise to embeddings, but {type(model).__name__} has none: leave it out"
+        )
+    return embedding

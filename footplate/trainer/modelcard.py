@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.trainer import adapters
-from footplate.trainer.facade import Facade
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 _SHOWN_ARGUMENTS = (
     "learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "seed",
@@ -19,7 +21,7 @@ _NO_FIGURES = ("runtime", "_per_second", "epoch", "step", "total_flos")
 _OPENING = "The Trainer made this card from the data of the run. Read and complete it, and then remove this line."
 
 
-def write_card(trainer: Facade, folder: Path, **options: Any) -> None:
+def write_card(trainer: Trainer, folder: Path, **options: Any) -> None:
     """Writes README.md. Library and tags of an existing card are kept."""
     from huggingface_hub import ModelCard
 
@@ -34,7 +36,7 @@ def write_card(trainer: Facade, folder: Path, **options: Any) -> None:
         update(str(folder))
 
 
-def _front_matter(trainer: Facade, name: str, before: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _front_matter(trainer: Trainer, name: str, before: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     base = options["finetuned_from"] or getattr(getattr(trainer.model, "config", None), "_name_or_path", None)
     library = "peft" if adapters.are_in(trainer.model) else before.get("library_name")
     if library is None and hasattr(getattr(trainer.model, "config", None), "model_type"):
@@ -52,7 +54,7 @@ def _front_matter(trainer: Facade, name: str, before: dict[str, Any], options: d
     return {key: value for key, value in front.items() if value}
 
 
-def _results(trainer: Facade, options: dict[str, Any]) -> list[dict[str, Any]]:
+def _results(trainer: Trainer, options: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the results in the hub's form, which needs a task and a dataset for each value."""
     figures = _last_evaluation(trainer)
     data = options["dataset"] or options["dataset_tags"]
@@ -64,7 +66,7 @@ def _results(trainer: Facade, options: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"task": {"type": task, "name": task}, "dataset": dataset, "metrics": metrics} for task in options["tasks"]]
 
 
-def _last_evaluation(trainer: Facade) -> dict[str, float]:
+def _last_evaluation(trainer: Trainer) -> dict[str, float]:
     for entry in reversed(trainer.state.log_history):
         values = {name.removeprefix("eval_"): value for name, value in entry.items() if name.startswith("eval_")}
         figures = {name: value for name, value in values.items() if not name.endswith(_NO_FIGURES)}
@@ -73,7 +75,7 @@ def _last_evaluation(trainer: Facade) -> dict[str, float]:
     return {}
 
 
-def _body(trainer: Facade, name: str, front: dict[str, Any]) -> str:
+def _body(trainer: Trainer, name: str, front: dict[str, Any]) -> str:
     description = (
         f"a fine-tuned version of {front['base_model']}" if "base_model" in front else "a model that was trained here"
     )
@@ -89,7 +91,7 @@ def _body(trainer: Facade, name: str, front: dict[str, Any]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _table(trainer: Facade) -> str:
+def _table(trainer: Trainer) -> str:
     """Returns a row for each evaluation, with the last training loss before it."""
     rows: list[dict[str, Any]] = []
     loss: Any = "none yet"

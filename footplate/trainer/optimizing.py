@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from footplate.trainer import optimizers, schedules
-from footplate.trainer.facade import Facade
 from footplate.trainer.named import NamedOptimizers
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
-def create_optimizer(trainer: Facade, model: nn.Module | None = None) -> Any:
+
+def create_optimizer(trainer: Trainer, model: nn.Module | None = None) -> Any:
     if trainer.optimizer is None:
         target = trainer.model if model is None else model
         optimizer_class, kwargs = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(
@@ -23,7 +25,7 @@ def create_optimizer(trainer: Facade, model: nn.Module | None = None) -> Any:
     return trainer.optimizer
 
 
-def create_scheduler(trainer: Facade, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
     if trainer.lr_scheduler is None:
         own = trainer._footplate
         own.made_schedule = True
@@ -41,7 +43,7 @@ def create_scheduler(trainer: Facade, num_training_steps: int, optimizer: Optimi
     return trainer.lr_scheduler
 
 
-def get_optimizer_group(trainer: Facade, param: str | nn.Parameter | None = None) -> Any:
+def get_optimizer_group(trainer: Trainer, param: str | nn.Parameter | None = None) -> Any:
     """Returns the group of a parameter. Without a parameter, returns the parameters of all groups."""
     groups = require_optimizer(trainer).param_groups
     if param is None:
@@ -50,13 +52,13 @@ def get_optimizer_group(trainer: Facade, param: str | nn.Parameter | None = None
     return next((group for group in groups if any(parameter is wanted for parameter in group["params"])), None)
 
 
-def optimizer_by_name(trainer: Facade) -> dict[str, Optimizer]:
+def optimizer_by_name(trainer: Trainer) -> dict[str, Optimizer]:
     """Returns the named optimizers by name, or an empty dict if there is one optimizer."""
     plain = trainer._footplate.strategy.plain_optimizer(trainer.optimizer)
     return plain.by_name if isinstance(plain, NamedOptimizers) else {}
 
 
-def require_optimizer(trainer: Facade) -> Any:
+def require_optimizer(trainer: Trainer) -> Any:
     if trainer.optimizer is None:
         raise ValueError("there is no optimizer yet: call create_optimizer() or train() first")
     return trainer.optimizer

@@ -12,10 +12,10 @@ from footplate.trainer.model_signature import ModelSignature
 
 if TYPE_CHECKING:
     from footplate.trainer.arguments import TrainingArguments
-    from footplate.trainer.facade import Facade
+    from footplate.trainer.trainer import Trainer
 
 
-def set_model(trainer: Facade, model: nn.Module) -> None:
+def set_model(trainer: Trainer, model: nn.Module) -> None:
     """Makes this model the Trainer's model: places it, and reads its arguments from its signature."""
     require_a_model(model)
     refuse_quantized(model)

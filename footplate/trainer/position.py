@@ -7,11 +7,13 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from footplate.trainer.facade import Facade
 from footplate.trainer.plan import Plan
 from footplate.trainer.samplers import Batches
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -41,7 +43,7 @@ class _Step:
 
 
 def resumed(
-    trainer: Facade, plan: Plan, loader: Any, then: Mapping[str, Any], places: Mapping[str, Any]
+    trainer: Trainer, plan: Plan, loader: Any, then: Mapping[str, Any], places: Mapping[str, Any]
 ) -> tuple[Plan, Position]:
     """Returns the plan and the position of a run that continues after the state's step.
 
@@ -80,11 +82,11 @@ def resumed(
     return plan.shifted(done - steps, has_limit=args.max_steps > 0), position
 
 
-def _micro_batch(trainer: Facade) -> int:
+def _micro_batch(trainer: Trainer) -> int:
     return trainer.get_total_train_batch_size(trainer.args) // trainer.args.gradient_accumulation_steps
 
 
-def _before(trainer: Facade, then: Mapping[str, Any], now: _Step) -> _Step:
+def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
     """Returns the size of a step before. Hugging Face's checkpoints store the size of a micro-batch only."""
     micro_batches = then.get("gradient_accumulation_steps", now.micro_batches)
     if "samples_per_step" in then:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.loss import predictions
 from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.overrides import Shortcut
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 Seen = tuple[Tensor | None, Any, Any]
 """Loss, logits and labels of a batch. Each may be None."""
 
 
 def prediction_step(
-    trainer: Facade, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
+    trainer: Trainer, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
 ) -> Callable[[Any], Seen]:
     """Returns the Trainer's `prediction_step` if it or a method that it calls is overridden, else a faster one."""
     if not trainer._footplate.overrides.allow(Shortcut.PREDICTION_STEP):
@@ -42,7 +44,7 @@ def prediction_step(
     return step
 
 
-def labels_and_loss(trainer: Facade, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
+def labels_and_loss(trainer: Trainer, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
     """Returns a batch's labels, or None if one of them is missing, and whether the batch has a loss.
 
     Without label names, `return_loss` in the batch or `can_return_loss` decide whether there is a loss, as in Hugging
@@ -62,7 +64,7 @@ def labels_and_loss(trainer: Facade, inputs: Mapping[str, Any]) -> tuple[Any, bo
     return None, _only_compute_loss_takes(trainer, inputs)
 
 
-def _only_compute_loss_takes(trainer: Facade, inputs: Mapping[str, Any]) -> bool:
+def _only_compute_loss_takes(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
     signature = trainer._footplate.model_signature
     return (
         not signature.is_open

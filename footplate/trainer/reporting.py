@@ -8,21 +8,23 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.facade import Facade
 from footplate.trainer.loss_total import LossSum
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.samplers import Batches
 from footplate.trainer.state import TrainerState, as_lists
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 LEVEL_LOGGERS = ["footplate"]
 """The loggers whose level `log_level` sets."""
 
 
-def log(trainer: Facade, logs: dict[str, Any], start_time: float | None = None) -> None:
+def log(trainer: Trainer, logs: dict[str, Any], start_time: float | None = None) -> None:
     """Adds the values to the log history, and calls `on_log`."""
     if trainer.state.epoch is not None:
         logs["epoch"] = trainer.state.epoch
@@ -35,7 +37,7 @@ def log(trainer: Facade, logs: dict[str, Any], start_time: float | None = None) 
     trainer.control = trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, logs)
 
 
-def log_training(trainer: Facade) -> None:
+def log_training(trainer: Trainer) -> None:
     """Logs the steps since the last log: mean loss, gradient norm, learning rate."""
     run = trainer._footplate.run
     step, since = run.step, trainer.state.global_step - run.last_logged_step
@@ -56,18 +58,18 @@ def log_training(trainer: Facade) -> None:
     trainer.log(logs, run.started)
 
 
-def take_loss(trainer: Facade) -> LossSum:
+def take_loss(trainer: Trainer) -> LossSum:
     """Returns the loss of all processes since the last call."""
     return trainer._footplate.run.step.tally.take().joined(trainer._footplate.strategy.peers)
 
 
-def store_flos(trainer: Facade) -> None:
+def store_flos(trainer: Trainer) -> None:
     """Adds the floating point operations of all processes to the state, and resets the counter."""
     trainer.state.total_flos += trainer._footplate.strategy.readers.total(trainer.current_flos)
     trainer.current_flos = 0.0
 
 
-def floating_point_ops(trainer: Facade, inputs: dict[str, Any]) -> int:
+def floating_point_ops(trainer: Trainer, inputs: dict[str, Any]) -> int:
     """Returns the operations in forward and backward of one micro-batch: 6 per parameter and token.
 
     Returns 0 if the model has no `num_parameters`.
@@ -79,17 +81,17 @@ def floating_point_ops(trainer: Facade, inputs: dict[str, Any]) -> int:
     return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
 
 
-def count_flos(trainer: Facade, batch: Any) -> None:
+def count_flos(trainer: Trainer, batch: Any) -> None:
     trainer.current_flos += float(trainer.floating_point_ops(batch))
 
 
-def count_flos_of_tokens(trainer: Facade, per_token: int, batch: Any) -> None:
+def count_flos_of_tokens(trainer: Trainer, per_token: int, batch: Any) -> None:
     tokens = batch.get(trainer._footplate.model_signature.main_input) if isinstance(batch, Mapping) else None
     if tokens is not None:
         trainer.current_flos += float(per_token * tokens.numel())
 
 
-def count_tokens(trainer: Facade, batch: Any) -> None:
+def count_tokens(trainer: Trainer, batch: Any) -> None:
     """Counts the tokens of a batch: all of them, or those that are not padding, as the arguments say."""
     name = trainer._footplate.model_signature.main_input
     tokens = batch.get(name) if isinstance(batch, Mapping) else None
@@ -108,7 +110,7 @@ def count_tokens(trainer: Facade, batch: Any) -> None:
     trainer.state.num_input_tokens_seen += count
 
 
-def describe_step(trainer: Facade) -> str:
+def describe_step(trainer: Trainer) -> str:
     """Returns a phrase that names the data of the current step."""
     epoch, first, count = trainer._footplate.run.batches
     numbers = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
@@ -118,7 +120,7 @@ def describe_step(trainer: Facade) -> str:
     return f"saw batches {first} to {first + count - 1} of epoch {epoch}{sample_numbers}"
 
 
-def log_metrics(trainer: Facade, split: str, metrics: dict[str, Any]) -> None:
+def log_metrics(trainer: Trainer, split: str, metrics: dict[str, Any]) -> None:
     """Prints the metrics in aligned columns."""
     if not trainer.is_world_process_zero():
         return
@@ -134,7 +136,7 @@ def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
     return {name: _readable(name, value) for name, value in metrics.items()}
 
 
-def save_metrics(trainer: Facade, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+def save_metrics(trainer: Trainer, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
     """Writes `<split>_results.json`, and adds to `all_results.json`."""
     if not trainer.is_world_process_zero():
         return
@@ -147,7 +149,7 @@ def save_metrics(trainer: Facade, split: str, metrics: dict[str, Any], combined:
         _write(path, {**before, **metrics})
 
 
-def save_state(trainer: Facade) -> None:
+def save_state(trainer: Trainer) -> None:
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir or ".")
@@ -155,7 +157,7 @@ def save_state(trainer: Facade) -> None:
     trainer.state.save_to_json(folder / files.STATE)
 
 
-def note_process(trainer: Facade, state: TrainerState) -> None:
+def note_process(trainer: Trainer, state: TrainerState) -> None:
     """Stores in the state whether this process is the first of its machine, and the first of all."""
     state.is_local_process_zero = trainer.is_local_process_zero()
     state.is_world_process_zero = trainer.is_world_process_zero()

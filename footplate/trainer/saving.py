@@ -9,7 +9,7 @@ import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,12 +21,14 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, callback_tensors
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
-from footplate.trainer.facade import Facade
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.state import TrainerState
 from footplate.trainer.strategies.peers import OneProcess
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -34,7 +36,7 @@ MAX_FAILED_SAVES = 3
 """The number of saves in a row that may fail before training stops."""
 
 
-def save_model(trainer: Facade, output_dir: str | None = None, _internal_call: bool = False) -> None:
+def save_model(trainer: Trainer, output_dir: str | None = None, _internal_call: bool = False) -> None:
     """Writes the model's weights, with its config and the processor if these can save themselves.
 
     With `push_to_hub` they are uploaded too, unless a checkpoint is being written.
@@ -50,7 +52,7 @@ def save_model(trainer: Facade, output_dir: str | None = None, _internal_call: b
         trainer.push_to_hub(commit_message="Model save")
 
 
-def write_model(trainer: Facade, output_dir: str | None, state_dict: dict[str, Any] | None) -> None:
+def write_model(trainer: Trainer, output_dir: str | None, state_dict: dict[str, Any] | None) -> None:
     folder = Path(output_dir or trainer.args.output_dir or ".")
     save_pretrained: Any = getattr(trainer.model, "save_pretrained", None)
     if save_pretrained is not None:
@@ -64,7 +66,7 @@ def write_model(trainer: Facade, output_dir: str | None, state_dict: dict[str, A
     _save_arguments(trainer, folder)
 
 
-def _save_arguments(trainer: Facade, folder: Path) -> None:
+def _save_arguments(trainer: Trainer, folder: Path) -> None:
     """Writes the arguments as the object that Hugging Face's libraries load, without secrets. We never load it."""
     args, buffer = copy.copy(trainer.args), io.BytesIO()
     for name in vars(args):
@@ -82,13 +84,13 @@ def _save_arguments(trainer: Facade, folder: Path) -> None:
         (folder / files.PICKLED_ARGUMENTS).write_bytes(buffer.getvalue())
 
 
-def _save_processor(trainer: Facade, folder: Path) -> None:
+def _save_processor(trainer: Trainer, folder: Path) -> None:
     processor: Any = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
     if hasattr(processor, "save_pretrained"):
         processor.save_pretrained(folder)
 
 
-def save_merged_model(trainer: Facade, output_dir: str) -> None:
+def save_merged_model(trainer: Trainer, output_dir: str) -> None:
     """Writes the model with peft's adapters merged into its weights. The Trainer's own model keeps its adapters."""
     strategy = trainer._footplate.strategy
     if not strategy.holds_whole:
@@ -108,7 +110,7 @@ def save_merged_model(trainer: Facade, output_dir: str) -> None:
     _save_processor(trainer, folder)
 
 
-def save_checkpoint(trainer: Facade) -> None:
+def save_checkpoint(trainer: Trainer) -> None:
     """Writes a checkpoint. If that fails, training continues for a while, because the older checkpoint remains."""
     if trainer._footplate.background.is_under_way:
         finish_save(trainer)
@@ -119,13 +121,13 @@ def save_checkpoint(trainer: Facade) -> None:
     _conclude(trainer, trainer.state.global_step, lambda: trainer._save_checkpoint(trainer.model, trial=None))
 
 
-def finish_save(trainer: Facade) -> None:
+def finish_save(trainer: Trainer) -> None:
     """Waits for the save in the background, and reports its result."""
     background = trainer._footplate.background
     _conclude(trainer, background.step, lambda: delete_old_checkpoints(trainer, background.result()))
 
 
-def finish_save_after_error(trainer: Facade) -> None:
+def finish_save_after_error(trainer: Trainer) -> None:
     """Waits for a save in the background after training failed. An error of the save is only logged."""
     background = trainer._footplate.background
     if background.is_under_way:
@@ -135,7 +137,7 @@ def finish_save_after_error(trainer: Facade) -> None:
             log.warning("the checkpoint of step %d was not written: %s", background.step, error)
 
 
-def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
+def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
     own, run = trainer._footplate, trainer._footplate.run
     run.committed = None
     try:
@@ -156,13 +158,13 @@ def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint 
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
 
 
-def load_weights(trainer: Facade, checkpoint: str, model: nn.Module | None) -> None:
+def load_weights(trainer: Trainer, checkpoint: str, model: nn.Module | None) -> None:
     strategy = trainer._footplate.strategy
     with strategy.readable_folder(Path(checkpoint), files.is_not_optimizer) as folder:
         strategy.load_weights(model if model is not None else trainer.model, folder)
 
 
-def save(trainer: Facade) -> files.Checkpoint:
+def save(trainer: Trainer) -> files.Checkpoint:
     """Commits a checkpoint of the current state, then deletes the oldest checkpoints.
 
     Values of several processes are gathered before anything is written, so that a full disk on one of them leaves no
@@ -192,7 +194,7 @@ def save(trainer: Facade) -> files.Checkpoint:
     return run.committed
 
 
-def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> None:
+def _write_pieces(trainer: Trainer, progress: dict[str, Any], folder: Path) -> None:
     from footplate.trainer.strategies import shards
 
     leads = trainer.args.should_save
@@ -206,7 +208,7 @@ def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> No
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
-def start_in_background(trainer: Facade) -> None:
+def start_in_background(trainer: Trainer) -> None:
     """Copies everything that a checkpoint stores, and writes it in a thread."""
     parent = _note_best(trainer)
     step, stamp = trainer.state.global_step, dict(trainer._footplate.hooks.stamp)
@@ -219,12 +221,12 @@ def start_in_background(trainer: Facade) -> None:
     trainer._footplate.background.start(step, lambda: files.commit(parent, step, write, stamp))
 
 
-def saves_plainly(trainer: Facade) -> bool:
+def saves_plainly(trainer: Trainer) -> bool:
     """Returns True if no method of saving is overridden. An override may read the model, which training changes."""
     return trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
 
 
-def _note_best(trainer: Facade) -> Path:
+def _note_best(trainer: Trainer) -> Path:
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     best = parent / f"checkpoint-{state.best_global_step}"
     if state.best_global_step and (
@@ -234,7 +236,7 @@ def _note_best(trainer: Facade) -> Path:
     return parent
 
 
-def _note_best_that_stands(trainer: Facade) -> None:
+def _note_best_that_stands(trainer: Trainer) -> None:
     """Replaces the best checkpoint by the next best one if it does not exist, because its save failed."""
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     peers = trainer._footplate.strategy.peers
@@ -244,7 +246,7 @@ def _note_best_that_stands(trainer: Facade) -> None:
     state.best_model_checkpoint = str(parent / f"checkpoint-{there[0]}") if there else None
 
 
-def delete_old_checkpoints(trainer: Facade, saved: files.Checkpoint) -> files.Checkpoint:
+def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.Checkpoint:
     """Deletes the oldest checkpoints, except for the number that the arguments keep and those still needed."""
     args, parent = trainer.args, saved.path.parent
     protect = {saved.path, *trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
@@ -260,7 +262,7 @@ def delete_old_checkpoints(trainer: Facade, saved: files.Checkpoint) -> files.Ch
     return saved
 
 
-def best_steps(trainer: Facade, parent: Path) -> list[int]:
+def best_steps(trainer: Trainer, parent: Path) -> list[int]:
     """Returns the steps of existing checkpoints, best first, without those that have no evaluation or a NaN."""
     name = str(trainer.args.metric_for_best_model)
     name = name if name.startswith("eval_") else f"eval_{name}"
@@ -269,7 +271,7 @@ def best_steps(trainer: Facade, parent: Path) -> list[int]:
     return sorted(there, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))
 
 
-def _progress(trainer: Facade) -> dict[str, Any]:
+def _progress(trainer: Trainer) -> dict[str, Any]:
     """Returns everything that a checkpoint stores beside the model, by file name."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
@@ -298,7 +300,7 @@ def _write_progress(progress: dict[str, Any], folder: Path) -> None:
             files.save_tensors(value, folder / name)
 
 
-def _callback_states(trainer: Facade) -> dict[str, Any]:
+def _callback_states(trainer: Trainer) -> dict[str, Any]:
     """Returns states by class name, or a list of states if a class occurs more than once, as Hugging Face does."""
     states: dict[str, Any] = {}
     for callback in (*trainer.callback_handler.callbacks, trainer.control):
@@ -314,7 +316,7 @@ def _callback_states(trainer: Facade) -> dict[str, Any]:
     return states
 
 
-def find(trainer: Facade, asked: str | Path | bool | None) -> Path | None:
+def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
     """Returns the verified folder to continue from. True means the newest complete checkpoint in output_dir.
 
     The main process first removes the remains of interrupted saves.
@@ -345,7 +347,7 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
     return folder
 
 
-def load_state(trainer: Facade, folder: Path) -> tuple[TrainerState, dict[str, Any]]:
+def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, Any]]:
     """Returns the progress in the checkpoint and the arguments of the run that wrote it, or none if it stores none.
 
     Intervals and limits come from this run's arguments.
@@ -366,7 +368,7 @@ def _arguments_in(state: TrainerState) -> dict[str, Any]:
 _INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 
-def restore_callbacks(trainer: Facade, folder: Path) -> None:
+def restore_callbacks(trainer: Trainer, folder: Path) -> None:
     trainer._load_callback_state()
     if trainer.args.restore_callback_states_from_checkpoint is not False:
         callback_tensors.restore(
@@ -375,7 +377,7 @@ def restore_callbacks(trainer: Facade, folder: Path) -> None:
         )
 
 
-def load_callback_states(trainer: Facade) -> None:
+def load_callback_states(trainer: Trainer) -> None:
     """Restores callbacks from the Trainer's state. A stored state belongs to the callbacks of that class, in order.
 
     True restores their arguments too, and the control. None restores what they have counted.
@@ -421,7 +423,7 @@ def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerSt
     return state, json.loads(arguments.read_text(encoding="utf-8")) if arguments.is_file() else None
 
 
-def load_optimizer(trainer: Facade, folder: Path) -> None:
+def load_optimizer(trainer: Trainer, folder: Path) -> None:
     """Restores moments and step counts. Learning rates and weight decay come from the arguments."""
     strategy, scheduler = trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
@@ -480,14 +482,14 @@ class StoredRng:
         files.set_rng_state(self._state)
 
 
-def _run_size(trainer: Facade) -> dict[str, int]:
+def _run_size(trainer: Trainer) -> dict[str, int]:
     """Returns the number of processes and of samples per step, which locate a step in the data."""
     own, samples = trainer._footplate, trainer.get_total_train_batch_size(trainer.args)
     shift = {"step_shift": own.run.plan.shift} if own.run.plan.shift else {}
     return {"world_size": own.strategy.peers.world, "samples_per_step": samples, **shift}
 
 
-def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> None:
+def _compare_arguments(trainer: Trainer, folder: Path, then: dict[str, Any]) -> None:
     """Refuses other values of arguments that give the checkpoint its meaning, and logs every other difference."""
     now = trainer.args.to_dict()
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}

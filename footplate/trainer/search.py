@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from footplate.contract.errors import NotAvailableYet, did_you_mean
-from footplate.trainer.facade import Facade
 from footplate.trainer.internals import Search
 from footplate.trainer.names import HPSearchBackend
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -48,7 +50,7 @@ def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
 
 
 def hyperparameter_search(
-    trainer: Facade,
+    trainer: Trainer,
     hp_space: Callable[[Any], Mapping[str, Any]] | None = None,
     compute_objective: Callable[[dict[str, float]], Any] | None = None,
     n_trials: int = 20,
@@ -85,7 +87,7 @@ def hyperparameter_search(
     return BestRun(str(best.number), best.value, best.params)
 
 
-def _require_search(trainer: Facade, backend: Any, kwargs: dict[str, Any]) -> Any:
+def _require_search(trainer: Trainer, backend: Any, kwargs: dict[str, Any]) -> Any:
     wanted = HPSearchBackend(backend or HPSearchBackend.OPTUNA)
     if wanted is not HPSearchBackend.OPTUNA:
         raise NotAvailableYet(f"searching with {wanted} is not available", hint="use backend='optuna'")
@@ -101,7 +103,7 @@ def _require_search(trainer: Facade, backend: Any, kwargs: dict[str, Any]) -> An
         raise ImportError("hyperparameter_search needs the extra search: pip install 'footplate[search]'") from error
 
 
-def _objective_of(trainer: Facade, trial: Any) -> Any:
+def _objective_of(trainer: Trainer, trial: Any) -> Any:
     search = trainer._footplate.search
     assert search is not None
     search.current_objective = None
@@ -111,7 +113,7 @@ def _objective_of(trainer: Facade, trial: Any) -> Any:
     return search.current_objective
 
 
-def set_up_trial(trainer: Facade, trial: Any) -> None:
+def set_up_trial(trainer: Trainer, trial: Any) -> None:
     """Gives this trial its arguments: those before the search with the suggested values, validated again."""
     trainer._footplate.trial = trial
     search = trainer._footplate.search
@@ -133,7 +135,7 @@ def set_up_trial(trainer: Facade, trial: Any) -> None:
     log.info("trial %s: %s", trial.number, trial.params)
 
 
-def trial_state(trainer: Facade) -> dict[str, Any]:
+def trial_state(trainer: Trainer) -> dict[str, Any]:
     """Returns the values of the current trial for the state and the trackers."""
     search, trial = trainer._footplate.search, trainer._footplate.trial
     if search is None or trial is None:
@@ -142,7 +144,7 @@ def trial_state(trainer: Facade) -> dict[str, Any]:
     return {"is_hyper_param_search": True, "trial_name": name, "trial_params": dict(trial.params)}
 
 
-def report_to_search(trainer: Facade, trial: Any, step: int, metrics: dict[str, float]) -> None:
+def report_to_search(trainer: Trainer, trial: Any, step: int, metrics: dict[str, float]) -> None:
     """Reports an evaluation of a trial to optuna, which may end the trial early."""
     search = trainer._footplate.search
     if search is None or trial is None:

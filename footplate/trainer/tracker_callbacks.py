@@ -8,19 +8,21 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.contract.arguments.libraries import TRACKERS
 from footplate.contract.errors import NotAvailableYet, did_you_mean
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.facade import Facade
 from footplate.trainer.state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "neptune")
 """Reporters for which Hugging Face has a callback, but Accelerate has no tracker."""
 
 
-def reporters(trainer: Facade) -> list[TrainerCallback]:
+def reporters(trainer: Trainer) -> list[TrainerCallback]:
     """Returns a callback for all trackers in `report_to`. An unknown or missing tracker is refused at once.
 
     Kubeflow has no tracker in Accelerate, so transformers' own callback reports to it.
@@ -66,7 +68,7 @@ def chosen(names: list[str]) -> list[str]:
 class ReportCallback(TrainerCallback):
     """Opens trackers when training starts or something is logged, and closes them at the end, also after an error."""
 
-    def __init__(self, trainer: Facade, names: list[str]) -> None:
+    def __init__(self, trainer: Trainer, names: list[str]) -> None:
         self.trainer, self.names = trainer, names
         self.trackers: list[Any] = []
         """The trackers of the current run. A closed one is opened again and continues if something is logged later."""

@@ -11,20 +11,22 @@ import logging
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
-from footplate.trainer.facade import Facade
 from footplate.trainer.saving import saves_plainly
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
 
-def try_saving(trainer: Facade, *, resumes: bool) -> None:
+def try_saving(trainer: Trainer, *, resumes: bool) -> None:
     if trainer.args.save_strategy == "no":
         return  # a run that saves nothing needs no folder, even if a callback may request a checkpoint
     parent = Path(trainer._get_output_dir(trial=trainer._footplate.trial))
@@ -56,7 +58,7 @@ def _require_arguments(args: Any) -> None:
             raise ValueError(f"{name} is stored in every checkpoint as JSON, which fails: {error}") from error
 
 
-def _save_stand_ins(trainer: Facade, state: dict[str, Any], folder: Path) -> None:
+def _save_stand_ins(trainer: Trainer, state: dict[str, Any], folder: Path) -> None:
     for name, value in state.items():
         _require_plain(name, value)
     try:

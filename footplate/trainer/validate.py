@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.trainer.data import has_length, require_samples
-from footplate.trainer.facade import Facade
 from footplate.trainer.metrics import METRICS
 from footplate.trainer.overrides import Shortcut
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 FIGURES = ("loss", "loss_exact", "runtime", "samples_per_second", "steps_per_second")
 
 
-def validate(trainer: Facade) -> None:
+def validate(trainer: Trainer) -> None:
     _data(trainer)
     _optimizers(trainer)
     _metrics(trainer)
 
 
-def _data(trainer: Facade) -> None:
+def _data(trainer: Trainer) -> None:
     args, overrides = trainer.args, trainer._footplate.overrides
     if not callable(trainer.data_collator):
         raise TypeError(
@@ -52,7 +54,7 @@ def _can_be_evaluated(evaluated: Any) -> None:
             raise DatasetError(f"{which} is to be evaluated, but is empty: fill it, or leave it out")
 
 
-def _optimizers(trainer: Facade) -> None:
+def _optimizers(trainer: Trainer) -> None:
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise ValueError("optimizers and optimizer_cls_and_kwargs both set the optimizer: pass one of them")
     if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
@@ -70,7 +72,7 @@ def _optimizers(trainer: Facade) -> None:
             )
 
 
-def _metrics(trainer: Facade) -> None:
+def _metrics(trainer: Trainer) -> None:
     args, compute = trainer.args, trainer.compute_metrics
     unknown = [name for name in args.include_for_metrics if name not in ("inputs", "loss")]
     if unknown:
@@ -90,7 +92,7 @@ def _metrics(trainer: Facade) -> None:
         raise ValueError(f"metric_for_best_model is {watched!r}, which no evaluation will have: {hint}")
 
 
-def _known_metrics(trainer: Facade) -> set[str] | None:
+def _known_metrics(trainer: Trainer) -> set[str] | None:
     """Returns the names of all metrics of an evaluation, or None if the user's code decides them."""
     if trainer.compute_metrics is not None or not trainer._footplate.overrides.allow(Shortcut.KNOWN_METRICS):
         return None

@@ -681,7 +681,7 @@ def _(folder: Path) -> None:
     from types import SimpleNamespace
 
     from footplate.trainer import model_changes
-    from footplate.trainer.liger import use_liger_kernels
+    from footplate.trainer.model_changes import use_liger_kernels
 
     gpu, asked = torch.device("cuda"), []
     bert = sides.bert("BertForSequenceClassification")

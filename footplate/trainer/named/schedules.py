@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.named.spec import NamedOptimizer
 
-
-class Steps(Protocol):
-    """The part of the combined optimizer that schedules read."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def param_groups(self) -> list[dict[str, Any]]: ...
+if TYPE_CHECKING:
+    from footplate.trainer.named.optimizer import NamedOptimizers
 
 
 class NamedSchedules:
     """Holds each optimizer's schedule. An optimizer without a schedule keeps its rate."""
 
-    def __init__(self, optimizer: Steps, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
+    def __init__(self, optimizer: NamedOptimizers, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
         self.optimizer = optimizer
         self._all = dict(made)
         self._epochs = 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from footplate.trainer.facade import Facade
+from typing import TYPE_CHECKING
+
 from footplate.trainer.steps.out_of_memory import FittingStep
 from footplate.trainer.steps.step import Step
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
-def make_step(trainer: Facade) -> Step:
+
+def make_step(trainer: Trainer) -> Step:
     """Returns a new step. The modules for several processes are imported only if there are several."""
     strategy = trainer._footplate.strategy
     if strategy.context_parallel > 1:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.loss import classification, logits_of
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.overrides import Shortcut
@@ -16,13 +15,16 @@ from footplate.trainer.steps.shared_step import SharedStep
 from footplate.trainer.strategies import attention
 from footplate.trainer.strategies.context_parallel import ContextParallel
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 
 class ContextParallelStep(SharedStep):
     """Computes forward and backward of this process's pieces of each micro-batch."""
 
     strategy: ContextParallel
 
-    def __init__(self, trainer: Facade) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         _require_plain(trainer)
         super().__init__(trainer)
         self.configs = attention.configs_of(trainer.model)
@@ -56,7 +58,7 @@ class ContextParallelStep(SharedStep):
         return classification(logits_of(outputs), labels).over(items)
 
 
-def _require_plain(trainer: Facade) -> None:
+def _require_plain(trainer: Trainer) -> None:
     strategy, signature = trainer._footplate.strategy, trainer._footplate.model_signature
     size = strategy.context_parallel
     own = trainer._footplate.overrides.against(Shortcut.TRAINING_STEP)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -11,17 +11,19 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from footplate.trainer.data import batch_length
-from footplate.trainer.facade import Facade
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.steps.step import Step
 from footplate.trainer.strategies.peers import PaddingBatch
 
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
 
 class SharedStep(Step):
     """Counts items over all processes, and exchanges gradients in the last backward of an accumulation window."""
 
-    def __init__(self, trainer: Facade) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         super().__init__(trainer)
         self.strategy = trainer._footplate.strategy
         self.readers = self.strategy.readers

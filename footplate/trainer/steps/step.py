@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from footplate.trainer import reporting
 from footplate.trainer.collators import require_batch
-from footplate.trainer.facade import Facade
 from footplate.trainer.loss_total import Tally
 from footplate.trainer.losses.labels import require_labels
 from footplate.trainer.micro_batch import loss_of
@@ -18,6 +17,9 @@ from footplate.trainer.named import NamedOptimizers, backward_of
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import LossScale
 from footplate.trainer.schedules import follows_a_metric
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 MicroStep = Callable[[Any, Tensor | int | None], Tensor]
 """Forward and backward of one micro-batch. It receives the item count of the accumulation window, and returns the
@@ -27,7 +29,7 @@ micro-batch's share of the step's loss, detached."""
 class Step:
     """Runs forward and backward of a window of micro-batches, then clips, steps, schedules and clears gradients."""
 
-    def __init__(self, trainer: Facade) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         strategy, args = trainer._footplate.strategy, trainer.args
         self.trainer = trainer
         self.model = trainer.model_wrapped
@@ -117,7 +119,7 @@ class Step:
             parameter.grad = None
 
 
-def micro_step(trainer: Facade, model: Any) -> MicroStep:
+def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     """Returns the Trainer's `training_step` if it or a method that it calls is overridden, else a faster equivalent."""
     if not trainer._footplate.overrides.allow(Shortcut.TRAINING_STEP):
         return partial(trainer.training_step, model)
@@ -144,7 +146,7 @@ def micro_step(trainer: Facade, model: Any) -> MicroStep:
     return run if factor == 1 else run_among_others
 
 
-def _counter(trainer: Facade) -> Callable[[Any], None]:
+def _counter(trainer: Trainer) -> Callable[[Any], None]:
     """Returns the function that counts floating point operations and tokens, if the arguments and the model need it."""
     counters: list[Callable[[Any], None]] = []
     own_count: Any
@@ -164,7 +166,7 @@ def _call_all(counters: list[Callable[[Any], None]], batch: Any) -> None:
         count(batch)
 
 
-def _norm_when_logged(trainer: Facade) -> Callable[[Any, float], Tensor | None]:
+def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]:
     """Returns the function that computes the gradient norm only in steps that are logged. It does not clip."""
     args, strategy = trainer.args, trainer._footplate.strategy
 

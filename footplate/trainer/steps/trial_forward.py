@@ -8,17 +8,19 @@ if the results differ.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer.facade import Facade
 from footplate.trainer.losses.loss import classification, logits_of, own_loss, shifted
 from footplate.trainer.strategies.attention import configs_of
 from footplate.trainer.strategies.context_parallel import ContextParallel
 from footplate.trainer.strategies.sequence_split import cut
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
 
 _PLACES_PER_PIECE = 32
 _FAR = 1e-4
@@ -26,7 +28,7 @@ _FAR = 1e-4
 _FAR_IN_HALF = 5e-2
 
 
-def rehearse(trainer: Facade, strategy: ContextParallel, batch: Any) -> None:
+def rehearse(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
     model, size = trainer.model, strategy.context_parallel
     strategy.cut(batch)  # raises first if the batch cannot be split
     tokens = batch["input_ids"][:1, : 2 * size * _PLACES_PER_PIECE]

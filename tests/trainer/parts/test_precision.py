@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations import neftune as theirs
 
-from footplate.trainer import neftune
 from footplate.trainer.activations import checkpoint_activations, uncheckpoint_activations
+from footplate.trainer.model_changes import add_noise
 from footplate.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
 
 
@@ -221,26 +221,25 @@ def test_the_noise_is_the_references_draw_by_draw() -> None:
     torch.manual_seed(0)
     model, tokens = Words(), torch.tensor([[0, 1, 2], [3, 4, 0]])
     result = []
-    for module in (neftune, theirs):
-        handle = module.activate_neftune(model, 5.0)  # type: ignore[attr-defined]
+    for add in (add_noise, theirs.activate_neftune):
+        handle = add(model, 5.0)
         torch.manual_seed(7)
         result.append(model(tokens))
-        module.deactivate_neftune(model, handle)  # type: ignore[attr-defined]
+        handle.remove()
 
     assert torch.equal(result[0], result[1])
     assert not torch.equal(result[0], model(tokens))
-    assert not hasattr(model.embed, "neftune_noise_alpha")
 
 
 def test_no_noise_in_evaluation_and_none_without_an_embedding() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(5, 8))
-    neftune.activate_neftune(model, 5.0)
+    add_noise(model, 5.0)
     model.eval()
     assert torch.equal(model[1](torch.tensor([[1]])), model[1].weight[1][None, None])
     model.train()
     assert not torch.equal(model[1](torch.tensor([[1]])), model[1].weight[1][None, None])
     with pytest.raises(ValueError, match="Linear has none"):
-        neftune.activate_neftune(nn.Linear(2, 2), 1.0)
+        add_noise(nn.Linear(2, 2), 1.0)
 
 
 # Compilation
