@@ -1,7 +1,7 @@
 """The client of a Footplate service: `from footplate import Client, AsyncClient`.
 
 - `client.py`: the two clients
-- `jobs.py`: operations on jobs, as coroutines. `blocking.py` has them without `await`
+- `jobs.py`: operations on jobs, as coroutines. `blocking.py` derives the same methods without `await`
 - `request.py`: one request, repeated if that is safe
 - `follow.py`: a stream of events that survives its connections
 - `files.py`: downloads

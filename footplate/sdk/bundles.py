@@ -11,8 +11,8 @@ from pathlib import Path
 
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.models import Bundle
-from footplate.sdk.request import Ask, ask, ask_json
-from footplate.sdk.waiting import Wire, each, now
+from footplate.sdk.request import Ask, ask, ask_json, paged
+from footplate.sdk.waiting import Wire
 
 PAGE = 200
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
@@ -45,42 +45,12 @@ class AsyncBundles:
 
     async def list(self) -> AsyncGenerator[Bundle, None]:
         """Yields bundles, newest first. Pages are requested as they are needed."""
-        cursor = None
-        while True:
-            page = await ask_json(self._wire, Ask("GET", "/bundles", params={"cursor": cursor, "limit": PAGE}))
-            for entry in page["data"]:
-                yield Bundle.model_validate(entry)
-            if (cursor := page["next_cursor"]) is None:
-                return
+        async for row in paged(self._wire, "/bundles", limit=PAGE):
+            yield Bundle.model_validate(row)
 
     async def delete(self, sha256: str) -> None:
         """Deletes the bundle, unless a job that has not ended needs it."""
         await ask(self._wire, Ask("DELETE", f"/bundles/{_checked(sha256)}"))
-
-
-class Bundles:
-    """Bundles without `await`: `"code": {"bundle": client.bundles.upload("my_folder").sha256}`."""
-
-    def __init__(self, bundles: AsyncBundles) -> None:
-        self._bundles = bundles
-
-    def upload(self, path: str | os.PathLike[str]) -> Bundle:
-        """Uploads a folder, a Python file or a zip. A bundle that the service has already is not sent again.
-
-        Of a folder all files are sent, except `__pycache__`, `venv`, `node_modules` and names that begin with a dot.
-        """
-        return now(self._bundles.upload(path))
-
-    def get(self, sha256: str) -> Bundle:
-        return now(self._bundles.get(sha256))
-
-    def list(self) -> Iterator[Bundle]:
-        """Yields bundles, newest first. Pages are requested as they are needed."""
-        return each(self._bundles.list())
-
-    def delete(self, sha256: str) -> None:
-        """Deletes the bundle, unless a job that has not ended needs it."""
-        now(self._bundles.delete(sha256))
 
 
 def packed(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from footplate.sdk.files import Remote, fetch
 from footplate.sdk.lists import Table
 from footplate.sdk.models import Checkpoint, CheckpointFile
 from footplate.sdk.notebook import checkpoint_table
-from footplate.sdk.request import Ask, ask_json
+from footplate.sdk.request import Ask, ask_json, paged
 from footplate.sdk.waiting import Wire
 
 
@@ -64,13 +64,7 @@ class AsyncCheckpoint(Checkpoint):
 
     async def contents(self) -> Sequence[CheckpointFile]:
         """Returns the files with their sha256 at the time of the commit."""
-        files: list[CheckpointFile] = []
-        cursor: str | None = None
-        while True:
-            page = await ask_json(self._wire, Ask("GET", f"{self._path}/files", params={"cursor": cursor}))
-            files += [CheckpointFile.model_validate(row) for row in page["data"]]
-            if (cursor := page["next_cursor"]) is None:
-                return files
+        return [CheckpointFile.model_validate(row) async for row in paged(self._wire, f"{self._path}/files")]
 
     async def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
         """Downloads the files below `folder`. Each is verified by its sha256, and then moved into place.

@@ -8,12 +8,13 @@ from typing import Any
 from footplate.contract.errors import did_you_mean
 from footplate.contract.ids import is_id
 from footplate.errors import InvalidRequest, NotFound
-from footplate.sdk.request import Ask, ask_json
+from footplate.sdk.request import Ask, ask_json, paged
 from footplate.sdk.waiting import Wire
 
 SHORTEST = 4
 """The characters of an id that are needed at least."""
 SEARCHED = 1000
+"""The newest jobs among which a piece of an id is looked for."""
 PAGE = 200
 
 
@@ -33,12 +34,9 @@ async def find(wire: Wire, word: str) -> dict[str, Any]:
 
 async def _by_piece(wire: Wire, word: str) -> Sequence[dict[str, Any]]:
     newest: list[dict[str, Any]] = []
-    cursor = None
-    while len(newest) < SEARCHED:
-        page = await ask_json(wire, Ask("GET", "/jobs", params={"cursor": cursor, "limit": PAGE}))
-        newest += page["data"]
-        cursor = page["next_cursor"]
-        if cursor is None:
+    async for job in paged(wire, "/jobs", limit=PAGE):
+        newest.append(job)
+        if len(newest) == SEARCHED:
             break
     piece = word.removeprefix("job_")
     meant = [job for job in newest if job["id"].startswith(f"job_{piece}") or job["id"].endswith(piece)]

@@ -32,7 +32,7 @@ from footplate.sdk.models import (
     Validation,
 )
 from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
-from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.request import Ask, ask, ask_json, paged
 from footplate.sdk.texts import Prompt, generated
 from footplate.sdk.waiting import Wire
 
@@ -130,7 +130,7 @@ class AsyncJobs:
     def __init__(self, wire: Wire, patience: float) -> None:
         self._wire, self._patience = wire, patience
 
-    async def create(self, spec: Spec = None, *, idempotency_key: str | None = None, **fields: Any) -> AsyncJob:
+    async def create(self, /, spec: Spec = None, *, idempotency_key: str | None = None, **fields: Any) -> AsyncJob:
         """Submits a job from a spec, the path of a JSON file, or keywords, which replace top-level fields of the spec.
 
         The request is repeated if its answer is lost. The idempotency key, made here unless you pass one, lets the
@@ -144,27 +144,26 @@ class AsyncJobs:
         """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id."""
         return self._job(await find(self._wire, job))
 
-    async def validate(self, spec: Spec = None, **fields: Any) -> Validation:
+    async def validate(self, /, spec: Spec = None, **fields: Any) -> Validation:
         """Returns the effective spec and its placement, as `create` would, without a job. Raises InvalidRequest."""
         what = Ask.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
         return Validation.model_validate(await ask_json(self._wire, what))
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncListing[AsyncJob]:
         """Returns jobs, newest first, at most `limit`: `async for job in …` page by page, or `await …` for a list."""
-        return AsyncListing(self._pages(limit, filters), job_table)
+        return AsyncListing(self.pages(limit, filters), job_table)
 
-    async def _pages(self, limit: int | None, filters: Filters) -> AsyncGenerator[AsyncJob, None]:
+    async def pages(self, limit: int | None, filters: Filters) -> AsyncGenerator[AsyncJob, None]:
+        """Yields the jobs of `list`, and requests a page when the one before is used up."""
         params: dict[str, Any] = dict(filters)
         if not isinstance(state := params.get("state"), str | None):
             params["state"] = ",".join(state)
-        left, cursor = math.inf if limit is None else limit, None
-        while left > 0:
-            params |= {"cursor": cursor, "limit": int(min(left, PAGE))}
-            page = await ask_json(self._wire, Ask("GET", "/jobs", params=params))
-            for row in page["data"]:
-                yield self._job(row)
-            left, cursor = left - len(page["data"]), page["next_cursor"]
-            if cursor is None:
+        left = math.inf if limit is None else limit
+        if left <= 0:
+            return
+        async for row in paged(self._wire, "/jobs", **params, limit=int(min(left, PAGE))):
+            yield self._job(row)
+            if (left := left - 1) == 0:
                 return
 
     async def series(
@@ -263,7 +262,7 @@ class AsyncJob(JobView):
         return AsyncJob(self._wire, JobInfo.model_validate(answer), self._patience)
 
     async def predict(
-        self, inputs: Sequence[Any], *, checkpoint: str | None = None, wait: float = 60.0, **parameters: Any
+        self, /, inputs: Sequence[Any], *, checkpoint: str | None = None, wait: float = 60.0, **parameters: Any
     ) -> Sequence[dict[str, Any]]:
         """Runs a checkpoint of the job on rows or texts, and returns a result for each.
 
@@ -278,7 +277,7 @@ class AsyncJob(JobView):
         return list((await ask_json(self._wire, what))["data"])
 
     def generate(
-        self, prompt: Prompt, *, checkpoint: str | None = None, **parameters: Any
+        self, /, prompt: Prompt, *, checkpoint: str | None = None, **parameters: Any
     ) -> AsyncGenerator[str, None]:
         """Yields the parts of a text that a checkpoint of the job generates, while it is made.
 

@@ -1,4 +1,4 @@
-"""Keys, with and without `await`, for administrators of a project."""
+"""Keys, for administrators of a project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from footplate.sdk.models import Key, NewKey
 from footplate.sdk.request import Ask, ask, ask_json
-from footplate.sdk.waiting import Wire, now
+from footplate.sdk.waiting import Wire
 
 SCOPES = ("read", "submit")
 """The default scopes of a key."""
@@ -38,27 +38,3 @@ class AsyncKeys:
     async def delete(self, key: str) -> None:
         """Deletes a key by its id. Requests with it are refused from now on, and its open streams are closed."""
         await ask(self._wire, Ask("DELETE", f"/keys/{quote(key, safe='')}"))
-
-
-class Keys:
-    """Keys without `await`: `print(client.keys.create("ci", "vision", scopes=["submit"]).key)`."""
-
-    def __init__(self, keys: AsyncKeys) -> None:
-        self._keys = keys
-
-    def create(
-        self, name: str, project: str, *, scopes: Sequence[str] = SCOPES, expires_in: float | str | None = None
-    ) -> NewKey:
-        """Creates a key of a project ("*" is every project). Only this answer contains the key itself.
-
-        `expires_in` is seconds, or "90d". The request is not repeated. If its answer is lost, find the key in `list`
-        and delete it.
-        """
-        return now(self._keys.create(name, project, scopes=scopes, expires_in=expires_in))
-
-    def list(self) -> Sequence[Key]:
-        return now(self._keys.list())
-
-    def delete(self, key: str) -> None:
-        """Deletes a key by its id. Requests with it are refused from now on, and its open streams are closed."""
-        now(self._keys.delete(key))

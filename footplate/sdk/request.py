@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import count
@@ -95,6 +95,17 @@ async def ask_json(wire: Wire, what: Ask, *, patience: float = 0.0) -> Any:
         return answer.json()
     except ValueError:
         raise _no_footplate(answer) from None
+
+
+async def paged(wire: Wire, path: str, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
+    """Yields the rows of a list, and requests each page when the one before is used up."""
+    cursor: str | None = None
+    while True:
+        page = await ask_json(wire, Ask("GET", path, params={**params, "cursor": cursor}))
+        for row in page["data"]:
+            yield row
+        if (cursor := page["next_cursor"]) is None:
+            return
 
 
 def pause(tried: int, retry_after: str | None = None) -> float:

@@ -13,7 +13,7 @@ import httpx2
 from footplate.errors import DownloadFailed, InvalidRequest, NotFound
 from footplate.sdk.files import Remote, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.request import Ask, ask, ask_json, paged
 from footplate.sdk.waiting import OnBytes, Wire
 
 PIECE = 256 * 1024
@@ -67,13 +67,8 @@ class AsyncFiles:
 
     async def list(self) -> AsyncGenerator[UploadedFile, None]:
         """Yields files, newest first. Pages are requested as they are needed."""
-        cursor = None
-        while True:
-            page = await ask_json(self._wire, Ask("GET", "/files", params={"cursor": cursor, "limit": PAGE}))
-            for row in page["data"]:
-                yield UploadedFile.model_validate(row)
-            if (cursor := page["next_cursor"]) is None:
-                return
+        async for row in paged(self._wire, "/files", limit=PAGE):
+            yield UploadedFile.model_validate(row)
 
     async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
         """Downloads the file under its name, and moves it into place after its sha256 was verified."""

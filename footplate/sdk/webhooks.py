@@ -1,14 +1,14 @@
-"""Webhooks: URLs that the service calls when jobs change their state. For administrators, with and without `await`."""
+"""Webhooks: URLs that the service calls when jobs change their state. For administrators."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TypedDict, Unpack
 from urllib.parse import quote
 
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
-from footplate.sdk.request import Ask, ask, ask_json
-from footplate.sdk.waiting import Wire, each, now
+from footplate.sdk.request import Ask, ask, ask_json, paged
+from footplate.sdk.waiting import Wire
 
 PAGE = 200
 
@@ -72,69 +72,12 @@ class AsyncWebhooks:
 
     async def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
         """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
-        cursor = None
-        while True:
-            params = {"cursor": cursor, "limit": PAGE}
-            page = await ask_json(self._wire, Ask("GET", f"{_path(webhook)}/deliveries", params=params))
-            for row in page["data"]:
-                yield Delivery.model_validate(row)
-            if (cursor := page["next_cursor"]) is None:
-                return
+        async for row in paged(self._wire, f"{_path(webhook)}/deliveries", limit=PAGE):
+            yield Delivery.model_validate(row)
 
     async def delete(self, webhook: str) -> None:
         """Deletes the webhook and its deliveries."""
         await ask(self._wire, Ask("DELETE", _path(webhook)))
-
-
-class Webhooks:
-    """Webhooks: `hook = client.webhooks.create("https://…", states=["failed"])`. `hook.secret` is shown once."""
-
-    def __init__(self, webhooks: AsyncWebhooks) -> None:
-        self._webhooks = webhooks
-
-    def create(
-        self,
-        url: str,
-        *,
-        states: Sequence[str] | None = None,
-        tags: Sequence[str] | None = None,
-        description: str | None = None,
-    ) -> NewWebhook:
-        """Creates a webhook for jobs that reach one of these states and have one of these tags. None means all.
-
-        Only this answer contains the secret that signs. The request is not repeated. If its answer is lost, look at
-        `list`.
-        """
-        return now(self._webhooks.create(url, states=states, tags=tags, description=description))
-
-    def list(self) -> Sequence[Webhook]:
-        return now(self._webhooks.list())
-
-    def get(self, webhook: str) -> Webhook:
-        return now(self._webhooks.get(webhook))
-
-    def update(self, webhook: str, **changes: Unpack[WebhookChanges]) -> Webhook:
-        """Changes the URL, the states, the tags or the description, or turns the webhook off or on."""
-        return now(self._webhooks.update(webhook, **changes))
-
-    def rotate(self, webhook: str, *, overlap: float | str = "24h") -> NewWebhook:
-        """Creates another secret, which only this answer contains.
-
-        For the time of `overlap` the previous secret signs, too. Use 0 if somebody else has seen it.
-        """
-        return now(self._webhooks.rotate(webhook, overlap=overlap))
-
-    def test(self, webhook: str) -> Delivery:
-        """Sends a ping in a second or so. `deliveries` has the result."""
-        return now(self._webhooks.test(webhook))
-
-    def deliveries(self, webhook: str) -> Iterator[Delivery]:
-        """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
-        return each(self._webhooks.deliveries(webhook))
-
-    def delete(self, webhook: str) -> None:
-        """Deletes the webhook and its deliveries."""
-        now(self._webhooks.delete(webhook))
 
 
 def _path(webhook: str) -> str:
