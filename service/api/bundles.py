@@ -26,10 +26,11 @@ from service.api.views import resource_values
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, services_of
-from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, not_allowed
+from service.jobs import references
+from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, drop, not_allowed
 from service.jobs.requires import nowhere
 from service.problems import BodyTooLarge, UnsupportedMediaType
-from service.store.bundles import SHELF
+from service.store.content import BUNDLES
 from service.store.rows import BundleRow
 from service.store.times import now_ms
 
@@ -50,7 +51,7 @@ class CodeIsOff(Forbidden):
 def require_code(services: Services) -> None:
     """Raises Forbidden if the service or the key does not allow users' own code."""
     if services.settings.code == "off":
-        raise CodeIsOff(CODE_IS_OFF, hint=HOW_TO_TURN_ON)
+        raise CodeIsOff(CODE_IS_OFF, hint=HOW_TO_TURN_CODE_ON)
     services.caller.require(Needed(Scope.CODE))
 
 
@@ -60,7 +61,7 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
     if spec.code is not None:
         if not problems:
             require_code(services)
-        problems += await services.db.read(partial(check, project=spec.project, spec=spec))
+        problems += await services.db.read(partial(references.missing_code, project=spec.project, spec=spec))
     return problems + nowhere(spec, services.catalogues.announced)
 
 
@@ -97,7 +98,7 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
             services.settings.store,
             str(layout.bundle_file(upload.sha256)),
             upload,
-            lambda put: services.db.write(partial(SHELF.keep, row=row, put=put)),
+            lambda put: services.db.write(partial(BUNDLES.keep, row=row, put=put)),
         )
     if is_new:
         audit.info("bundle %s of project %s kept for %s", kept.sha256, services.project, services.caller.by)
@@ -124,7 +125,7 @@ async def list_bundles(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> BundleList:
     services = services_of(request)
-    read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, _is_sha256))
+    read = partial(BUNDLES.page, project=services.project, limit=limit + 1, after=after(cursor, _is_sha256))
     rows = await services.db.read(read)
     more = following([(row.created_at, row.sha256) for row in rows], limit)
     return BundleList(data=tuple(map(_bundle, rows[:limit])), next_cursor=more)
@@ -159,7 +160,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     require_code(services)
     row = await _row(services, sha256)
     remove = await remover(services.settings.store, str(layout.bundle_file(row.sha256)))
-    await services.db.write(partial(drop, project=services.project, sha256=row.sha256, remove=remove))
+    await services.db.write(partial(drop, table=BUNDLES, project=services.project, key=row.sha256, remove=remove))
     audit.info("bundle %s of project %s deleted by %s", row.sha256, services.project, services.caller.by)
     return Response(status_code=204)
 
@@ -167,7 +168,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
 async def _row(services: Services, sha256: str) -> BundleRow:
     if not _is_sha256(sha256):
         raise NotFound(f"there is no bundle {sha256!r}", hint="GET /bundles lists them by sha256")
-    return await services.db.read(partial(SHELF.get, project=services.project, key=sha256))
+    return await services.db.read(partial(BUNDLES.get, project=services.project, key=sha256))
 
 
 def _is_sha256(text: str) -> bool:

@@ -11,13 +11,11 @@ from starlette.responses import Response
 
 from footplate.contract.errors import Problem
 from footplate.contract.ids import JobId
-from footplate.contract.resources import history
-from footplate.contract.resources.history import MetricSummaryList, SeriesList
-from service.api import views
+from footplate.contract.resources.history import MetricSummary, MetricSummaryList, Series, SeriesList
 from service.api.documented import also
 from service.api.formats import CSV, VARIES, csv_response, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
-from service.events.series import Axis, Series, Summary, names_of, on_axis, series, summaries
+from service.events.series import Axis, names_of, series, summaries
 from service.problems import InvalidQuery, comma_list
 from service.store import jobs
 
@@ -57,7 +55,7 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
     services = services_of(request)
     project, asked = services.project, job_id(job)
 
-    def read(conn: Connection) -> list[Summary]:
+    def read(conn: Connection) -> list[MetricSummary]:
         jobs.get(conn, project, asked)
         return summaries(conn, asked)
 
@@ -65,7 +63,7 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
     if wants(request, CSV):
         return csv_response(_SUMMARY_COLUMNS, map(_summary_row, metrics), f"{job}-summary")
     response.headers.update(VARIES)
-    return MetricSummaryList(data=tuple(map(views.metric_summary, metrics)), next_cursor=None)
+    return MetricSummaryList(data=tuple(metrics), next_cursor=None)
 
 
 @router.get(
@@ -130,13 +128,15 @@ async def _series(
 
     def read(conn: Connection) -> list[Series]:
         chosen = _chosen(conn, services, asked, wanted, points)
-        return [curve for job, some in chosen for curve in series(conn, job, some, points, everything=everything)]
+        return [
+            curve for job, some in chosen for curve in series(conn, job, some, points, axis=x, everything=everything)
+        ]
 
     curves = await services.db.read(read)
     if wants(request, CSV):
-        return csv_response(["job", "name", "attempt", x, "value"], _series_rows(curves, x), file)
+        return csv_response(["job", "name", "attempt", x, "value"], _series_rows(curves), file)
     response.headers.update(VARIES)
-    return SeriesList(x=x, data=tuple(_curve(curve, x) for curve in curves), next_cursor=None)
+    return SeriesList(x=x, data=tuple(curves), next_cursor=None)
 
 
 def _chosen(
@@ -161,25 +161,10 @@ def _split(text: str, parameter: str) -> list[str]:
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", detail, "leave it out")])
 
 
-def _curve(curve: Series, x: Axis) -> history.Series:
-    xs, ys, attempts = on_axis(curve, x)
-    return history.Series(
-        job=curve.job,
-        name=curve.name,
-        count=curve.count,
-        left_out=curve.left_out,
-        exact=curve.is_exact,
-        attempts=tuple(history.SeriesAttempt(attempt=attempt, first=first) for attempt, first in attempts),
-        x=tuple(xs),
-        y=tuple(ys),
-    )
-
-
-def _series_rows(curves: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]:
+def _series_rows(curves: Sequence[Series]) -> Iterator[tuple[Any, ...]]:
     for curve in curves:
-        xs, ys, attempts = on_axis(curve, x)
-        attempt, upcoming = 0, {first: attempt for attempt, first in attempts}
-        for place, point in enumerate(zip(xs, ys, strict=True)):
+        attempt, upcoming = 0, {begun.first: begun.attempt for begun in curve.attempts}
+        for place, point in enumerate(zip(curve.x, curve.y, strict=True)):
             attempt = upcoming.get(place, attempt)
             yield curve.job, curve.name, attempt, *point
 
@@ -187,7 +172,7 @@ def _series_rows(curves: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]
 _SUMMARY_COLUMNS = ("name", "count", "not_finite", "last", "last_step", "min", "min_step", "max", "max_step")
 
 
-def _summary_row(summary: Summary) -> list[Any]:
-    metrics = (summary.last, summary.least, summary.most)
-    figures = [(metric.point[0], metric.point[3]) if metric else (None, None) for metric in metrics]
+def _summary_row(summary: MetricSummary) -> list[Any]:
+    metrics = (summary.last, summary.min, summary.max)
+    figures = [(metric.value, metric.step) if metric else (None, None) for metric in metrics]
     return [summary.name, summary.count, summary.not_finite, *(figure for pair in figures for figure in pair)]

@@ -32,12 +32,12 @@ from service.api.views import resource_values
 from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
+from service.jobs import references as referred
 from service.jobs.file_kinds import check_content, checked_name
-from service.jobs.files import check, drop, not_fetched, not_listed
 from service.jobs.rows import no_row_to_train_on, wrong_rows
 from service.problems import BodyTooLarge, InvalidQuery
 from service.row_reports import row_report
-from service.store.files import SHELF, set_report
+from service.store.content import FILES, set_report
 from service.store.rows import FileRow
 from service.store.times import now_ms
 
@@ -125,7 +125,7 @@ async def store_file(
             services.settings.store,
             str(layout.UPLOADS / file),
             upload,
-            lambda put: services.db.write(partial(SHELF.keep, row=row, put=put)),
+            lambda put: services.db.write(partial(FILES.keep, row=row, put=put)),
         )
     if kept.report is None or (tokenizer is not None and kept.report != row.report):
         await services.db.write(partial(set_report, row=row))
@@ -173,7 +173,7 @@ async def list_files(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> FileList:
     services = services_of(request)
-    read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))
+    read = partial(FILES.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))
     rows = await services.db.read(read)
     more = following([(row.created_at, row.id) for row in rows], limit)
     return FileList(data=tuple(_file(replace(row, report=None)) for row in rows[:limit]), next_cursor=more)
@@ -213,17 +213,17 @@ async def delete_file(request: Request, file: FilePath) -> Response:
 async def remove_file(services: Services, file: str) -> None:
     row = await file_row(services, file)
     remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
-    await services.db.write(partial(drop, project=services.project, file=row.id, remove=remove))
+    await services.db.write(partial(referred.drop, table=FILES, project=services.project, key=row.id, remove=remove))
     audit.info("file %s (%s) of project %s deleted by %s", row.id, row.name, services.project, services.caller.by)
 
 
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     """Returns problems for files that the project lacks, that the nodes may not fetch, and that no node has."""
     arguments = references(spec)
-    problems = not_fetched(services.settings, services.catalogues.announced, arguments)
-    problems += not_listed(services.settings, arguments)
+    problems = referred.not_fetched(services.settings, services.catalogues.announced, arguments)
+    problems += referred.not_listed(services.settings, arguments)
     if any(named_in(arguments)):
-        problems += await services.db.read(partial(check, project=spec.project, arguments=arguments))
+        problems += await services.db.read(partial(referred.missing_files, project=spec.project, arguments=arguments))
         if not problems and spec.data.split is not None:
             problems += await services.db.read(partial(no_row_to_train_on, spec=spec))
         if not problems and spec.library_trainer is not None:
@@ -256,7 +256,7 @@ async def _on_no_node(services: Services, arguments: Sequence[ArgumentText]) -> 
 async def file_row(services: Services, file: str) -> FileRow:
     if not is_file(file):
         raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists them by their ids")
-    return await services.db.read(partial(SHELF.get, project=services.project, key=FileId(file)))
+    return await services.db.read(partial(FILES.get, project=services.project, key=FileId(file)))
 
 
 def _file(row: FileRow) -> File:

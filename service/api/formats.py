@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any
 
 from fastapi import Request
@@ -44,8 +46,10 @@ def csv_response(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) 
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_FORMULA) and value != "-Infinity":
+    if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
+    if isinstance(value, float) and not isfinite(value):
+        return json.dumps(value)
     return "" if value is None else value
 
 

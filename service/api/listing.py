@@ -137,7 +137,7 @@ def _summaries(conn: Connection, rows: Sequence[JobRow]) -> dict[str, tuple[Metr
         room -= len(metrics)
         if room < 0 and by_job:
             break
-        by_job[row.id] = tuple(map(views.metric_summary, metrics))
+        by_job[row.id] = tuple(metrics)
     return by_job
 
 

@@ -11,10 +11,9 @@ from footplate.contract.fields import Json, Resource
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import actions
 from footplate.contract.resources.artifacts import Checkpoint
-from footplate.contract.resources.history import Attempt, AttemptNode, MetricSummary, SeenMetric
+from footplate.contract.resources.history import Attempt, AttemptNode
 from footplate.contract.resources.jobs import Job
 from footplate.contract.resources.operations import Node, NodeState
-from service.events.series import Seen, Summary
 from service.store.mapping import shown_as
 from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
@@ -130,19 +129,3 @@ def node_state(row: NodeRow) -> NodeState:
 
 def _dumps(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def metric_summary(summary: Summary) -> MetricSummary:
-    return MetricSummary(
-        name=summary.name,
-        count=summary.count,
-        not_finite=summary.not_finite,
-        last=_seen_metric(summary.last),
-        min=_seen_metric(summary.least) if summary.least else None,
-        max=_seen_metric(summary.most) if summary.most else None,
-    )
-
-
-def _seen_metric(seen: Seen) -> SeenMetric:
-    value, no, at, step, epoch = seen.point
-    return SeenMetric(value=value, no=no, step=step, epoch=epoch, at=at, attempt=seen.attempt, repeated=seen.repeated)

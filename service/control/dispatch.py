@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from redis.exceptions import ResponseError
+
+from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import uuid7
 from service.control.state import ControlState
 from service.store import attempts, queue
 from service.store.queue import UnclaimedSource
@@ -42,3 +46,18 @@ def _is_due(state: ControlState, row: UnclaimedSource, clock: float) -> bool:
 
 def _key(row: UnclaimedSource) -> Hashable:
     return ("start message", row.job_id, row.attempt, row.source)
+
+
+async def watch_epoch(state: ControlState) -> None:
+    """Sends every start message again if our sentinel key is gone, because Redis has then lost all of its data.
+
+    Journals look for the key themselves, and send their events again.
+    """
+    try:
+        is_new = await state.outside.redis.set(keys.EPOCH, uuid7(), nx=True)
+    except ResponseError:
+        state.redis_refuses_writes()
+        raise
+    if is_new:
+        state.memory.send_everything = True
+        state.poked.set()

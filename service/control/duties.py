@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from footplate.contract import keys
 from service.control.cleanup import prune, rotate
-from service.control.dispatch import dispatch
-from service.control.inbox import read_inbox
+from service.control.dispatch import dispatch, watch_epoch
+from service.control.inbox import push, read_inbox
 from service.control.ingest import ingest
 from service.control.place import place
-from service.control.push import push
-from service.control.redis_epoch import watch_epoch
 from service.control.rescue import RESCUE_SECONDS, rescue
 from service.control.state import BLOCK_SECONDS, ControlState
 

@@ -1,4 +1,4 @@
-"""Reads claims and heartbeats from the inbox in Redis, and replies to their senders."""
+"""Reads claims and heartbeats from the inbox in Redis, replies to their senders, and pushes stops and commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Unavailable
 from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, NodeBeat
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain
-from service.jobs.inbox import Heard, answer
+from service.jobs.inbox import Heard, answer, words
 
 log = logging.getLogger("footplate.control")
 
@@ -98,3 +98,12 @@ def _count(state: ControlState, heard: Heard) -> None:
     counts.journal_depth = memory.depths.total()
     memory.unreadable.update(heard.unreadable)
     counts.journals_unreadable = memory.unreadable.total()
+
+
+async def push(state: ControlState) -> None:
+    """Pushes each stop and each command once, without waiting for a heartbeat. Replies to heartbeats repeat them."""
+    stop_left = state.stop_left()
+    replies = await state.db.read(lambda conn: words(conn, stop_left))
+    unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
+    await state.send([(keys.reply(reply.claim), reply) for reply in unsent])
+    state.memory.pushed = set(replies)

@@ -25,11 +25,11 @@ WATERMARK_SECONDS = 24 * 3600
 
 async def ingest(state: ControlState) -> None:
     """Reads the stream from its beginning, because committed entries are deleted from it."""
-    answer = await state.outside.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
-    entries = _entries(answer)
-    if not entries:
+    streams: Any = await state.outside.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
+    if not streams:
         state.oldest_unread_ms = None
         return
+    ((_, entries),) = streams
     now = state.outside.now_ms()
     state.oldest_unread_ms = int(entries[0][0].partition(b"-")[0])
     transactions = await _store(state, read_entries([fields.get(b"batch") for _, fields in entries], text_of(now)), now)
@@ -110,13 +110,3 @@ def _count(state: ControlState, ingested: Ingested) -> None:
     counts.gaps_declared += ingested.gaps
     counts.checkpoints_refused += ingested.refused
     state.count(ingested)
-
-
-def _entries(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """Returns the stream's entries from an answer in either version of Redis's protocol."""
-    if not answer:
-        return []
-    if isinstance(answer, dict):
-        chunks = next(iter(answer.values()))
-        return [entry for chunk in chunks for entry in (chunk if isinstance(chunk, list) else [chunk])]
-    return list(answer[0][1])

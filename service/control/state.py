@@ -60,6 +60,8 @@ class Outside:
             redis_url,
             socket_timeout=SOCKET_SECONDS,
             socket_connect_timeout=2,
+            # A stream's entries have another form in version 3 of Redis's protocol.
+            protocol=2,
             # The loop is the only retry. redis-py's own would send a command several times into a Redis that stalls.
             retry=Retry(NoBackoff(), 0),
         )

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic_core import from_json
 from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
+from footplate.contract.resources.history import MetricSummary, SeenMetric, Series, SeriesAttempt
 from service.events.curves import FAN, Bucket, Curve, Point, as_number, read_nos
 from service.store import curves
 from service.store.curves import Stretch
@@ -30,77 +29,46 @@ _PLACES: dict[Axis, int] = {"time": 2, "step": 3, "epoch": 4}
 """The index of each axis in a Point."""
 
 
-@dataclass(slots=True)
-class Summary:
-    """A summary of one metric over all attempts."""
-
-    name: str
-    count: int
-    not_finite: int
-    last: Seen
-    least: Seen | None
-    most: Seen | None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    point: Point
-    attempt: int
-    repeated: bool
-    """True if a later attempt has logged this step again, so that the curve goes another way."""
-
-
-@dataclass(slots=True)
-class Series:
-    job: JobId
-    name: str
-    count: int = 0
-    """The number of points."""
-    left_out: int = 0
-    """The number of points that a later attempt repeats."""
-    is_exact: bool = True
-    """True if every other point is shown."""
-    points: list[Point] = field(default_factory=list)
-    attempts: list[tuple[int, int]] = field(default_factory=list)
-    """Attempts, each with the index of its first point."""
-
-
-def summaries(conn: Connection, job: JobId) -> list[Summary]:
-    """Returns the summaries of a job's metrics, in the order of their names."""
+def summaries(conn: Connection, job: JobId) -> list[MetricSummary]:
+    """Returns the summaries of a job's metrics over all attempts, in the order of their names."""
     ends = _ends(conn, job)
     begins = _next_begins(ends)
-    by_name: dict[str, Summary] = {}
+    by_name: dict[str, list[tuple[int, Curve]]] = {}
     for (attempt, name), curve in ends.items():
-        seen = [_seen(point, attempt, begins) for point in (curve.last, curve.whole.least, curve.whole.most)]
-        so_far = by_name.get(name)
-        if so_far is None:
-            assert seen[0] is not None
-            by_name[name] = Summary(name, curve.whole.count, curve.odd, seen[0], seen[1], seen[2])
-        else:
-            _add(so_far, curve, seen)
-    return [by_name[name] for name in sorted(by_name)]
+        by_name.setdefault(name, []).append((attempt, curve))
+    return [_summary(name, by_name[name], begins) for name in sorted(by_name)]
 
 
-def _seen(point: Point | None, attempt: int, begins: dict[int, int | None]) -> Seen | None:
-    if point is None:
-        return None
-    begin = begins[attempt]
-    return Seen(point, attempt, begin is not None and point[3] is not None and point[3] >= begin)
+def _summary(name: str, curves: Sequence[tuple[int, Curve]], begins: dict[int, int | None]) -> MetricSummary:
+    """Returns the summary of one metric. `curves` are those of its attempts, oldest first."""
+
+    def seen(point: Point, attempt: int) -> SeenMetric:
+        value, no, at, step, epoch = point
+        begin = begins[attempt]
+        repeated = begin is not None and step is not None and step >= begin
+        return SeenMetric(value=value, no=no, step=step, epoch=epoch, at=at, attempt=attempt, repeated=repeated)
+
+    least = [(curve.whole.least, attempt) for attempt, curve in curves if curve.whole.least is not None]
+    most = [(curve.whole.most, attempt) for attempt, curve in curves if curve.whole.most is not None]
+    attempt, newest = curves[-1]
+    return MetricSummary(
+        name=name,
+        count=sum(curve.whole.count for _, curve in curves),
+        not_finite=sum(curve.odd for _, curve in curves),
+        last=seen(newest.last, attempt),
+        # Of equal values, the one of the earliest attempt.
+        min=seen(*min(least, key=_value)) if least else None,
+        max=seen(*max(most, key=_value)) if most else None,
+    )
 
 
-def _add(summary: Summary, curve: Curve, seen: Sequence[Seen | None]) -> None:
-    """Adds the summary of a later attempt."""
-    last, least, most = seen
-    summary.count += curve.whole.count
-    summary.not_finite += curve.odd
-    summary.last = last or summary.last
-    if least and (summary.least is None or least.point[0] < summary.least.point[0]):
-        summary.least = least
-    if most and (summary.most is None or most.point[0] > summary.most.point[0]):
-        summary.most = most
+def _value(found: tuple[Point, int]) -> Any:
+    return found[0][0]
 
 
-def series(conn: Connection, job: JobId, names: Sequence[str], points: int, *, everything: bool) -> list[Series]:
+def series(
+    conn: Connection, job: JobId, names: Sequence[str], points: int, *, axis: Axis = "step", everything: bool = False
+) -> list[Series]:
     """Returns curves in the order of the names. A curve without points is empty."""
     ends = _ends(conn, job)
     begins = _next_begins(ends)
@@ -112,7 +80,7 @@ def series(conn: Connection, job: JobId, names: Sequence[str], points: int, *, e
             _Piece(conn, events, attempt, name, curve, None if everything else begins[attempt])
             for attempt, curve in attempts.items()
         ]
-        drawn.append(_draw(job, name, pieces, points))
+        drawn.append(_draw(job, name, pieces, points, axis))
     return drawn
 
 
@@ -140,22 +108,28 @@ def _lower(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
 
 
-def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int) -> Series:
-    drawn = Series(job, name)
-    drawn.count = sum(piece.curve.whole.count for piece in pieces)
+def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int, axis: Axis) -> Series:
+    """Returns the curve of a metric. Points that lack a value on this axis are left out."""
+    place = _PLACES[axis]
     kept = sum(piece.count for piece in pieces)
-    drawn.left_out = drawn.count - kept
-    drawn.is_exact = kept <= points
     # Two points for each group, three if some are not numbers, and the two ends.
     groups = (points - 2) // (3 if any(piece.curve.odd for piece in pieces) else 2)
+    attempts: list[SeriesAttempt] = []
+    xs: list[Any] = []
+    ys: list[Any] = []
     for piece in pieces:
         if piece.count:
-            drawn.attempts.append((piece.attempt, len(drawn.points)))
-            if drawn.is_exact:
-                drawn.points += piece.exactly()
-            else:
-                drawn.points += piece.in_groups(max(1, groups * piece.count // kept - 1))
-    return drawn
+            attempts.append(SeriesAttempt(attempt=piece.attempt, first=len(xs)))
+            few = max(1, groups * piece.count // kept - 1)
+            shown = piece.exactly() if kept <= points else piece.in_groups(few)
+            placed = [point for point in shown if point[place] is not None]
+            xs += [point[place] for point in placed]
+            ys += [point[0] for point in placed]
+    count = sum(piece.curve.whole.count for piece in pieces)
+    return Series(
+        job=job, name=name, count=count, left_out=count - kept, exact=kept <= points, attempts=tuple(attempts),
+        x=tuple(xs), y=tuple(ys),
+    )  # fmt: skip
 
 
 class _Piece:
@@ -263,19 +237,3 @@ class _Events:
     def _point(self, name: str, no: int) -> Point:
         at, step, epoch, data = self._known[no]
         return as_number(data[name]), no, at, step, epoch
-
-
-def on_axis(series: Series, axis: Axis) -> tuple[list[Any], list[Any], list[tuple[int, int]]]:
-    """Returns x, y, and each attempt with the index of its first point. Points without this x are left out."""
-    place = _PLACES[axis]
-    xs: list[Any] = []
-    ys: list[Any] = []
-    attempts = []
-    ends = [first for _, first in series.attempts] + [len(series.points)]
-    for (attempt, _), (first, behind) in zip(series.attempts, pairwise(ends), strict=True):
-        attempts.append((attempt, len(xs)))
-        for point in series.points[first:behind]:
-            if point[place] is not None:
-                xs.append(point[place])
-                ys.append(point[0])
-    return xs, ys, attempts

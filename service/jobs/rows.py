@@ -23,7 +23,7 @@ from footplate.contract.short_forms import places
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
-from service.store import files
+from service.store.content import FILES
 from service.store.rows import FileRow
 
 HEAD_BYTES = 64 * 1024
@@ -84,7 +84,7 @@ def _row_count(conn: Connection, project: str, dataset: Component) -> int | None
     header = 1 if dataset.use == "files/csv" and args.get("columns") else 0
     total = 0
     for file_id in uploaded:
-        file = files.SHELF.get(conn, project, file_id)
+        file = FILES.get(conn, project, file_id)
         if file.kind not in READS.get(dataset.use, ()) or not _is_counted(file):
             return None
         total += (file.rows or 0) + header

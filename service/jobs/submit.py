@@ -19,7 +19,8 @@ from footplate.contract.lifecycle import Desired, JobState, Reason
 from footplate.contract.references import references
 from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
-from service.jobs import bundles, files, start_checkpoint
+from service.jobs import references as referred
+from service.jobs import start_checkpoint
 from service.jobs.needs import Needs
 from service.store import events, jobs, webhooks
 from service.store import idempotency as keys
@@ -73,8 +74,7 @@ def submit(
         response = idempotency.respond(job) if idempotency.respond else None
         if (replay := _replay(conn, idempotency, job, response)) is not None:
             return replay
-    bundles.hold(conn, project, spec)
-    files.hold(conn, project, references(spec))
+    referred.hold(conn, project, spec)
     if (start := start_checkpoint.find(conn, project, spec, hold=True)) is not None:
         job = replace(job, spec=start.pinned(spec).model_dump_json(), starts_from=start.checkpoint.id)
     jobs.insert_job(conn, job)

@@ -1,6 +1,7 @@
-"""Content of projects, by hash: equal bytes are one row in each project that has them, and one file for all.
+"""Statements about bundles and uploaded files, which are content of projects, by hash.
 
-The file in the artifact store is written before its first row, and goes after the last one.
+Equal bytes are one row in each project that has them, and one file for all. The file is put into the artifact store
+before its first row is written, and is deleted after the last one.
 """
 
 from __future__ import annotations
@@ -8,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
+from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from footplate.contract.errors import NotFound
 from service.store.mapping import columns_of, values_of
+from service.store.rows import BundleRow, FileRow
+from service.store.tables import bundles, files
 
 Row = TypeVar("Row")
 
 
-class Shelf(Generic[Row]):
-    """The SQL statements for one table of content. Its column `key` identifies a row within a project."""
+class ContentTable(Generic[Row]):
+    """The statements for one table of content. Its column `key` identifies a row within a project."""
 
     def __init__(self, table: Table, row_class: type[Row], key: str, what: str, hint: str) -> None:
-        self._table, self._what, self._hint = table, what, hint
+        self._table, self.what, self._hint = table, what, hint
         self._row: Callable[..., Row] = row_class
         self._key: Column[Any] = table.c[key]
         self._rows = select(*columns_of(table, row_class))
@@ -48,7 +51,7 @@ class Shelf(Generic[Row]):
         query = self._rows.where(self._table.c.project == project, self._key == key)
         match = conn.execute(query.with_for_update(read=True) if hold else query).one_or_none()
         if match is None:
-            raise NotFound(f"there is no {self._what} {key}", hint=self._hint)
+            raise NotFound(f"there is no {self.what} {key}", hint=self._hint)
         return self._row(*match)
 
     def page(
@@ -73,3 +76,13 @@ class Shelf(Generic[Row]):
         if conn.execute(delete(self._table).where(self._table.c.project == project, self._key == key)).rowcount == 0:
             self.get(conn, project, key)
         return conn.execute(select(func.count()).where(self._key == key)).scalar_one() == 0
+
+
+BUNDLES = ContentTable(bundles, BundleRow, "sha256", "bundle", "POST /bundles takes it as a zip")
+FILES = ContentTable(files, FileRow, "id", "file", "POST /files takes it, and GET /files lists those that there are")
+
+
+def set_report(conn: Connection, row: FileRow) -> None:
+    """Stores the row's report in place of an older one of the same file."""
+    values = {name: value for name, value in values_of(row).items() if name in ("rows", "bad_rows", "report")}
+    conn.execute(update(files).where(files.c.project == row.project, files.c.id == row.id).values(values))

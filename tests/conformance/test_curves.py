@@ -11,8 +11,9 @@ import pytest
 
 from footplate.contract.events import Kind, WorkerEvent, json_safe
 from footplate.contract.ids import JobId
+from footplate.contract.resources.history import Series
 from service.events.curves import FAN, MAX_NAMES
-from service.events.series import Series, on_axis, series, summaries
+from service.events.series import Axis, series, summaries
 from service.jobs.delete import delete
 from service.store.tables import curve_buckets, curves
 from service.store.times import text_of
@@ -42,8 +43,12 @@ def drawn(stage: Stage, job: JobId, *names: str, points: int = 1000, everything:
 
 
 def xy(one: Series) -> tuple[list[Any], list[Any]]:
-    xs, ys, _ = on_axis(one, "step")
-    return xs, ys
+    return list(one.x), ["NaN" if math.isnan(y) else y for y in one.y]
+
+
+def begins(one: Series) -> list[tuple[int, int]]:
+    """The attempts, each with the index of its first point."""
+    return [(begun.attempt, begun.first) for begun in one.attempts]
 
 
 def again(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> Worker:
@@ -62,9 +67,9 @@ def test_few_points_are_drawn_as_they_were_told(stage: Stage) -> None:
     loss, lr, nothing = drawn(stage, job, "loss", "lr", "no_such")
 
     assert xy(loss) == (list(range(1, 101)), [1 / n for n in range(1, 101)])
-    assert (loss.count, loss.is_exact, loss.attempts) == (100, True, [(1, 0)])
+    assert (loss.count, loss.exact, begins(loss)) == (100, True, [(1, 0)])
     assert xy(lr)[1] == [5] * 100
-    assert (nothing.count, nothing.points) == (0, [])
+    assert (nothing.count, nothing.x) == (0, ())
     assert [summary.name for summary in stage.read(lambda conn: summaries(conn, job))] == ["loss", "lr"]
 
 
@@ -80,17 +85,17 @@ def test_a_spike_survives_wherever_it_is_and_however_few_points_are_asked_for(st
         xs, ys = xy(curve)
 
         assert points / 6 <= len(xs) <= points
-        assert not curve.is_exact
+        assert not curve.exact
         assert xs == sorted(xs)
         assert (xs[0], xs[-1]) == (1, 5000)
         assert (ys[xs.index(high + 1)], ys[xs.index(low + 1)], ys[xs.index(nan + 1)]) == (1e6, -1e6, "NaN")
         assert all(y == values[x - 1] for x, y in zip(xs, ys, strict=True) if y != "NaN"), "a point is made up"
     (summary,) = stage.read(lambda conn: summaries(conn, job))
-    assert summary.least
-    assert summary.most
-    assert (summary.least.point[0], summary.least.point[3]) == (-1e6, low + 1)
-    assert (summary.most.point[0], summary.most.point[3]) == (1e6, high + 1)
-    assert (summary.count, summary.not_finite, summary.last.point[3]) == (5000, 1, 5000)
+    assert summary.min
+    assert summary.max
+    assert (summary.min.value, summary.min.step) == (-1e6, low + 1)
+    assert (summary.max.value, summary.max.step) == (1e6, high + 1)
+    assert (summary.count, summary.not_finite, summary.last.step) == (5000, 1, 5000)
 
 
 def test_every_group_shows_its_least_and_its_most(stage: Stage) -> None:
@@ -117,12 +122,12 @@ def test_what_is_no_number_is_a_point_and_neither_least_nor_most(stage: Stage, o
     (curve,) = drawn(stage, job, "loss")
     (summary,) = stage.read(lambda conn: summaries(conn, job))
 
-    assert len(curve.points) == 4
-    assert type(curve.points[0][0]) is str
+    assert len(curve.y) == 4
+    assert not math.isfinite(curve.y[0])
     assert summary.not_finite == 2
-    assert summary.least
-    assert summary.most
-    assert (summary.least.point[0], summary.most.point[0]) == (2, 1e308)
+    assert summary.min
+    assert summary.max
+    assert (summary.min.value, summary.max.value) == (2, 1e308)
 
 
 def test_steps_that_a_later_attempt_repeats_are_shown_as_it_saw_them(stage: Stage) -> None:
@@ -137,14 +142,14 @@ def test_steps_that_a_later_attempt_repeats_are_shown_as_it_saw_them(stage: Stag
 
     assert [x for x, _ in zip(*xy(before), strict=True)] == list(range(50, 2501, 50))
     assert xy(loss) == (list(range(1, 3301)), [1.0] * 2500 + [2.0] * 800)
-    assert (loss.count, loss.left_out, loss.attempts) == (3800, 500, [(1, 0), (2, 2500)])
+    assert (loss.count, loss.left_out, begins(loss)) == (3800, 500, [(1, 0), (2, 2500)])
     assert xy(evals)[0] == [*range(50, 2501, 50), *range(2511, 3301)]
     for points in (10, 100, 1000):
         xs, ys = xy(drawn(stage, job, "loss", points=points)[0])
         assert len(xs) <= points
         assert all(y == (1.0 if x <= 2500 else 2.0) for x, y in zip(xs, ys, strict=True))
     (everything,) = drawn(stage, job, "loss", points=5000, everything=True)
-    assert (len(everything.points), everything.left_out, everything.attempts) == (3800, 0, [(1, 0), (2, 3000)])
+    assert (len(everything.x), everything.left_out, begins(everything)) == (3800, 0, [(1, 0), (2, 3000)])
 
 
 def test_the_summary_says_that_a_later_attempt_went_another_way(stage: Stage) -> None:
@@ -155,11 +160,11 @@ def test_the_summary_says_that_a_later_attempt_went_another_way(stage: Stage) ->
 
     (summary,) = stage.read(lambda conn: summaries(conn, job))
 
-    assert summary.least
-    assert summary.most
-    assert (summary.least.point[0], summary.least.attempt, summary.least.repeated) == (3.0, 1, True)
-    assert (summary.most.point[0], summary.most.attempt, summary.most.repeated) == (20.0, 2, False)
-    assert (summary.last.point[3], summary.last.attempt, summary.count) == (5, 2, 9)
+    assert summary.min
+    assert summary.max
+    assert (summary.min.value, summary.min.attempt, summary.min.repeated) == (3.0, 1, True)
+    assert (summary.max.value, summary.max.attempt, summary.max.repeated) == (20.0, 2, False)
+    assert (summary.last.step, summary.last.attempt, summary.count) == (5, 2, 9)
 
 
 def test_an_attempt_that_begins_anew_repeats_all(stage: Stage) -> None:
@@ -171,7 +176,7 @@ def test_an_attempt_that_begins_anew_repeats_all(stage: Stage) -> None:
     (curve,) = drawn(stage, job, "loss")
 
     assert xy(curve) == ([1, 2, 3], [2.0] * 3)
-    assert curve.attempts == [(2, 0)]
+    assert begins(curve) == [(2, 0)]
 
 
 def test_an_event_that_comes_again_is_no_second_point(stage: Stage) -> None:
@@ -215,11 +220,12 @@ def test_points_of_times_and_of_no_step_stand_where_they_can(stage: Stage) -> No
     job, worker = stage.running()
     worker.send(worker.write(Kind.EVAL, {"score": 1.0}), worker.write(Kind.EVAL, {"score": 2.0}, 7))
 
-    (curve,) = drawn(stage, job, "score")
+    def on(axis: Axis) -> tuple[list[Any], list[Any]]:
+        return xy(stage.read(lambda conn: series(conn, job, ["score"], 1000, axis=axis))[0])
 
-    assert on_axis(curve, "step")[:2] == ([7], [2.0])
-    assert on_axis(curve, "time")[:2] == ([text_of(stage.now)] * 2, [1.0, 2.0])
-    assert on_axis(curve, "epoch")[:2] == ([], [])
+    assert on("step") == ([7], [2.0])
+    assert on("time") == ([text_of(stage.now)] * 2, [1.0, 2.0])
+    assert on("epoch") == ([], [])
 
 
 def test_a_deleted_job_leaves_no_curve(stage: Stage) -> None:

@@ -23,7 +23,7 @@ from service.api.uploads import Upload, body_of
 from service.deps import StrictRoute, services_of
 from service.jobs.file_kinds import InvalidFile, checked_name
 from service.problems import InvalidQuery
-from service.store.files import SHELF
+from service.store.content import FILES
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -78,7 +78,7 @@ async def list_files(
     if after is not None:
         last = await file_row(services, after)
         place = (last.created_at, last.id)
-    read = partial(SHELF.page, project=services.project, limit=limit + 1, after=place, oldest_first=order == "asc")
+    read = partial(FILES.page, project=services.project, limit=limit + 1, after=place, oldest_first=order == "asc")
     rows = await services.db.read(read)
     return Page.of([from_job.file(row) for row in rows[:limit]], has_more=len(rows) > limit)
 

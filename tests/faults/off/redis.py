@@ -49,8 +49,8 @@ def blame_the_workers(control: ModuleType) -> None:
     control.ControlState.redis_is_unreachable = control.ControlState.redis_refuses_writes = lambda self: None
 
 
-@switch("a stop is told until it is heard", module="service.control.push")
-def tell_a_stop_once(push: ModuleType) -> None:
+@switch("a stop is told until it is heard", module="service.control.inbox")
+def tell_a_stop_once(control_inbox: ModuleType) -> None:
     """Pushes a stop when it is decided, whether or not Redis answers, and repeats it in no reply to a heartbeat."""
     from service.control.state import UNREACHABLE
     from service.jobs import inbox
@@ -59,11 +59,11 @@ def tell_a_stop_once(push: ModuleType) -> None:
 
     async def push_once(state: Any) -> None:
         stop_left = state.stop_left()
-        replies = await state.db.read(lambda conn: push.words(conn, stop_left))
+        replies = await state.db.read(lambda conn: control_inbox.words(conn, stop_left))
         unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
         state.memory.pushed = set(replies)
         with suppress(*UNREACHABLE):
-            await state.send([(push.keys.reply(reply.claim), reply) for reply in unsent])
+            await state.send([(control_inbox.keys.reply(reply.claim), reply) for reply in unsent])
 
-    push.push = push_once
+    control_inbox.push = push_once
     inbox.attempt_beat = lambda *asked: answered(*asked).model_copy(update={"stop": None})

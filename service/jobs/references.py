@@ -1,0 +1,123 @@
+"""Checks what a spec refers to: its bundle, uploaded files, names on a hub, URLs and variables.
+
+Bundles and files are content that belongs to projects. They stay as long as an unfinished job needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from footplate.contract.bundles import missing_in
+from footplate.contract.components import HUB_ON, HUBS, Catalogue
+from footplate.contract.environment import refused_env
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.files import ArgumentText, by_url, named_in, on_hub, shown
+from footplate.contract.outbound import Allowed, read_url
+from footplate.contract.references import references
+from footplate.contract.spec import JobSpec
+from service.settings import ServiceSettings
+from service.store import jobs
+from service.store.content import BUNDLES, FILES, ContentTable
+
+CODE_IS_OFF = "this service does not accept users' code"
+HOW_TO_TURN_CODE_ON = "the operator allows it with FOOTPLATE_CODE=on; registered components need none"
+HOW_TO_TURN_HUBS_ON = f"the operator allows it with {HUB_ON}, on service and nodes; data:// and models:// need nothing"
+
+
+class BundleInUse(FootplateError):
+    code = "bundle_in_use"
+    status = 409
+    title = "The bundle is needed"
+
+
+class FileInUse(FootplateError):
+    code = "file_in_use"
+    status = 409
+    title = "The file is needed"
+
+
+def drop(conn: Connection, table: ContentTable[Any], project: str, key: str, remove: Callable[[], None]) -> None:
+    """Deletes a bundle or file that no unfinished job needs. `remove` deletes its file if no other project has it."""
+    if (job := jobs.under_way_with(conn, project, f'"{key}"')) is not None:
+        in_use = FileInUse if table is FILES else BundleInUse
+        raise in_use(f"job {job} needs this {table.what} and is not over", hint="cancel it, or wait for its end")
+    if table.remove(conn, project, key):
+        remove()
+
+
+def missing_code(conn: Connection, project: str, spec: JobSpec) -> list[Problem]:
+    """Returns a problem for a bundle that the project lacks, or for each name that the bundle does not contain."""
+    if spec.code is None:
+        return []
+    try:
+        row = BUNDLES.get(conn, project, spec.code.bundle)
+    except NotFound as error:
+        return [Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]
+    return missing_in(spec.as_json(), row.paths)
+
+
+def missing_files(
+    conn: Connection, project: str, arguments: Iterable[ArgumentText], *, hold: bool = False
+) -> list[Problem]:
+    """Returns a problem for each uploaded file in the spec that its project does not have."""
+    problems = []
+    for pointer, file in named_in(arguments):
+        try:
+            FILES.get(conn, project, file, hold=hold)
+        except NotFound as error:
+            problems.append(Problem(pointer, "unknown_file", error.message, error.hint))
+    return problems
+
+
+def hold(conn: Connection, project: str, spec: JobSpec) -> None:
+    """Locks the spec's bundle and files in the transaction that writes the job, so that they stay. Raises InvalidSpec.
+
+    Problems of the request, such as a name that the bundle does not contain, were reported before.
+    """
+    problems = missing_files(conn, project, references(spec), hold=True)
+    if spec.code is not None:
+        try:
+            BUNDLES.get(conn, project, spec.code.bundle, hold=True)
+        except NotFound as error:
+            problems.append(Problem("/code/bundle", "unknown_bundle", error.message, error.hint))
+    if problems:
+        raise InvalidSpec(problems)
+
+
+def not_allowed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
+    """Returns problems for code and variables that this operator does not allow."""
+    problems = refused_env(spec.env, settings.env_allowed)
+    if spec.code is not None and settings.code == "off":
+        problems.append(Problem("/code", "code_is_off", CODE_IS_OFF, HOW_TO_TURN_CODE_ON))
+    return problems
+
+
+def not_fetched(
+    settings: ServiceSettings, catalogues: Sequence[Catalogue], arguments: Iterable[ArgumentText]
+) -> list[Problem]:
+    """Returns problems for names on a hub if the operator or all nodes do not allow to fetch them."""
+    if settings.hub == "off":
+        because = "this service lets no job fetch from a hub"
+    elif catalogues and not any(catalogue.get(HUBS, HUB_ON) for catalogue in catalogues):
+        because = "no node fetches from a hub"
+    else:
+        return []
+    named = on_hub(arguments)
+    return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_HUBS_ON) for pointer, name in named]
+
+
+def not_listed(settings: ServiceSettings, arguments: Iterable[ArgumentText]) -> list[Problem]:
+    """Returns problems for URLs whose host the operator does not list. The node checks the addresses of the host."""
+    allowed, problems = Allowed.of(settings.stores_allow), []
+    for pointer, url in by_url(arguments):
+        host = read_url(url).host
+        if not allowed.lists(host):
+            detail = f"{shown(url)}: this service lets no job fetch from {host}"
+            hint = (
+                f"the operator allows it with FOOTPLATE_STORES_ALLOW={host}, on service and nodes; data:// needs none"
+            )
+            problems.append(Problem(pointer, "store_not_allowed", detail, hint))
+    return problems
