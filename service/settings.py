@@ -74,6 +74,8 @@ class ServiceSettings(Settings):
     """The time after which a placed attempt that no worker has claimed goes back to the queue."""
     ring_seconds: PositiveFloat = 3.0
     """The time after which the Celery message of a placed attempt is sent again if no worker has claimed it."""
+    external_seconds: PositiveFloat = 1800.0
+    """The time after its last report at which a run elsewhere is lost. A run that evaluates for long sends none."""
     start_seconds: PositiveFloat = 1800.0
     """The time that a claimed attempt has until its training runs. If a job's stall_limit is longer, that holds."""
     stop_seconds: PositiveFloat = 60.0

@@ -13,7 +13,7 @@ class JobState(StrEnum):
     and QUEUED again if no node claims it in time."""
     RUNNING = "running"
     """A worker holds the lease. If the worker dies, rescue moves the job to QUEUED, and the next placement starts a new
-    attempt."""
+    attempt. A run elsewhere begins in this state, has no worker, and ends in SUCCEEDED or FAILED."""
     STOPPING = "stopping"
     """The job was asked to stop (cancel, pause or drain). After a stored deadline it counts as stopped."""
     PAUSED = "paused"
@@ -92,7 +92,7 @@ class Reason(StrEnum):
     STALLED = "stalled"
     """There was no progress within the stall limit."""
     NODE_LOST = "node_lost"
-    """The job's worker stopped sending heartbeats."""
+    """The job's worker stopped sending heartbeats, or a run elsewhere stopped sending reports."""
     POISON = "poison"
     """Three attempts in a row were lost without a new checkpoint."""
     TIME_LIMIT = "time_limit"

@@ -184,6 +184,8 @@ def _with_example(problem: Problem) -> Problem:
         return replace(problem, hint=f"for example {_EXAMPLES[problem.pointer]}")
     if problem.code == "unknown_field" and problem.pointer == "/model/path":
         return replace(problem, hint='for example {"use": "hf/causal-lm", "args": {"path": "models://NAME"}}')
+    if problem.code == "unknown_field" and problem.pointer == "/external":
+        return replace(problem, hint="POST /external/{run}: the first report of a run elsewhere makes its job")
     return problem
 
 

@@ -115,6 +115,7 @@ EXAMPLES: Json = {
     "priority": 5,
     "project": "default",
     "reason": "training",
+    "run": "nightly",
     "refused": None,
     "rank": 0,
     "repeated": False,

@@ -9,7 +9,6 @@ from typing import Any
 
 from footplate.contract.fields import Json, Resource
 from footplate.contract.ids import JobId, NodeId
-from footplate.contract.lifecycle import actions
 from footplate.contract.resources.artifacts import Checkpoint
 from footplate.contract.resources.history import Attempt, AttemptNode
 from footplate.contract.resources.jobs import Job
@@ -56,12 +55,13 @@ def job_fields(row: JobRow, nodes: Sequence[str] = ()) -> Json:
         row,
         Job,
         metadata=loads(row.job_metadata),
-        actions=actions(row.state, row.desired),
+        actions=row.actions,
         node=nodes[0] if nodes else None,
         nodes=nodes,
         running_s=row.running_ms / 1000,
         metrics=loads(row.metrics) or {},
         warnings=loads(row.warnings) or (),
+        external=row.runs_elsewhere,
     )
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
-from service.jobs.stopping import is_claimed, refuse, request_stop, settle
+from service.jobs.stopping import is_claimed, lock_for, refuse, request_stop, settle
 from service.store import jobs
 from service.store.rows import JobRow
 
@@ -24,7 +24,7 @@ def cancel(
     by: str | None = None,
 ) -> JobRow:
     """Returns the changed job. Raises NotFound, or Conflict if it ended otherwise. A harder mode may follow."""
-    job = jobs.lock_for_user(conn, project, job_id)
+    job = lock_for(Action.CANCEL, conn, project, job_id)
     if job.state is JobState.CANCELLED or _is_under_way(job, mode):
         return job
     if job.state.is_terminal:

@@ -1,4 +1,4 @@
-"""Deletes a job that has ended: its rows, its history, and the Idempotency-Key that created it."""
+"""Deletes a job that has ended or that runs elsewhere: its rows, its history, and the Idempotency-Key of its POST."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_versio
     """
     job = jobs.lock_for_user(conn, project, job_id)
     require_version(job, if_version)
-    if not job.state.is_terminal:
+    if not (job.state.is_terminal or job.runs_elsewhere):
         refuse(job, Action.DELETE, hint="cancel it first")
     start_checkpoint.require_unheld(conn, job_id)
     jobs.erase(conn, job_id)

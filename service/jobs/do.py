@@ -23,7 +23,7 @@ from footplate.contract.lifecycle import Action, Desired, JobState
 from footplate.contract.messages import Command
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
-from service.jobs.stopping import refuse
+from service.jobs.stopping import lock_for, refuse
 from service.jobs.submit import IdempotencyUse
 from service.store import commands, events, idempotency, jobs
 from service.store.rows import IdempotencyRow, JobRow, loads
@@ -70,7 +70,7 @@ def do(
     by: str | None = None,
 ) -> JobRow:
     """Stores a command and returns the job. Raises NotFound, Conflict if no loop runs, and InvalidSpec."""
-    job = jobs.lock_for_user(conn, project, job_id)
+    job = lock_for(Action.DO, conn, project, job_id)
     if once is not None and _was_asked(conn, job, once, now):
         return job
     if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:

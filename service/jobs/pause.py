@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
-from service.jobs.stopping import is_claimed, refuse, request_stop, settle
+from service.jobs.stopping import is_claimed, lock_for, refuse, request_stop, settle
 from service.store import jobs
 from service.store.rows import JobRow
 
@@ -15,7 +15,7 @@ def pause(
     conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
 ) -> JobRow:
     """Returns the changed job. Raises NotFound, or Conflict if it has ended or is being cancelled."""
-    job = jobs.lock_for_user(conn, project, job_id)
+    job = lock_for(Action.PAUSE, conn, project, job_id)
     if job.desired is Desired.PAUSE and not job.state.is_terminal:
         return job
     if job.state.is_terminal or job.desired is Desired.CANCEL:

@@ -108,7 +108,7 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
         look.at_the_job()
         used |= look.used
     used |= _silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
-    for family in ("lease", "node", "claim", "start", "stop", "end", "running"):
+    for family in ("lease", "node", "claim", "start", "stop", "end", "running", "report"):
         timers.forget(family, but=used)
     if rescued.jobs:
         reached(Moment.BEFORE_RESCUE_COMMITS)
@@ -130,6 +130,9 @@ class _Look:
         self.used: set[Hashable] = set()
 
     def at_the_job(self) -> None:
+        if self.job.runs_elsewhere:
+            self._at_a_run_elsewhere()
+            return
         job, claimed = self.job, [part for part in self.parts if part.claim is not None]
         unclaimed = [part for part in self.parts if part.claim is None]
         if job.state is JobState.STARTING and unclaimed and (why := self._why_not_claimed(unclaimed)) is not None:
@@ -147,6 +150,11 @@ class _Look:
             self._lose(f"{self._names(self.parts)} did not end with the others")
         elif job.state is JobState.RUNNING and self._is_out_of_time():
             self._stop_for_time()
+
+    def _at_a_run_elsewhere(self) -> None:
+        # Each report writes an event, so the event's number is part of the key.
+        if self._elapsed(("report", self.job.id, self.job.last_no)) > self.settings.external_seconds:
+            self._lose(f"no report came for {self.settings.external_seconds:g} s")
 
     def _elapsed(self, key: Hashable) -> float:
         self.used.add(key)
@@ -246,12 +254,13 @@ def lose(
         end = End.of(done)
     else:
         names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
+        where = "" if job.runs_elsewhere else f" on {names}"
         end = End(
             ending="lost",
             reason=reason,
             # The running time as the supervisor last reported it, because a lost attempt reports nothing more.
             running_ms=row.running_ms if row else 0,
-            error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
+            error={"code": reason.value, "message": f"attempt {attempt}{where} was lost: {why}"},
         )
     conclude(conn, job, end, now, effects, retry_backoff_seconds=settings.retry_backoff_seconds)
     effects.lost += 1

@@ -16,11 +16,11 @@ from footplate.contract.components import Catalogue
 from footplate.contract.errors import Conflict, InvalidSpec, Problem
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
-from footplate.contract.lifecycle import Action, Desired, JobState, Reason, actions
+from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from footplate.contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.jobs.requires import nowhere
-from service.jobs.stopping import refuse
+from service.jobs.stopping import lock_for, refuse
 from service.store import checkpoints, commands, events, jobs
 from service.store.rows import JobRow
 
@@ -59,7 +59,7 @@ def resume(
 
     Raises NotFound, Conflict, and InvalidSpec if the changed spec is not valid, or needs something that no node has.
     """
-    job = jobs.lock_for_user(conn, project, job_id)
+    job = lock_for(Action.RESUME, conn, project, job_id)
     is_pausing = job.state is JobState.STOPPING and job.desired is Desired.PAUSE
     if job.state not in _RESTING and not is_pausing:
         if job.desired is Desired.RUN and not job.state.is_terminal:
@@ -115,7 +115,7 @@ def _require_held(job: JobRow, changes: ResumeChanges) -> None:
         f"job {job.id} is {job.state} already, and a resume changes a job that rests: {names}",
         hint="pause it first; PATCH changes its priority at any time",
         state=job.state,
-        allowed=actions(job.state, job.desired),
+        allowed=job.actions,
     )
 
 

@@ -8,9 +8,18 @@ from sqlalchemy import Connection
 
 from footplate.contract.errors import Conflict
 from footplate.contract.events import Kind
-from footplate.contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode, actions
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode
 from service.store import attempts, events, jobs
 from service.store.rows import JobRow
+
+
+def lock_for(verb: Action, conn: Connection, project: str, job_id: JobId) -> JobRow:
+    """Locks a job for a verb. Raises NotFound, and Conflict for a job that runs elsewhere, which no verb reaches."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if job.runs_elsewhere:
+        refuse(job, verb, hint="stop it where it runs; a run that sends no more reports counts as lost after a while")
+    return job
 
 
 def is_claimed(conn: Connection, job: JobRow) -> bool:
@@ -68,11 +77,12 @@ _REFUSED = {
 
 
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
-    allowed = actions(job.state, job.desired)
+    allowed = job.actions
     words = ", ".join(allowed) or "nothing, until it has stopped"
     doing = f"is {job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
     is_stopping = job.state in ACTIVE and job.desired is not Desired.RUN
     state = doing if is_stopping else _STATES.get(job.state, f"is {job.state}")
+    state = "runs elsewhere and only reports here" if job.runs_elsewhere else state
     raise Conflict(
         f"job {job.id} {state}, so {_REFUSED[verb]}; allowed now: {words}",
         hint=hint or ("fork it to train further, or delete it" if job.state is JobState.SUCCEEDED else None),

@@ -64,7 +64,7 @@ def submit(
 
     A `note` is the second event of its history. `has_webhook=False` means that its project certainly has no webhook.
     """
-    job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
+    job = new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
     if fine_tune is not None:
         job = replace(job, fine_tune=fine_tune)
     if warnings:
@@ -117,7 +117,7 @@ def _replayed(conn: Connection, use: IdempotencyUse, holder: IdempotencyRow) -> 
     return Submitted(jobs.get(conn, holder.project, holder.job_id), replayed=True, response=holder.response)
 
 
-def _new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId, last_no: int) -> JobRow:
+def new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId, last_no: int = 1) -> JobRow:
     limit = spec.resources.time_limit
     return JobRow(
         id=job_id,

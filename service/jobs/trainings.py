@@ -1,4 +1,4 @@
-"""Lists the jobs that train, without serving sessions and exports, which use the model of another job."""
+"""Lists the jobs that train, without serving sessions, exports and runs elsewhere."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def newest(conn: Connection, filter: JobFilter, after: JobId | None, limit: int)
 
 
 def is_training(row: JobRow) -> bool:
-    """Returns False for a job that serves or exports the checkpoint of another one."""
+    """Returns False for a job that serves or exports the checkpoint of another one, or that runs elsewhere."""
     spec = json.loads(row.spec)
-    return not (spec.get("serve") or spec.get("export"))
+    return not (row.runs_elsewhere or spec.get("serve") or spec.get("export"))

@@ -31,7 +31,8 @@ _COUNT_OPEN = select(func.count()).select_from(sources).where(text("ended_at IS 
 
 def insert_attempt(conn: Connection, attempt: AttemptRow, parts: Sequence[SourceRow]) -> None:
     conn.execute(insert(attempts), values_of(attempt))
-    conn.execute(insert(sources), [values_of(part) for part in parts])
+    if parts:
+        conn.execute(insert(sources), [values_of(part) for part in parts])
 
 
 def get(conn: Connection, job_id: JobId, attempt: int) -> AttemptRow | None:

@@ -15,7 +15,7 @@ from footplate.contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Re
 from service.store import events, webhooks
 from service.store.mapping import columns_of, plain, plain_list, values_of
 from service.store.queue import explained, explanations, shape_of
-from service.store.rows import JobRow
+from service.store.rows import NO_NEEDS, JobRow
 from service.store.tables import (
     IS_ACTIVE,
     attempts,
@@ -250,6 +250,14 @@ def heads(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, int]:
     return {
         row.id: row.last_no for row in conn.execute(select(jobs.c.id, jobs.c.last_no).where(jobs.c.id.in_(job_ids)))
     }
+
+
+def running_elsewhere(conn: Connection, project: str, name: str) -> JobRow | None:
+    """Returns the newest job of this name that runs elsewhere, locked. None: no such job runs."""
+    named = (jobs.c.project == project, jobs.c.name == name, jobs.c.needs == NO_NEEDS)
+    wanted = select(*COLUMNS).where(*named, jobs.c.state == JobState.RUNNING.value)
+    row = conn.execute(wanted.order_by(jobs.c.id.desc()).limit(1).with_for_update()).one_or_none()
+    return to_row(row) if row else None
 
 
 def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]:

@@ -22,7 +22,7 @@ from footplate.contract.ids import (
     WebhookId,
 )
 from footplate.contract.layout import pinned_folder
-from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
+from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode, actions
 from service.store.times import text_of
 
 
@@ -46,6 +46,9 @@ Json = Annotated[str, Text(), loads]
 Large = Annotated[int, BigInteger()]
 Moment = Annotated[int, BigInteger(), text_of]
 """A time, in milliseconds since 1970 in UTC."""
+
+
+NO_NEEDS = "null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class JobRow:
     """Running time over all closed attempts."""
     time_limit_ms: Large | None
     needs: Json
-    """JSON of place.Needs."""
+    """JSON of needs.Needs, or NO_NEEDS if the job runs elsewhere."""
     last_no: int
     """The newest event's number."""
     created_at: Moment
@@ -108,6 +111,16 @@ class JobRow:
     """JSON list: the warnings that its submission was answered with."""
     fine_tune: Json | None = None
     """JSON object: what the request at /v1 named, of which the spec says nothing. None if the job came otherwise."""
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Returns True if no node holds the job, because other machines run it and only report here."""
+        return self.needs == NO_NEEDS
+
+    @property
+    def actions(self) -> list[Action]:
+        """The actions that would change something now."""
+        return [Action.DELETE] if self.runs_elsewhere else actions(self.state, self.desired)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ class Job(Resource):
     error: Failure | None
     warnings: tuple[SpecWarning, ...]
     """The warnings about the spec, as `POST /jobs` answered them."""
+    external: bool = False
+    """True if other machines run the job, and only report to this service: `POST /external/{run}`."""
 
 
 class SpecChange(Resource):

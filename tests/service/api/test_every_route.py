@@ -23,7 +23,7 @@ from tests.service.api.test_keys import EVERYTHING, a_key, bearer
 PLACES = {
     "job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "sha256": "0" * 64, "path": "x",
     "checkpoint": "latest", "webhook": "hook_" + "0" * 32, "file": f"file_{'0' * 64}.jsonl",
-    "upload": "upload_" + "0" * 32, "model": "gpt",
+    "upload": "upload_" + "0" * 32, "model": "gpt", "run": "nightly",
 }  # fmt: skip
 """Values for the parts of an address."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {

@@ -1,0 +1,134 @@
+"""Stores the reports of runs elsewhere. Such a run is a job that holds no node and no slot.
+
+A report has progress and metrics, and nothing else: the protocol knows neither failures nor stops. So a run succeeds
+with its report of 100 %, and `rescue` declares it lost after a silence. Its events are written by the service, because
+there is no journal to number them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from footplate.contract.events import SERVICE_SOURCE, Kind, ProgressData, json_safe
+from footplate.contract.ids import Fence, new_job_id
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.machine import Retry
+from footplate.contract.spec import JobSpec
+from service.events import curves
+from service.events.row_limits import latest, result_of
+from service.jobs.conclude import Effects, End, conclude
+from service.jobs.rescue import lose
+from service.jobs.submit import new_job
+from service.settings import ServiceSettings
+from service.store import attempts, events, jobs, webhooks
+from service.store.rows import NO_NEEDS, AttemptRow, EventRow, JobRow, loads
+from service.store.times import text_of
+from service.store.webhooks import Moved
+
+ATTEMPT = 1
+"""A run elsewhere has one attempt, because this service cannot start another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report of a run."""
+
+    percent: float | None = None
+    eta_s: float | None = None
+    step: int | None = None
+    max_steps: int | None = None
+    epoch: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def begins(self) -> bool:
+        """Returns True for the report that a training sends before its first step."""
+        return self.percent == 0 and self.step is None
+
+    @property
+    def is_last(self) -> bool:
+        return self.percent == 100
+
+
+def report(conn: Connection, project: str, run: str, news: Report, now: int, settings: ServiceSettings) -> JobRow:
+    """Adds a report to the job of the run with this name, and returns the job. The first report makes the job.
+
+    If a new run begins, the job of the one before ends, because its process can report no more.
+    """
+    job = jobs.running_elsewhere(conn, project, run)
+    if job is not None and news.begins and _progress(job).get("step"):
+        lose(conn, job.id, ATTEMPT, "another run of this name began", now, settings, Effects())
+        job = None
+    job = job or _begin(conn, project, run, now)
+    _record(conn, job, news, now)
+    if news.is_last:
+        row = jobs.lock(conn, job.id)
+        assert row is not None
+        result = result_of({"final": loads(row.metrics) or {}})
+        end = End("finished", Reason.COMPLETED, running_ms=now - (job.started_at or now), result=result)
+        conclude(conn, row, end, now, Effects(), retry_backoff_seconds=0)
+    return jobs.get(conn, project, job.id)
+
+
+def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
+    spec = JobSpec(name=run, project=project, retry=Retry(max_attempts=1))
+    job = replace(
+        new_job(project, spec, spec.model_dump_json(), now, new_job_id()), needs=NO_NEEDS, state=JobState.RUNNING,
+        reason=Reason.TRAINING, attempt=ATTEMPT, fence=Fence(ATTEMPT), started_at=now,
+    )  # fmt: skip
+    jobs.insert_job(conn, job)
+    attempt = AttemptRow(job.id, ATTEMPT, job.fence, now, now, now, None, None, None, None, None, 0)
+    attempts.insert_attempt(conn, attempt, [])
+    events.insert_own(
+        conn, job.id, 1, ATTEMPT, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now
+    )
+    move = Moved(job.id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
+    webhooks.announce(conn, move, now)
+    return job
+
+
+def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
+    """Writes the events of a report: metrics that have changed, and the progress.
+
+    Each report repeats all metrics of the run. An unchanged value is not a new point of its curve.
+    """
+    before = loads(job.metrics) or {}
+    metrics = {name: value for name, value in json_safe(news.metrics).items() if before.get(name) != value}
+    evals = {name: value for name, value in metrics.items() if name.startswith("eval_")}
+    logs = {name: value for name, value in metrics.items() if name not in evals}
+    progress = _progress_of(job, news)
+    no, rows, points = job.last_no, [], curves.Gathered()
+    for kind, data in ((Kind.LOG, logs), (Kind.EVAL, evals), (Kind.PROGRESS, progress.model_dump())):
+        if not data:
+            continue
+        no += 1
+        at, text = text_of(now), json.dumps(data)
+        rows.append(
+            EventRow(job.id, no, ATTEMPT, SERVICE_SOURCE, no, 0, kind.value, at, progress.step, progress.epoch, text)
+        )
+        if kind is not Kind.PROGRESS:
+            points.take(ATTEMPT, no, at, progress.step, progress.epoch, data)
+    events.insert_many(conn, rows)
+    curves.keep(conn, {job.id: points})
+    shown, _ = latest(before, metrics)
+    jobs.record(conn, job.id, last_no=no, progress=progress.model_dump_json(), metrics=json.dumps(shown))
+    attempts.has_run(conn, job.id, ATTEMPT, now - (job.started_at or now))
+
+
+def _progress_of(job: JobRow, news: Report) -> ProgressData:
+    """Returns the progress after a report. Without a number of steps, a step is one percent."""
+    before = _progress(job)
+    max_steps = news.max_steps or before.get("max_steps") or 100
+    step = before.get("step", 0) if news.step is None else news.step
+    if news.is_last or (news.step is None and news.percent is not None):
+        step = round(max_steps * (news.percent or 0) / 100)
+    epoch = before.get("epoch", 0.0) if news.epoch is None else news.epoch
+    return ProgressData(step=step, max_steps=max_steps, epoch=epoch, eta_s=news.eta_s)
+
+
+def _progress(job: JobRow) -> dict[str, Any]:
+    return loads(job.progress) or {}

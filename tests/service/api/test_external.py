@@ -1,0 +1,152 @@
+"""Runs on other machines report by Kubeflow's protocol: transformers' own callback is the client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.jobs.rescue import Rescued, Timers, rescue
+from service.store.times import now_ms
+from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.test_keys import a_key
+
+
+def train(folder: Path) -> None:
+    """Trains four steps with transformers' Trainer, which adds the callback by itself."""
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": self.line(x).square().mean()}
+
+    rows = [{"x": torch.ones(1)}] * 8
+    arguments = TrainingArguments(
+        str(folder), max_steps=4, per_device_train_batch_size=1, logging_steps=2, eval_strategy="steps", eval_steps=4,
+        prediction_loss_only=True, save_strategy="no", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    Trainer(Line(), arguments, train_dataset=rows, eval_dataset=rows[:2]).train()
+
+
+async def told(api: Api, percent: int, run: str = "nightly", eta: int | None = None, **metrics: Any) -> Any:
+    status: dict[str, Any] = {"progressPercentage": percent, "lastUpdatedTime": "2026-01-01T00:00:00+00:00"}
+    if eta is not None:
+        status["estimatedRemainingSeconds"] = eta
+    status["metrics"] = [{"name": name, "value": str(value)} for name, value in metrics.items()]
+    answer = await api.client.post(f"/external/{run}", json={"trainerStatus": status})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_transformers_own_callback_reports_a_run_without_a_change(
+    serve: Serve, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    from transformers.integrations.integration_utils import KubeflowCallback
+
+    token = tmp_path / "token"
+    token.write_text((await a_key(api, scopes=["submit"]))["key"])
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", f"{api.url}/external/nightly")
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(token))
+
+    # The callback sends at most one report in five seconds, apart from the first and the last.
+    monkeypatch.setattr(KubeflowCallback, "_MIN_UPDATE_INTERVAL", 0.0)
+
+    await asyncio.to_thread(train, tmp_path / "out")
+
+    (job,) = (await api.client.get("/jobs?project=vision")).json()["data"]
+    events = (await api.client.get(f"/jobs/{job['id']}/events?project=vision")).json()["data"]
+    assert (job["name"], job["state"], job["external"]) == ("nightly", "succeeded", True)
+    assert job["progress"] == {"step": 4, "max_steps": 4, "epoch": 0.5, "eta_s": 0.0}
+    assert {"loss", "eval_runtime", "train_loss"} <= set(job["metrics"])
+    assert job["result"]["final"]["train_loss"] == job["metrics"]["train_loss"]
+    steps = {kind: [event["step"] for event in events if event["kind"] == kind] for kind in ("log", "eval", "progress")}
+    # The callback sends what was logged with the report of the next step.
+    assert steps == {"log": [3, 4], "eval": [4], "progress": [0, 1, 2, 3, 4, 4]}
+    assert [event["no"] for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_a_report_is_a_point_of_its_curves_only_where_a_value_has_changed(both: Api) -> None:
+    api = both
+    await told(api, 0, total_steps=10)
+    await told(api, 10, eta=90, loss=0.5, learning_rate=1e-3, current_step=1, total_steps=10, current_epoch=0.1)
+    await told(api, 20, eta=80, loss=0.5, learning_rate=9e-4, current_step=2, total_steps=10, current_epoch=0.2)
+    job = await told(api, 30, eta=70, loss="nan", learning_rate=9e-4, note="warm", current_step=3, total_steps=10)
+
+    flat = (await api.client.get(f"/jobs/{job['id']}/metrics")).json()["data"]
+    names = (await api.client.get(f"/jobs/{job['id']}/metrics/summary")).json()["data"]
+    assert (job["state"], job["attempt"], job["node"], job["nodes"]) == ("running", 1, None, [])
+    assert job["progress"] == {"step": 3, "max_steps": 10, "epoch": 0.2, "eta_s": 70.0}
+    assert job["metrics"] == {"loss": "NaN", "learning_rate": 9e-4, "note": "warm"}
+    assert [(row["step"], row.get("loss"), row.get("learning_rate")) for row in flat] == [
+        (1, 0.5, 1e-3), (2, None, 9e-4), (3, "NaN", None),
+    ]  # fmt: skip
+    assert {name["name"]: name["count"] for name in names} == {"loss": 2, "learning_rate": 2}
+
+
+async def test_a_run_elsewhere_takes_no_verbs_and_can_be_deleted_while_it_runs(api: Api) -> None:
+    job = await told(api, 10)
+    assert job["actions"] == ["delete"]
+    for verb, body in (("pause", {}), ("cancel", {}), ("resume", {}), ("do", {"save": True})):
+        refused = await api.client.post(f"/jobs/{job['id']}/{verb}", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+        assert "runs elsewhere" in refused.json()["detail"]
+
+    deleted = await api.client.delete(f"/jobs/{job['id']}")
+    again = await told(api, 20)
+
+    assert deleted.status_code == 204
+    assert again["id"] != job["id"]
+
+
+async def test_a_run_is_not_made_by_hand(api: Api) -> None:
+    refused = await api.client.post("/jobs", json={"external": {}})
+
+    problems = {problem["pointer"]: problem for problem in refused.json()["errors"]}
+    assert problems["/external"]["code"] == "unknown_field"
+    assert "POST /external/{run}" in problems["/external"]["hint"]
+
+
+async def test_a_silent_run_is_lost_and_a_later_report_is_a_new_job(api: Api) -> None:
+    settings, timers = api.services.settings, Timers()
+
+    async def looked(clock: float) -> Rescued:
+        return await api.db.write(lambda conn: rescue(conn, timers, clock, now_ms(), settings))
+
+    job = await told(api, 10)
+    await looked(0.0)
+    assert not (await looked(settings.external_seconds)).jobs
+    assert (await told(api, 20))["id"] == job["id"]
+    assert not (await looked(settings.external_seconds + 1)).jobs
+    assert (await looked(2 * settings.external_seconds + 2)).jobs == {job["id"]}
+
+    lost = (await api.client.get(f"/jobs/{job['id']}")).json()
+    assert (lost["state"], lost["reason"], lost["actions"]) == ("failed", "node_lost", ["delete"])
+    assert lost["error"]["message"] == "attempt 1 was lost: no report came for 1800 s"
+    assert (await told(api, 30))["id"] != job["id"]
+
+
+async def test_a_run_that_begins_again_ends_the_one_before(api: Api) -> None:
+    first = await told(api, 10, current_step=1, total_steps=10)
+    second = await told(api, 0, total_steps=10)
+    again = await told(api, 0, total_steps=10)
+    other = await told(api, 0, run="weekly")
+
+    assert (await api.client.get(f"/jobs/{first['id']}")).json()["state"] == "failed"
+    assert len({first["id"], second["id"], other["id"]}) == 3
+    assert again["id"] == second["id"]
+
+
+@pytest.mark.parametrize("status", [None, {"progressPercentage": 101}, {"metrics": [{"name": "loss"}]}])
+async def test_a_report_that_cannot_be_used_is_refused_and_makes_no_job(api: Api, status: Any) -> None:
+    refused = await api.client.post("/external/nightly", json={"trainerStatus": status})
+
+    assert refused.status_code == 422
+    assert (await api.client.get("/jobs")).json()["data"] == []
