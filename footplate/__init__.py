@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from footplate.trainer.collators import compute_input_and_target_lengths as compute_input_and_target_lengths
     from footplate.trainer.collators import default_data_collator as default_data_collator
     from footplate.trainer.collators import stack_collator as stack_collator
+    from footplate.trainer.greedy import GreedyLR as GreedyLR
+    from footplate.trainer.greedy import StreamingAverage as StreamingAverage
     from footplate.trainer.losses.smoothing import LabelSmoother as LabelSmoother
     from footplate.trainer.named import NamedOptimizer as NamedOptimizer
     from footplate.trainer.names import DebugOption as DebugOption
@@ -73,8 +75,6 @@ if TYPE_CHECKING:
     from footplate.trainer.samplers import BatchRebalanceSampler as BatchRebalanceSampler
     from footplate.trainer.samplers import LengthGroupedSampler as LengthGroupedSampler
     from footplate.trainer.schedules import TYPE_TO_SCHEDULER_FUNCTION as TYPE_TO_SCHEDULER_FUNCTION
-    from footplate.trainer.schedules import GreedyLR as GreedyLR
-    from footplate.trainer.schedules import StreamingAverage as StreamingAverage
     from footplate.trainer.schedules import get_constant_schedule as get_constant_schedule
     from footplate.trainer.schedules import get_constant_schedule_with_warmup as get_constant_schedule_with_warmup
     from footplate.trainer.schedules import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
@@ -193,9 +193,11 @@ _HOMES = {
         "BatchRebalanceSampler",
         "LengthGroupedSampler",
     ),
-    "footplate.trainer.schedules": (
+    "footplate.trainer.greedy": (
         "GreedyLR",
         "StreamingAverage",
+    ),
+    "footplate.trainer.schedules": (
         "TYPE_TO_SCHEDULER_FUNCTION",
         "get_constant_schedule",
         "get_constant_schedule_with_warmup",

@@ -30,7 +30,8 @@ THEIR_MODULES = (
 OUR_MODULES = (
     "footplate.trainer.trainer", "footplate.trainer.seq2seq", "footplate.trainer.arguments",
     "footplate.trainer.accelerator_config", "footplate.trainer.callbacks", "footplate.trainer.collators",
-    "footplate.trainer.optimizers", "footplate.trainer.schedules", "footplate.trainer.state",
+    "footplate.trainer.optimizers", "footplate.trainer.schedules", "footplate.trainer.greedy",
+    "footplate.trainer.state",
 )  # fmt: skip
 """Every name that `footplate` exports from these modules replaces transformers' name, if transformers has it."""
 SUBCLASSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")

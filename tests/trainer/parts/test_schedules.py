@@ -16,10 +16,11 @@ from transformers import optimization as theirs
 from transformers.trainer_utils import SchedulerType as TheirTypes
 
 from footplate.trainer import schedules as ours
+from footplate.trainer.greedy import GreedyLR
 from footplate.trainer.names import SchedulerType
 
 STEPS = 200
-FUNCTIONS = [name for name in ours.__all__ if name.startswith("get_")]
+FUNCTIONS = [name for name in vars(ours) if name.startswith("get_") and name != "get_args"]
 GRID: dict[str, dict[str, list[Any]]] = {
     "cosine": {"num_cycles": [0.5, 1.5]},
     "cosine_with_restarts": {"num_cycles": [1, 3]},
@@ -131,9 +132,9 @@ def test_greedy_continues_from_the_references_state_and_from_its_own(kwargs: dic
     for metric in first:
         straight.step(metric)
         other.step(metric)
-    mine = ours.GreedyLR(an_optimizer(), **{**kwargs, "patience": 40})
+    mine = GreedyLR(an_optimizer(), **{**kwargs, "patience": 40})
     mine.load_state_dict(other.state_dict())
-    again = ours.GreedyLR(an_optimizer(), **kwargs)
+    again = GreedyLR(an_optimizer(), **kwargs)
     again.load_state_dict(mine.state_dict())
     back = theirs.GreedyLR(an_optimizer(), **kwargs)
     back.load_state_dict(mine.state_dict())
