@@ -30,6 +30,6 @@ def recall(*, average: Averaged = "macro") -> Any:
 
 
 def _counted(kind: Literal["f1", "precision", "recall"], average: Average) -> Any:
-    from footplate.trainer.metrics import Counted
+    from footplate.trainer.metrics.counting import Counted
 
     return Counted(kind, average, kind if average == "macro" else f"{kind}_{average}")

@@ -44,7 +44,8 @@ def _canonical(name: str) -> str:
 
 
 def describe_all() -> Iterator[Described]:
-    from footplate.trainer.metrics import METRICS, TEXTS
+    from footplate.trainer.metrics.choose import METRICS
+    from footplate.trainer.metrics.text import TEXTS
     from footplate.trainer.metrics.third_party import PREFIX
 
     for group in GROUPS:

@@ -41,7 +41,8 @@ def named_optimizers(optimizers: Sequence[Optimizer] | None, load: Load) -> list
 
 def metric(component: Component, load: Load, registered: Mapping[str, Any]) -> Any:
     """Returns the name of a metric, or a function that makes it. The Trainer makes each metric for each evaluation."""
-    from footplate.trainer.metrics import METRICS, TEXTS
+    from footplate.trainer.metrics.choose import METRICS
+    from footplate.trainer.metrics.text import TEXTS
     from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
 
     name, args = component.use, component.args

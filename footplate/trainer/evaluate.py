@@ -13,7 +13,8 @@ from footplate.trainer.callback_tensors import in_place
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from footplate.trainer.eval_totals import ExactLoss, Kept, MeanLoss
 from footplate.trainer.losses.loss import shifted
-from footplate.trainer.metrics import Metric, Sums, make_metric
+from footplate.trainer.metrics.choose import make_metric
+from footplate.trainer.metrics.sums import Metric, Sums
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import Seen, prediction_step
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction

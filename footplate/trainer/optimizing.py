@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
-from footplate.trainer import optimizers, schedules
+from footplate.trainer import schedules
 from footplate.trainer.named import NamedOptimizers
+from footplate.trainer.optimizers.groups import make_optimizer
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -21,7 +22,7 @@ def create_optimizer(trainer: Trainer, model: nn.Module | None = None) -> Any:
             trainer.args, target
         )
         decay = trainer.get_decay_parameter_names(target)
-        trainer.optimizer = optimizers.make_optimizer(optimizer_class, kwargs, target, decay, trainer.args.weight_decay)
+        trainer.optimizer = make_optimizer(optimizer_class, kwargs, target, decay, trainer.args.weight_decay)
     return trainer.optimizer
 
 

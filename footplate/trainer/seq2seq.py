@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from footplate.contract.arguments.groups import CONFIG, Generation
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.metrics import TEXTS
+from footplate.trainer.metrics.text import TEXTS
 from footplate.trainer.state import PredictionOutput
 from footplate.trainer.trainer import Trainer
 

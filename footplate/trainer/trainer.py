@@ -23,7 +23,6 @@ from footplate.trainer import (
     loading,
     loop,
     micro_batch,
-    optimizers,
     optimizing,
     reporting,
     saving,
@@ -33,15 +32,18 @@ from footplate.trainer.argument_callbacks import watchers
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
 from footplate.trainer.checkpoint import Checkpoint
-from footplate.trainer.collators import choose_collator
+from footplate.trainer.collators.choose import choose_collator
 from footplate.trainer.data import Collator, count_items
 from footplate.trainer.declined import refuse_overrides
 from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import Memory
-from footplate.trainer.metrics import Metric, make_metric
+from footplate.trainer.metrics.choose import make_metric
+from footplate.trainer.metrics.sums import Metric
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
+from footplate.trainer.optimizers.choose import optimizer_class
+from footplate.trainer.optimizers.groups import decay_parameter_names
 from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
 from footplate.trainer.placed_models import set_model
 from footplate.trainer.plan import Plan
@@ -363,10 +365,10 @@ class Trainer:
     def get_optimizer_cls_and_kwargs(
         args: contract_arguments.TrainingArguments, model: nn.Module | None = None
     ) -> tuple[type[Optimizer], dict[str, Any]]:
-        return optimizers.optimizer_class(args, model)
+        return optimizer_class(args)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        return optimizers.decay_parameter_names(model)
+        return decay_parameter_names(model)
 
     def get_num_trainable_parameters(self) -> int:
         elements = self._footplate.strategy.elements

@@ -10,7 +10,7 @@ import torch
 
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.trainer.data import has_length, require_samples
-from footplate.trainer.metrics import METRICS
+from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.overrides import Shortcut
 
 if TYPE_CHECKING:

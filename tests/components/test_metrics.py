@@ -11,7 +11,7 @@ from footplate.contract.errors import UnknownComponent
 from footplate.contract.spec_parts import Component
 from footplate.runtime.build import load, registered
 from footplate.runtime.learning import metric, torchmetrics_names
-from footplate.trainer.metrics import METRICS, make_metric
+from footplate.trainer.metrics.choose import METRICS, make_metric
 
 LOGITS = torch.eye(3)[[0, 1, 1, 2, 0, 2]]
 LABELS = torch.tensor([0, 1, 2, 2, 1, 2])

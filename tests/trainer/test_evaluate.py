@@ -12,7 +12,7 @@ import torch
 from footplate.components import toy
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.metrics import make_metric
+from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
 

@@ -9,42 +9,21 @@
 - `choose.py`: the choice of a collator if none is given, and the check of a batch
 """
 
-from footplate.trainer.collators.choose import choose_collator, require_batch
-from footplate.trainer.collators.flattening import DataCollatorWithFlattening
+from footplate.trainer.collators.flattening import DataCollatorWithFlattening as DataCollatorWithFlattening
 from footplate.trainer.collators.language_modelling import (
-    DataCollatorForLanguageModeling,
-    DataCollatorForWholeWordMask,
+    DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
 )
-from footplate.trainer.collators.padding import (
-    DataCollatorForMultipleChoice,
-    DataCollatorForSeq2Seq,
-    DataCollatorForTokenClassification,
-    DataCollatorWithPadding,
+from footplate.trainer.collators.language_modelling import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
+from footplate.trainer.collators.padding import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
+from footplate.trainer.collators.padding import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+from footplate.trainer.collators.padding import DataCollatorForTokenClassification as DataCollatorForTokenClassification
+from footplate.trainer.collators.padding import DataCollatorWithPadding as DataCollatorWithPadding
+from footplate.trainer.collators.permutation import (
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
 )
-from footplate.trainer.collators.permutation import DataCollatorForPermutationLanguageModeling
-from footplate.trainer.collators.stacking import (
-    DataCollatorMixin,
-    DefaultDataCollator,
-    default_data_collator,
-    stack_collator,
-)
-from footplate.trainer.collators.t5 import DataCollatorForT5MLM, compute_input_and_target_lengths
-
-__all__ = [
-    "DataCollatorForLanguageModeling",
-    "DataCollatorForMultipleChoice",
-    "DataCollatorForPermutationLanguageModeling",
-    "DataCollatorForSeq2Seq",
-    "DataCollatorForT5MLM",
-    "DataCollatorForTokenClassification",
-    "DataCollatorForWholeWordMask",
-    "DataCollatorMixin",
-    "DataCollatorWithFlattening",
-    "DataCollatorWithPadding",
-    "DefaultDataCollator",
-    "choose_collator",
-    "compute_input_and_target_lengths",
-    "default_data_collator",
-    "require_batch",
-    "stack_collator",
-]
+from footplate.trainer.collators.stacking import DataCollatorMixin as DataCollatorMixin
+from footplate.trainer.collators.stacking import DefaultDataCollator as DefaultDataCollator
+from footplate.trainer.collators.stacking import default_data_collator as default_data_collator
+from footplate.trainer.collators.stacking import stack_collator as stack_collator
+from footplate.trainer.collators.t5 import DataCollatorForT5MLM as DataCollatorForT5MLM
+from footplate.trainer.collators.t5 import compute_input_and_target_lengths as compute_input_and_target_lengths

@@ -148,7 +148,3 @@ class AdafactorSchedule(LambdaLR):
             if group["params"][0].grad is not None
         ]
         return rates or self.base_lrs
-
-
-def get_adafactor_schedule(optimizer: Adafactor, initial_lr: float = 0.0) -> AdafactorSchedule:
-    return AdafactorSchedule(optimizer, initial_lr)

@@ -1,11 +1,17 @@
-"""Turns the name of an optimizer into its class and arguments. An unknown or unsupported name is refused."""
+"""Turns the name of an optimizer into its class and arguments. An unknown or unsupported name is refused.
+
+Further packages are imported when one of their optimizers is named. If one is missing, the error names the extra.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
@@ -13,18 +19,25 @@ from footplate.contract.arguments.libraries import OF_BITSANDBYTES, OF_TORCHAO
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet, UnknownComponent
 from footplate.trainer.names import OptimizerNames
-from footplate.trainer.optimizers import extras
 from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.optimizers.lion import Lion
-from footplate.trainer.optimizers.request import ClassAndArguments, OptimizerRequest
 from footplate.trainer.optimizers.schedule_free import AdamWScheduleFree, SGDScheduleFree
 
+ClassAndArguments = tuple[type[Optimizer], dict[str, Any]]
+_OWNED = {
+    "lr": "learning_rate",
+    "betas": "adam_beta1 and adam_beta2",
+    "weight_decay": "weight_decay",
+    "params": "a subclass's create_optimizer",
+}
+"""Arguments of optimizers that have their own training argument."""
 
-def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> ClassAndArguments:
+
+def optimizer_class(args: TrainingArguments) -> ClassAndArguments:
     """Returns the optimizer's class and its arguments, without parameters."""
     name = str(args.optim)
     if name in _MAKERS:
-        return _MAKERS[name](OptimizerRequest(args, model, parsed(getattr(args, "optim_args", None))))
+        return _MAKERS[name](OptimizerRequest(args, parsed(getattr(args, "optim_args", None))))
     declined = CHOICES_NOT_YET["optim"]
     if name in declined:
         raise NotAvailableYet(f"optim {name} is not available", hint=declined[name])
@@ -42,6 +55,64 @@ def parsed(optim_args: str | None) -> dict[str, str]:
             raise ValueError(f"optim_args has {part!r}: write name=value, with commas between")
         options[name] = value
     return options
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRequest:
+    """The request for an optimizer: the arguments and `optim_args`."""
+
+    args: TrainingArguments
+    options: dict[str, str]
+    """The parsed `optim_args`."""
+
+    @property
+    def name(self) -> str:
+        return str(self.args.optim)
+
+    @property
+    def rate(self) -> dict[str, Any]:
+        return {"lr": self.args.learning_rate}
+
+    @property
+    def adam(self) -> dict[str, Any]:
+        args = self.args
+        return {**self.rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+
+    def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> ClassAndArguments:
+        """Adds `optim_args` to the arguments, converted to the types that the class expects."""
+        return optimizer, {**kwargs, **_typed(self.options, optimizer, taken=kwargs)}
+
+
+def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, taken: Mapping[str, Any]) -> dict[str, Any]:
+    takes = inspect.signature(optimizer).parameters
+    free = [name for name in takes if name not in _OWNED and name not in taken]
+    typed = {}
+    for name, text in options.items():
+        if name in _OWNED or name in taken:
+            instead = _OWNED.get(name, f"adam_epsilon for {name}" if name == "eps" else "nothing: it is set already")
+            raise ValueError(f"optim_args has {name}, which is set elsewhere: use {instead}")
+        if name not in takes:
+            raise ValueError(f"optim_args has {name}, and {optimizer.__name__} takes: {', '.join(free)}")
+        typed[name] = _value(name, text, takes[name].default)
+    return typed
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    """Converts text to the type of the default. If the default is None, the text decides the type."""
+    low = text.lower()
+    if low == "none":
+        return None
+    truth = {"true": True, "yes": True, "false": False, "no": False}
+    if isinstance(default, bool) or (default is None and low in truth):
+        truth |= {"1": True, "0": False}
+        if low not in truth:
+            raise ValueError(f"optim_args has {name}={text}, which is neither true nor false")
+        return truth[low]
+    try:
+        # torch writes a default of 0 where a float is meant.
+        return int(text) if isinstance(default, int) and text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        raise ValueError(f"optim_args has {name}={text}, and a number is needed") from None
 
 
 def _adamw(request: OptimizerRequest) -> ClassAndArguments:
@@ -74,6 +145,36 @@ def _of_torch(made: type[Optimizer]) -> Callable[[OptimizerRequest], ClassAndArg
     return lambda request: request.with_options(made, request.rate)
 
 
+def _bitsandbytes(request: OptimizerRequest) -> ClassAndArguments:
+    """8-bit optimizers need a quarter of the memory; paged ones move their state to the host if the GPU is full."""
+    name, betas = request.name, {"betas": (request.args.adam_beta1, request.args.adam_beta2)}
+    kwargs: dict[str, Any] = {**request.rate, "optim_bits": 8 if "8bit" in name else 32}
+    if "rmsprop" in name:
+        class_name = "RMSprop"
+    else:
+        kwargs["is_paged"] = name.startswith("paged")
+        class_name = "AdEMAMix" if "ademamix" in name else "AdamW" if "adam" in name else "Lion"
+        kwargs |= betas if class_name == "Lion" else request.adam
+    if class_name == "AdEMAMix":
+        third = float(request.options.pop("beta3", 0.9999))
+        kwargs |= {"betas": (*betas["betas"], third), "alpha": float(request.options.pop("alpha", 5.0))}
+    return request.with_options(_class("bitsandbytes.optim", class_name, "bitsandbytes", name), kwargs)
+
+
+def _torchao(request: OptimizerRequest) -> ClassAndArguments:
+    """AdamW with its state in 4 or 8 bits, in plain torch."""
+    class_name = "AdamW4bit" if "4bit" in request.name else "AdamW8bit"
+    return request.with_options(_class("torchao.optim", class_name, "torchao", request.name), request.adam)
+
+
+def _class(module: str, name: str, extra: str, optim: str) -> type[Optimizer]:
+    try:
+        optimizer: type[Optimizer] = getattr(import_module(module), name)
+    except ImportError as error:
+        raise ImportError(f"optim {optim} needs the extra {extra}: pip install 'footplate[{extra}]'") from error
+    return optimizer
+
+
 _MAKERS: dict[str, Callable[[OptimizerRequest], ClassAndArguments]] = {
     "adamw_torch": _adamw,
     "adamw_torch_fused": _adamw,
@@ -84,6 +185,6 @@ _MAKERS: dict[str, Callable[[OptimizerRequest], ClassAndArguments]] = {
     "lion_32bit": _lion,
     "schedule_free_adamw": _schedule_free,
     "schedule_free_sgd": _schedule_free,
-    **dict.fromkeys(OF_BITSANDBYTES, lambda request: extras.bitsandbytes(request)),
-    **dict.fromkeys(OF_TORCHAO, lambda request: extras.torchao(request)),
+    **dict.fromkeys(OF_BITSANDBYTES, _bitsandbytes),
+    **dict.fromkeys(OF_TORCHAO, _torchao),
 }

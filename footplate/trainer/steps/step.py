@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from footplate.trainer import reporting
-from footplate.trainer.collators import require_batch
+from footplate.trainer.collators.choose import require_batch
 from footplate.trainer.loss_total import Tally
 from footplate.trainer.losses.labels import require_labels
 from footplate.trainer.micro_batch import loss_of

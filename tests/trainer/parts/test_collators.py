@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers.data import data_collator as theirs
 
 from footplate.trainer import collators as ours
-from footplate.trainer.collators.choose import pads_samples
+from footplate.trainer.collators.choose import choose_collator, pads_samples, require_batch
 from tests.trainer.parts.tokenizers import TEXTS, bert, t5
 
-SHARED = [name for name in ours.__all__ if hasattr(theirs, name)]
+SHARED = [name for name in vars(ours) if not name.startswith("_") and hasattr(theirs, name)]
 
 
 def same(mine: Any, other: Any) -> bool:
@@ -280,22 +280,6 @@ def test_labels_may_be_arrays_without_an_axis(framework: str) -> None:
     assert (batch["labels"].tolist(), str(batch["labels"].dtype).removeprefix("torch.")) == ([0, 1, 2], "int64")
 
 
-def test_helpers_for_whole_words_are_those_of_transformers() -> None:
-    offsets = numpy.array(
-        [[(0, 0), (0, 3), (3, 4), (5, 6), (6, 7), (0, 0)], [(1, 2), (2, 3), (4, 5), (0, 0), (6, 7), (8, 9)]]
-    )
-    special = numpy.array([[1, 0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0]])
-    mask = numpy.array([[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1]], dtype=bool)
-    sides = [ours.DataCollatorForLanguageModeling, theirs.DataCollatorForLanguageModeling]
-
-    (words, kept), (their_words, their_kept) = (side._calc_word_ids_and_prob_mask(offsets, special) for side in sides)
-    whole, their_whole = (side._whole_word_mask(their_words, mask) for side in sides)
-
-    assert (words.tolist(), kept.tolist(), whole.tolist()) == (
-        their_words.tolist(), their_kept.astype(bool).tolist(), their_whole.tolist(),
-    )  # fmt: skip
-
-
 @pytest.mark.filterwarnings("ignore:Random token replacement")
 def test_a_word_is_hidden_whole_or_not_at_all_with_offsets_and_without() -> None:
     seen = set()
@@ -459,10 +443,10 @@ def test_the_collator_follows_the_processor() -> None:
 
         def pad(self, rows: Any, **options: Any) -> Any: ...
 
-    assert isinstance(ours.choose_collator(bert()), ours.DataCollatorWithPadding)
+    assert isinstance(choose_collator(bert()), ours.DataCollatorWithPadding)
     assert pads_samples(Own())
     for processor in (None, Images(), object()):
-        assert ours.choose_collator(processor, first="pixels")([(torch.ones(1), 0)])["pixels"].shape == (1, 1)
+        assert choose_collator(processor, first="pixels")([(torch.ones(1), 0)])["pixels"].shape == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -480,10 +464,10 @@ def test_a_collator_that_returns_junk_is_named(batch: Any, told: str) -> None:
 
     junk.__qualname__ = "junk"
     with pytest.raises(TypeError, match=told):
-        ours.require_batch(batch, junk)
+        require_batch(batch, junk)
 
 
 def test_a_batch_with_a_tensor_somewhere_passes() -> None:
     batch = {"pose": {"r": [torch.ones(1)]}, "name": "a"}
 
-    assert ours.require_batch(batch, None) is batch
+    assert require_batch(batch, None) is batch

@@ -13,7 +13,9 @@ import torchmetrics
 from torch import Tensor
 
 from footplate.contract.errors import UnknownComponent
-from footplate.trainer.metrics import METRICS, Auroc, Sums, make_metric
+from footplate.trainer.metrics.choose import METRICS, make_metric
+from footplate.trainer.metrics.ranking import Auroc
+from footplate.trainer.metrics.sums import Sums
 
 CLASSES, SAMPLES = 4, 301
 

@@ -21,7 +21,14 @@ from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet, UnknownComponent
 from footplate.trainer import optimizers as ours
 from footplate.trainer.names import OptimizerNames
-from footplate.trainer.optimizers.choose import _MAKERS
+from footplate.trainer.optimizers.choose import _MAKERS, optimizer_class
+from footplate.trainer.optimizers.groups import (
+    decay_parameter_names,
+    get_parameter_names,
+    is_optimizer_factory,
+    make_optimizer,
+    parameter_groups,
+)
 
 
 def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
@@ -39,7 +46,7 @@ def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
     for name in OptimizerNames:
         if name not in _MAKERS:
             with pytest.raises(NotAvailableYet, match=f"optim {name} is not available") as error:
-                ours.optimizer_class(arguments(name))
+                optimizer_class(arguments(name))
             assert "optimizer_cls_and_kwargs" in str(error.value.hint)
             with pytest.raises(NotAvailableYet, match=f"optim '{name}' is not available"):
                 TrainingArguments("out", optim=name)
@@ -48,7 +55,7 @@ def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownComponent) as error:
-        ours.optimizer_class(arguments("adamw_troch"))
+        optimizer_class(arguments("adamw_troch"))
     assert error.value.hint == "did you mean 'adamw_torch'?"
 
 
@@ -115,7 +122,7 @@ def test_the_class_and_its_arguments_are_the_references(name: str) -> None:
     adam = {"betas": (0.8, 0.95), "eps": 1e-6}
     context = their_choice.OptimizerContext(args, None, {"lr": 3e-3}, adam, {})
 
-    made, kwargs = ours.optimizer_class(args)
+    made, kwargs = optimizer_class(args)
     expected, expected_kwargs = their_choice._OPTIMIZER_HANDLERS[TheirNames(name)](context)
 
     same = made is expected or (made is ours.Adafactor and expected is theirs.Adafactor)
@@ -127,9 +134,9 @@ def test_the_class_and_its_arguments_are_the_references(name: str) -> None:
 @pytest.mark.usefixtures("packages")
 def test_embeddings_keep_their_bits_under_eight() -> None:
     model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
-    made, kwargs = ours.optimizer_class(arguments("adamw_bnb_8bit"))
+    made, kwargs = optimizer_class(arguments("adamw_bnb_8bit"))
 
-    ours.make_optimizer(made, kwargs, model, [], 0.0)
+    make_optimizer(made, kwargs, model, [], 0.0)
 
     assert sys.modules["bitsandbytes"].overrides == [(model[0], "weight", {"optim_bits": 32})]
 
@@ -141,7 +148,7 @@ def test_a_package_that_is_missing_is_told_with_its_extra(
     for module in (f"{extra}.optim", extra):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"optim {name} needs the extra {extra}: pip install 'footplate\[{extra}\]'"):
-        ours.optimizer_class(arguments(name))
+        optimizer_class(arguments(name))
 
 
 @pytest.mark.parametrize(
@@ -155,15 +162,15 @@ def test_a_package_that_is_missing_is_told_with_its_extra(
 def test_further_arguments_are_read_as_the_reference_reads_them(name: str, text: str, expected: dict[str, Any]) -> None:
     context = their_choice.OptimizerContext(None, None, {"lr": 5e-5}, {}, their_choice._parse_optim_args(text))
 
-    _, kwargs = ours.optimizer_class(arguments(name, text))
+    _, kwargs = optimizer_class(arguments(name, text))
 
     assert kwargs == {"lr": 5e-5, **expected} == their_choice._OPTIMIZER_HANDLERS[TheirNames(name)](context)[1]
 
 
 def test_further_arguments_that_the_reference_ignores_are_honoured_here() -> None:
-    assert ours.optimizer_class(arguments("adamw_torch", "amsgrad=true,foreach=no"))[1]["amsgrad"] is True
-    assert ours.optimizer_class(arguments("adafactor", "clip_threshold=0.5"))[1]["clip_threshold"] == 0.5
-    assert ours.optimizer_class(arguments("adafactor", "beta1=none"))[1]["beta1"] is None
+    assert optimizer_class(arguments("adamw_torch", "amsgrad=true,foreach=no"))[1]["amsgrad"] is True
+    assert optimizer_class(arguments("adafactor", "clip_threshold=0.5"))[1]["clip_threshold"] == 0.5
+    assert optimizer_class(arguments("adafactor", "beta1=none"))[1]["beta1"] is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +187,7 @@ def test_further_arguments_that_the_reference_ignores_are_honoured_here() -> Non
 )
 def test_further_arguments_that_do_not_fit_are_refused_by_name(name: str, text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        ours.optimizer_class(arguments(name, text))
+        optimizer_class(arguments(name, text))
 
 
 # Groups
@@ -212,18 +219,18 @@ class Zoo(nn.Module):
 def test_parameters_decay_as_in_the_reference() -> None:
     names = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
-    assert ours.decay_parameter_names(Zoo()) == their_parameter_names(Zoo(), [nn.LayerNorm], names)
-    assert ours.get_parameter_names(Zoo(), [nn.Linear]) == their_parameter_names(Zoo(), [nn.Linear])
-    assert "head.weight" in ours.decay_parameter_names(Zoo())
-    assert not any("wrapped" in name for name in ours.decay_parameter_names(Zoo()))
+    assert decay_parameter_names(Zoo()) == their_parameter_names(Zoo(), [nn.LayerNorm], names)
+    assert get_parameter_names(Zoo(), [nn.Linear]) == their_parameter_names(Zoo(), [nn.Linear])
+    assert "head.weight" in decay_parameter_names(Zoo())
+    assert not any("wrapped" in name for name in decay_parameter_names(Zoo()))
 
 
 def test_biases_and_norms_do_not_decay_and_frozen_parameters_are_left_out() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2))
     model[2].weight.requires_grad = False
 
-    names = ours.decay_parameter_names(model)
-    decay, rest = ours.parameter_groups(model, names, 0.1)
+    names = decay_parameter_names(model)
+    decay, rest = parameter_groups(model, names, 0.1)
 
     assert names == ["0.weight", "2.weight"]
     assert (len(decay["params"]), decay["weight_decay"]) == (1, 0.1)
@@ -232,7 +239,7 @@ def test_biases_and_norms_do_not_decay_and_frozen_parameters_are_left_out() -> N
 
 def test_a_tied_weight_is_moved_once() -> None:
     zoo = Zoo()
-    groups = ours.parameter_groups(zoo, ours.decay_parameter_names(zoo), 0.1)
+    groups = parameter_groups(zoo, decay_parameter_names(zoo), 0.1)
 
     everything = [parameter for group in groups for parameter in group["params"]]
     assert len({id(item) for item in everything}) == len(everything) == len(list(zoo.parameters()))
@@ -249,13 +256,13 @@ def test_a_factory_groups_as_it_likes_and_a_class_may_want_the_model() -> None:
         def __init__(self, model: nn.Module, lr: float) -> None:
             super().__init__(model.parameters(), lr=lr)
 
-    made = ours.make_optimizer(Factory, {"lr": 0.5}, model, [], 0.1)
+    made = make_optimizer(Factory, {"lr": 0.5}, model, [], 0.1)
     assert [len(group["params"]) for group in made.param_groups] == [1]
-    own = ours.make_optimizer(torch.optim.SGD, {"lr": 0.5, "params": [model.bias]}, model, [], 0.1)
+    own = make_optimizer(torch.optim.SGD, {"lr": 0.5, "params": [model.bias]}, model, [], 0.1)
     assert own.param_groups[0]["params"] == [model.bias]
-    assert len(ours.make_optimizer(Whole, {"lr": 0.5, "model": model}, model, [], 0.1).param_groups[0]["params"]) == 2
-    assert ours.is_optimizer_factory(Factory)
-    assert not ours.is_optimizer_factory(torch.optim.SGD)
+    assert len(make_optimizer(Whole, {"lr": 0.5, "model": model}, model, [], 0.1).param_groups[0]["params"]) == 2
+    assert is_optimizer_factory(Factory)
+    assert not is_optimizer_factory(torch.optim.SGD)
 
 
 # Steps
@@ -315,7 +322,7 @@ def test_adafactor_continues_from_the_references_state() -> None:
 
 def test_adafactors_own_rate_is_told() -> None:
     mine, other = ours.Adafactor(weights()), theirs.Adafactor(weights())
-    schedules = ours.get_adafactor_schedule(mine, 0.5), theirs.get_adafactor_schedule(other, 0.5)
+    schedules = ours.AdafactorSchedule(mine, 0.5), theirs.AdafactorSchedule(other, 0.5)
 
     before = [schedule.get_lr() for schedule in schedules]
     run(mine)
@@ -414,12 +421,12 @@ def test_a_stopped_run_goes_on_to_the_last_bit(kind: str) -> None:
 
 
 def test_schedule_free_gets_its_warm_up_as_a_count() -> None:
-    made, kwargs = ours.optimizer_class(arguments("schedule_free_adamw", "r=0.5", warmup_steps=10, weight_decay=0.1))
+    made, kwargs = optimizer_class(arguments("schedule_free_adamw", "r=0.5", warmup_steps=10, weight_decay=0.1))
 
     assert made is ours.AdamWScheduleFree
     assert (kwargs["warmup_steps"], kwargs["r"], kwargs["weight_decay"]) == (10, 0.5, 0.1)
     with pytest.raises(ValueError, match=r"warmup_steps 0.1 is a share .* schedule_free_sgd has none"):
-        ours.optimizer_class(arguments("schedule_free_sgd", warmup_steps=0.1))
+        optimizer_class(arguments("schedule_free_sgd", warmup_steps=0.1))
 
 
 @pytest.mark.parametrize("kind", [ours.Lion, ours.AdamWScheduleFree, ours.Adafactor])
