@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from torch import nn
 
 import footplate
 from footplate.trainer import checkpoint as files
-from tests.trainer.sides import TIMINGS, arguments, bert, common, sentences, timeless, tokenizer
+from tests.trainer.sides import arguments, bert, common, sentences, timeless, tokenizer
 
 SIDES = {"ours": footplate, "theirs": transformers}
 
@@ -176,36 +174,3 @@ def test_what_is_saved_loads_with_from_pretrained_on_either_side(tmp_path: Path)
         own, read = made.model.state_dict(), again.state_dict()
         assert [name for name in own if not own[name].equal(read[name])] == []
         assert transformers.AutoTokenizer.from_pretrained(tmp_path / folder).pad_token == "[PAD]"
-
-
-class Tied(nn.Module):
-    """A plain module with a tied head: theirs crashes at its first save, hours in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Embedding(40, 8)
-        self.drop = nn.Dropout(0.1)
-        self.head = nn.Linear(8, 40, bias=False)
-        self.head.weight = self.body.weight
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        logits = self.head(self.drop(self.body(input_ids)))
-        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), input_ids.flatten()), "logits": logits}
-
-
-@pytest.mark.parametrize("in_background", [False, True])
-def test_tied_weights_of_a_plain_module_are_saved_once_and_stay_tied(tmp_path: Path, in_background: bool) -> None:
-    rows = [{"input_ids": sentence[:4], "labels": 0} for sentence in sentences()]
-    args = partial(arguments, footplate, tmp_path, save_strategy="epoch", save_in_background=in_background)
-    footplate.Trainer(Tied(), args(num_train_epochs=1), train_dataset=rows).train()
-    assert len(load_file(tmp_path / "checkpoint-6" / files.MODEL)) == 1
-
-    model = Tied()
-    footplate.Trainer(model, args(num_train_epochs=2), train_dataset=rows).train(resume_from_checkpoint=True)
-
-    assert model.head.weight is model.body.weight
-
-
-def test_timings_are_all_that_the_comparison_leaves_out() -> None:
-    assert timeless({"loss": 1.0, "train_runtime": 2.0, "eval_samples_per_second": 3.0}) == {"loss": 1.0}
-    assert len(TIMINGS) == 3

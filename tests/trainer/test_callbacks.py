@@ -29,58 +29,6 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
     )
 
 
-STEP = ["on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end"]
-EVALUATION = ["on_prediction_step", "on_prediction_step", "on_log", "on_evaluate"]
-
-
-def test_events_come_in_the_documented_order(tmp_path: Path) -> None:
-    events = Events()
-    trainer = a_trainer(
-        tmp_path,
-        events,
-        num_train_epochs=1,
-        gradient_accumulation_steps=2,
-        logging_steps=2,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        save_steps=2,
-        eval_on_start=True,
-    )
-
-    trainer.train()
-
-    # 40 samples in batches of 8 are 5 micro-batches: two windows of two, and a last one of one.
-    last = [name for name in STEP if name != "on_substep_end"]
-    assert events.names == [
-        "on_init_end",
-        "on_train_begin",
-        *EVALUATION,
-        "on_epoch_begin",
-        *STEP,
-        *STEP,
-        "on_log",
-        *EVALUATION,
-        "on_save",
-        *last,
-        *EVALUATION,
-        "on_save",
-        "on_epoch_end",
-        "on_log",
-        "on_train_end",
-    ]
-
-
-def test_the_strategies_by_epoch_act_after_the_epoch(tmp_path: Path) -> None:
-    events = Events()
-    by_epoch = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
-
-    a_trainer(tmp_path, events, num_train_epochs=1, **by_epoch).train()
-
-    end = events.names.index("on_epoch_end")
-    assert events.names[end:] == ["on_epoch_end", "on_log", *EVALUATION, "on_save", "on_log", "on_train_end"]
-
-
 def test_every_event_gets_what_its_callbacks_were_promised(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
@@ -164,19 +112,6 @@ def test_callbacks_come_and_go_while_training(tmp_path: Path) -> None:
     assert events.names.count("on_step_begin") == 2
     assert trainer.pop_callback(Add) is not None
     assert trainer.pop_callback(Add) is None
-
-
-def test_early_stopping_waits_as_often_as_it_was_told(tmp_path: Path) -> None:
-    trainer = a_trainer(
-        tmp_path,
-        EarlyStoppingCallback(early_stopping_patience=2, early_stopping_threshold=100.0),
-        max_steps=50,
-        eval_strategy="steps",
-        eval_steps=5,
-        metric_for_best_model="loss",
-    )
-
-    assert trainer.train().global_step == 15
 
 
 @pytest.mark.parametrize(

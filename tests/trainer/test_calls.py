@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
@@ -67,34 +64,3 @@ def test_a_batch_of_an_evaluation_makes_few_calls(tmp_path: Path) -> None:
 
     assert (counted[1].all - counted[0].all) / 20 < 215
     assert (counted[1].loop - counted[0].loop) / 20 < 31
-
-
-HOOKS = (
-    "prediction_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
-    "_prepare_inputs", "_prepare_input", "_get_num_items_in_batch",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("on", ["a subclass", "the object"])
-def test_what_is_overridden_is_called_for_every_batch_of_an_evaluation(tmp_path: Path, hook: str, on: str) -> None:
-    calls = []
-
-    def called(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        calls.append(hook)
-        return getattr(Trainer, hook)(self, *args, **kwargs)
-
-    kind = type("Own", (Trainer,), {hook: called} if on == "a subclass" else {})
-    args = TrainingArguments(str(tmp_path), per_device_eval_batch_size=8, disable_tqdm=True)
-    trainer, plain = kind(toy.mlp(), args), Trainer(toy.mlp(), args)
-    trainer.model.load_state_dict(plain.model.state_dict())
-    if on == "the object":
-        setattr(trainer, hook, partial(called, trainer))
-    data = toy.classification(n=20)
-
-    result = trainer.predict(data)
-
-    assert len(calls) == 3
-    expected = plain.predict(data)
-    assert (result.predictions == expected.predictions).all()
-    assert result.metrics["test_loss"] == expected.metrics["test_loss"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from footplate.components import toy
@@ -337,8 +336,9 @@ class Tied(nn.Module):
         return {"loss": (self.b(self.a(x))[:, :4] - labels).square().mean()}
 
 
-def test_tied_weights_and_slices_of_one_tensor_are_saved_and_come_back(tmp_path: Path) -> None:
-    trainer = a_trainer(tmp_path, model=Tied())
+@pytest.mark.parametrize("in_background", [False, True])
+def test_tied_weights_and_slices_of_one_tensor_are_saved_and_come_back(tmp_path: Path, in_background: bool) -> None:
+    trainer = a_trainer(tmp_path, model=Tied(), save_in_background=in_background)
     trainer.train()
     other = Tied()
 
@@ -378,43 +378,6 @@ def test_the_model_decides_about_a_buffer_of_another_shape(tmp_path: Path) -> No
 
     with pytest.raises(RuntimeError, match=r"size mismatch for layer\.seen"):
         files.load_weights(model, tmp_path)
-
-
-def split(checkpoint: Path) -> None:
-    """Replaces the weights by one file for each tensor and an index, as transformers writes large models."""
-    tensors = load_file(checkpoint / files.MODEL)
-    (checkpoint / files.MODEL).unlink()
-    shards = {name: f"model-{number}.safetensors" for number, name in enumerate(tensors)}
-    for name, shard in shards.items():
-        save_file({name: tensors[name]}, checkpoint / shard)
-    (checkpoint / f"{files.MODEL}.index.json").write_text(json.dumps({"weight_map": shards}))
-
-
-def test_training_continues_from_weights_that_were_split_later(tmp_path: Path) -> None:
-    whole = a_trainer(tmp_path)
-    whole.train()
-    split(tmp_path / "checkpoint-2")
-    resumed = a_trainer(tmp_path)
-
-    resumed.train(resume_from_checkpoint=tmp_path / "checkpoint-2")
-
-    assert digest(resumed.model.state_dict()) == digest(whole.model.state_dict())
-    with pytest.raises(CheckpointCorrupt, match=r"model\.safetensors is missing"):
-        files.verify(
-            tmp_path / "checkpoint-2", sha256((tmp_path / "checkpoint-2/manifest.json").read_bytes()).hexdigest()
-        )
-
-
-def test_the_best_model_is_loaded_from_weights_that_were_split(tmp_path: Path) -> None:
-    trainer = a_trainer(tmp_path)
-    trainer.train()
-    best = load_file(tmp_path / "checkpoint-2" / files.MODEL)
-    split(tmp_path / "checkpoint-2")
-    trainer.state.best_model_checkpoint = str(tmp_path / "checkpoint-2")
-
-    trainer._load_best_model()
-
-    assert [name for name, value in trainer.model.state_dict().items() if not value.equal(best[name])] == []
 
 
 def test_arguments_that_cannot_be_pickled_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

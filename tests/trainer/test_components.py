@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -80,26 +79,3 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         files.jsonl(paths=[str(tmp_path / "gone.jsonl")])
     with pytest.raises(DatasetError, match="has no file"):
         files.jsonl(paths=[])
-
-
-def test_data_that_goes_away_in_mid_run_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"x": 1}\n')
-    rows = files.jsonl(paths=[str(path)])
-    path.unlink()
-
-    with pytest.raises(DatasetError, match=r"a\.jsonl"):
-        rows[0]
-
-
-def test_a_job_trains_on_json_lines(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    rows = ({"x": [float(n % 8 == index) for index in range(8)], "label": n % 4, "note": "unused"} for n in range(64))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    args = TrainingArguments(
-        str(tmp_path / "out"), max_steps=40, learning_rate=1e-2, dataloader_num_workers=1, disable_tqdm=True
-    )
-
-    output = Trainer(toy.mlp(), args, train_dataset=files.jsonl(paths=[str(path)])).train()
-
-    assert output.training_loss < 1.0

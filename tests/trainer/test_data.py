@@ -138,17 +138,3 @@ def test_a_loader_of_the_user_s_own_starts_in_the_middle_too() -> None:
     loader: Any = DataLoader(list(range(10)), batch_size=2)
 
     assert [batch.tolist() for batch in epoch_batches(loader, seed=1, epoch=0, skip=3)] == [[6, 7], [8, 9]]
-
-
-def test_the_collator_takes_pairs_arrays_numbers_and_objects() -> None:
-    import numpy
-
-    pairs = default_data_collator([(torch.zeros(2), 1), (torch.ones(2), 0)], first="pixels")
-    dicts = default_data_collator([{"x": numpy.zeros(2, dtype=numpy.float32), "label": 3, "name": "a", "none": None}])
-
-    assert pairs["pixels"].tolist() == [[0, 0], [1, 1]]
-    assert pairs["labels"].tolist() == [1, 0]
-    assert dicts["x"].dtype is torch.float32
-    assert set(dicts) == {"x", "labels"}
-    with pytest.raises(TypeError, match="pass a data_collator"):
-        default_data_collator([3, 4])

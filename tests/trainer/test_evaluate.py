@@ -13,7 +13,6 @@ from footplate.components import toy
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.metrics.choose import make_metric
-from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
 
 
@@ -48,26 +47,6 @@ def test_without_a_compute_metrics_no_predictions_are_kept(tmp_path: Path) -> No
 
     assert output.predictions is None
     assert "eval_accuracy" in output.metrics
-
-
-def test_several_sets_are_evaluated_under_their_names(tmp_path: Path) -> None:
-    sets = {"near": toy.classification(n=8, seed=1), "far": toy.classification(n=8, seed=2, noise=3.0)}
-
-    metrics = a_trainer(tmp_path, eval_dataset=sets, metrics=["accuracy"]).evaluate()
-
-    assert {"eval_near_loss", "eval_far_loss", "eval_near_accuracy", "eval_far_accuracy"} <= set(metrics)
-
-
-def test_predict_returns_predictions_labels_and_metrics(tmp_path: Path) -> None:
-    events = Events()
-    trainer = a_trainer(tmp_path, metrics=["accuracy"], callbacks=[events])
-
-    output = trainer.predict(toy.classification(n=13))
-
-    assert output.predictions.shape == (13, 4)
-    assert output.label_ids.shape == (13,)
-    assert "test_accuracy" in output.metrics
-    assert events.names[-1] == "on_predict"
 
 
 def test_data_without_labels_is_predicted_too(tmp_path: Path) -> None:
@@ -121,17 +100,6 @@ def test_a_metric_that_nobody_knows_is_refused_before_training(tmp_path: Path) -
 def test_a_metric_of_classes_refuses_labels_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} counts classes.* mse, mae or rmse"):
         make_metric(name).update(torch.zeros(8, 4), torch.full((8, 4), 0.5))
-
-
-def test_bf16_evaluates_and_trains_on_a_cpu(tmp_path: Path) -> None:
-    trainer = a_trainer(tmp_path, values={"bf16": True, "learning_rate": 1e-2, "max_steps": 40}, metrics=["accuracy"])
-    before = trainer.evaluate()
-
-    trainer.train()
-
-    after = trainer.evaluate()
-    assert after["eval_loss"] < before["eval_loss"]
-    assert all(parameter.dtype is torch.float32 for parameter in trainer.model.parameters())
 
 
 def test_two_trainers_of_other_precision_live_in_one_process(tmp_path: Path) -> None:

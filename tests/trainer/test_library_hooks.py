@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,21 +237,6 @@ def test_arguments_of_a_library_that_was_imported_too_early_are_refused(tmp_path
         footplate.Trainer(Linear(), LibrarysArguments(str(tmp_path)))
 
 
-def test_label_smoothing_is_switched_off_with_several_labels_for_a_sample(tmp_path: Path) -> None:
-    config = transformers.BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=3,
-        problem_type="multi_label_classification",
-    )  # fmt: skip
-    args = footplate.TrainingArguments(str(tmp_path), label_smoothing_factor=0.1, max_steps=1, report_to="none")
-    rows = [{"input_ids": [5, 6], "labels": [1.0, 0.0, 1.0]}] * 4
-
-    with pytest.warns(UserWarning, match="label_smoothing_factor 0.1 is switched off"):
-        trainer = footplate.Trainer(transformers.BertForSequenceClassification(config), args, train_dataset=rows)
-
-    assert trainer.label_smoother is None
-    assert trainer.train().global_step == 1
-
-
 def test_the_control_is_restored_and_cleared_by_the_same_methods_as_in_transformers() -> None:
     for side in (footplate, transformers):
         control = side.TrainerControl(should_save=True, should_training_stop=True, should_epoch_stop=True)
@@ -308,39 +292,6 @@ def test_several_gpus_for_one_process_are_refused(tmp_path: Path) -> None:
     args._n_gpu = 1
     with pytest.raises(ValueError, match="one process uses one GPU"):
         args._n_gpu = 2
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_a_resume_with_another_split_of_the_same_batch_reads_the_next_sample(
-    tmp_path: Path, stop: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Ten rows are three steps of four samples. Two epochs are trained."""
-
-    def train(folder: str, batch_size: int, accumulation: int, resume: bool = False) -> list[list[float]]:
-        def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-            samples.append([row["x"][0] for row in rows])
-            return {name: torch.tensor([row[name] for row in rows]) for name in ("x", "labels")}
-
-        samples: list[list[float]] = []
-        args = arguments(
-            footplate, tmp_path / folder, per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation, save_strategy="steps", save_steps=stop,
-        )  # fmt: skip
-        footplate.Trainer(Linear(), args, collate, ROWS).train(resume_from_checkpoint=resume)
-        return samples
-
-    undisturbed = [sample for batch in train("undisturbed", 4, 1) for sample in batch]
-    train("split", 2, 2)
-    checkpoints = sorted((tmp_path / "split").glob("checkpoint-*"), key=lambda folder: int(folder.name[11:]))
-    for later in checkpoints[1:]:
-        shutil.rmtree(later)
-
-    after = [sample for batch in train("split", 4, 1, resume=True) for sample in batch]
-
-    assert after == undisturbed[-len(after) :]
-    assert len(after) == {1: 16, 2: 12, 3: 10}[stop]
-    message = "resuming with another per_device_train_batch_size: 4 (from args) != 2 (from trainer_state.json)"
-    assert message in caplog.text
 
 
 def test_an_override_adds_to_the_arguments_of_the_accelerator(tmp_path: Path) -> None:

@@ -16,35 +16,12 @@ from torch.utils.data import IterableDataset
 from footplate.components import toy
 from footplate.contract.errors import DatasetError
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.testing import digest
 from footplate.trainer.trainer import Trainer, set_seed
 
 
 def a_trainer(folder: Path, data: Any = None, model: nn.Module | None = None, **values: Any) -> Trainer:
     args = TrainingArguments(str(folder), **{"save_strategy": "no", "disable_tqdm": True, **values})
     return Trainer(model or toy.mlp(), args, train_dataset=toy.regression(n=50) if data is None else data)
-
-
-@pytest.mark.parametrize(
-    ("values", "steps", "epoch"),
-    [
-        # 50 samples in batches of 8 are 7 micro-batches.
-        ({"num_train_epochs": 2}, 14, 2.0),
-        ({"num_train_epochs": 0.5}, 4, 4 / 7),
-        ({"num_train_epochs": 2, "gradient_accumulation_steps": 3}, 6, 2.0),
-        ({"num_train_epochs": 1, "dataloader_drop_last": True}, 6, 1.0),
-        ({"max_steps": 9}, 9, 1 + 2 / 7),
-    ],
-)
-def test_a_run_is_as_long_as_its_arguments_say(
-    tmp_path: Path, values: dict[str, Any], steps: int, epoch: float
-) -> None:
-    trainer = a_trainer(tmp_path, **values)
-
-    output = trainer.train()
-
-    assert output.global_step == trainer.state.max_steps == steps
-    assert trainer.state.epoch == pytest.approx(epoch)
 
 
 def test_the_history_has_the_reference_s_names(tmp_path: Path) -> None:
@@ -85,29 +62,6 @@ def test_data_that_the_model_does_not_take_is_named(tmp_path: Path) -> None:
         a_trainer(tmp_path, [{"pixels": torch.zeros(8)}] * 8).train()
 
 
-def test_what_forward_does_not_take_is_left_out_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{**row, "note": torch.zeros(1)} for row in toy.regression(n=32)]
-
-    a_trainer(tmp_path, rows, num_train_epochs=1).train()
-
-    messages = [record.getMessage() for record in caplog.records if "dropped from the data" in record.getMessage()]
-    assert len(messages) == 1
-    assert "note" in messages[0]
-
-
-def test_a_model_init_makes_the_same_model_for_every_run(tmp_path: Path) -> None:
-    def trained() -> str:
-        args = TrainingArguments(str(tmp_path), max_steps=3, save_strategy="no", disable_tqdm=True)
-        trainer = Trainer(model_init=toy.mlp, args=args, train_dataset=toy.regression(n=50))
-        trainer.train()
-        again = digest(trainer.model.state_dict())
-        trainer.train()
-        assert digest(trainer.model.state_dict()) == again
-        return again
-
-    assert trained() == trained()
-
-
 def test_training_twice_goes_on_from_the_weights(tmp_path: Path) -> None:
     set_seed(0)
     trainer = a_trainer(tmp_path, num_train_epochs=3, learning_rate=1e-2)
@@ -125,52 +79,6 @@ def test_a_trainer_needs_a_model_and_takes_one_only(tmp_path: Path) -> None:
         Trainer(toy.mlp(), TrainingArguments(str(tmp_path)), model_init=toy.mlp)
 
 
-def test_the_reference_s_overrides_are_called(tmp_path: Path) -> None:
-    called: set[str] = set()
-    names = (
-        "training_step",
-        "compute_loss",
-        "get_train_dataloader",
-        "get_batch_samples",
-        "create_optimizer",
-        "create_scheduler",
-        "log",
-        "save_model",
-        "_save_checkpoint",
-        "_prepare_inputs",
-        "_get_train_sampler",
-        "_get_eval_sampler",
-        "_save",
-        "_load_from_checkpoint",
-        "_determine_best_metric",
-        "evaluate",
-        "evaluation_loop",
-        "prediction_step",
-        "get_eval_dataloader",
-    )
-
-    def noting(name: str) -> Any:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            called.add(name)
-            return getattr(Trainer, name)(self, *args, **kwargs)
-
-        return method
-
-    subclass = type("Own", (Trainer,), {name: noting(name) for name in names})
-    args = TrainingArguments(
-        str(tmp_path),
-        max_steps=2,
-        save_steps=1,
-        eval_strategy="steps",
-        eval_steps=1,
-        load_best_model_at_end=True,
-        disable_tqdm=True,
-    )
-    subclass(toy.mlp(), args, train_dataset=toy.regression(n=16), eval_dataset=toy.regression(n=8)).train()
-
-    assert called == set(names)
-
-
 def test_a_collator_that_returns_junk_is_named_before_the_model_is_called(tmp_path: Path) -> None:
     def junk(features: Any) -> Any:
         return [features]
@@ -179,14 +87,6 @@ def test_a_collator_that_returns_junk_is_named_before_the_model_is_called(tmp_pa
     trainer.data_collator = junk
     with pytest.raises(TypeError, match=r"the collator .*junk returned list.*return a dict"):
         trainer.train()
-
-
-def test_the_reference_s_own_arguments_are_told_where_ours_are(tmp_path: Path) -> None:
-    import transformers
-
-    theirs: Any = transformers.TrainingArguments(str(tmp_path))
-    with pytest.raises(TypeError, match="import TrainingArguments from footplate"):
-        Trainer(toy.mlp(), theirs)
 
 
 class Wraps(nn.Module):

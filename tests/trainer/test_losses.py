@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.losses.loss import from_logits, regression
-from footplate.trainer.testing import digest
 from footplate.trainer.trainer import Trainer, set_seed
 
 
@@ -80,32 +79,6 @@ def test_accumulation_over_uneven_labels_is_the_step_of_the_whole_batch(tmp_path
     assert torch.allclose(models[0], models[2], atol=1e-7)
 
 
-def test_compute_loss_func_gets_outputs_labels_and_the_count(tmp_path: Path) -> None:
-    counts: list[int] = []
-
-    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
-        counts.append(int(num_items_in_batch))
-        return functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
-
-    data = toy.classification(n=20)
-    trained(
-        tmp_path,
-        toy.mlp(),
-        data,
-        max_steps=2,
-        compute_loss_func=loss,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=4,
-    )
-
-    assert counts == [16, 16, 16, 16, 4]
-
-
-class Outputs(NamedTuple):
-    loss: Tensor
-    logits: Tensor
-
-
 @pytest.mark.parametrize("shape", ["tuple", "object", "per sample"])
 def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) -> None:
     class Net(nn.Module):
@@ -146,22 +119,6 @@ def test_a_tuple_that_begins_with_no_loss_is_refused_and_not_summed_up(tmp_path:
 
     with pytest.raises(ValueError, match="returned a tuple that does not begin with a loss"):
         trained(tmp_path, Net(), toy.classification(n=24))
-
-
-def test_an_overridden_compute_loss_is_a_mean_per_micro_batch(tmp_path: Path) -> None:
-    class Own(Trainer):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-            loss = functional.mse_loss(model(inputs["x"])["logits"], inputs["labels"])
-            return (loss, {}) if return_outputs else loss
-
-    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
-    set_seed(3)
-    own, plain = toy.mlp(), toy.mlp()
-    plain.load_state_dict(own.state_dict())
-    trained(tmp_path, own, toy.regression(n=16), Own, **options)
-    trained(tmp_path, plain, toy.regression(n=16), **options)
-
-    assert digest(own.state_dict()) == digest(plain.state_dict())
 
 
 @pytest.mark.parametrize("filtered", [True, False])

@@ -19,7 +19,6 @@ DDP: dict[str, dict[str, Any]] = {
     "talks": {"run": "talks", **TALKS},  # the first Trainer opens the lines
     "defaults": {"run": "talks"},
     "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
-    "ignored labels": {"run": "trained", "name": "ignored", "text": True, "ignore": 1},
     "means": {"run": "trained", "name": "means", "text": True, "ignore": 1, "means": True},
     "averaged by each": {
         "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
@@ -31,7 +30,6 @@ DDP: dict[str, dict[str, Any]] = {
     "odd split": {
         "run": "trained", "name": "odd", "per_device_train_batch_size": 7,
         "accelerator_config": {"split_batches": True}},
-    "evaluated": {"run": "evaluated", "name": "evaluated"},
     "evaluated by batch": {"run": "evaluated_by_batch"},
     "one sample": {"run": "evaluated", "name": "few", "samples": 9},
     "objects": {
@@ -42,7 +40,6 @@ DDP: dict[str, dict[str, Any]] = {
     "wrapped elsewhere": {"run": "wrappers", "name": "wrapped-elsewhere", "use_cpu": False},
     "meets": {"run": "synchronised"},
     "meets each": {"run": "synchronised", "accelerator_config": SYNC_EACH},
-    "written": {"run": "written"},
     "full": {"run": "full_disk"},
     "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all"},
     "callback": {"run": "stopped_by_one", "how": "callback"},
