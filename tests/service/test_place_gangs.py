@@ -127,3 +127,9 @@ def test_a_node_that_cannot_run_a_part_gets_none() -> None:
     nodes = [room("new"), room("old", shares_jobs=False)]
 
     assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["new"]}
+
+
+def test_nothing_is_held_for_who_waits_for_a_node_that_takes_no_work() -> None:
+    nodes = [room("a", slots=1), room("b", slots=1, is_open=False)]
+
+    assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["a"]}
