@@ -54,7 +54,8 @@ def read_json(raw: bytes) -> object:
     except json.JSONDecodeError as error:
         if not text.strip():
             _refuse("the body is empty", hint="send a JSON object")
-        _refuse(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}")
+        place = f"line {error.lineno}, column {error.colno}"
+        _refuse(f"not JSON at {place}: {error.msg}", hint=_json_instead(text, error.pos))
     except RecursionError:
         _refuse(f"nested more than {MAX_DEPTH} levels deep", code="too_deep")
     if problems:
@@ -87,6 +88,25 @@ def pointer_to(*path: str | int) -> str:
 
 def _refuse(detail: str, *, code: str = "invalid_json", hint: str | None = None) -> NoReturn:
     raise InvalidSpec([Problem("", code, detail, hint)])
+
+
+def _json_instead(text: str, at: int) -> str:
+    """Returns what JSON needs at the place where it ends, for the usual habits from Python, YAML and JavaScript."""
+    here, before = text[at : at + 8], text[max(0, at - 80) : at].rstrip()
+    if text.startswith("\ufeff"):
+        return "save the file as UTF-8 without a byte order mark"
+    if here.startswith("'"):
+        return "JSON needs double quotes"
+    if here.startswith(("//", "/*", "#")):
+        return "JSON has no comments: leave them out"
+    if here.startswith(",") or (here.startswith(("}", "]")) and before.endswith(",")):
+        return "remove the comma before the bracket"
+    for python, in_json in (("True", "true"), ("False", "false"), ("None", "null")):
+        if here.startswith(python):
+            return f"write {in_json}"
+    if not text.lstrip().startswith(("{", "[")):
+        return 'send a JSON object, for example {"model": "toy/mlp", "data": "toy/regression"}; YAML is not read'
+    return "compare the quotes, commas and brackets before this place"
 
 
 def _place(before: str, offset: int) -> str:
@@ -158,6 +178,7 @@ class _Pairs(list[tuple[str, Any]]):
 class _Wrong:
     code: str
     detail: str
+    hint: str | None = None
 
 
 def _marked_float(text: str) -> float | _Wrong:
@@ -173,7 +194,7 @@ def _marked_int(text: str) -> int | _Wrong:
 
 
 def _marked_constant(text: str) -> _Wrong:
-    return _Wrong("not_finite", f"{text} is not a number in JSON")
+    return _Wrong("not_finite", f"{text} is not a number in JSON", "write a number, or leave the field out")
 
 
 _MARKED = json.JSONDecoder(
@@ -193,7 +214,7 @@ def _parse_marked(text: str) -> tuple[Any, list[Problem]]:
 def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
     """Returns the plain value, and appends every problem below it to `problems`."""
     if isinstance(value, _Wrong):
-        problems.append(Problem(pointer_to(*path), value.code, value.detail))
+        problems.append(Problem(pointer_to(*path), value.code, value.detail, value.hint))
         return None
     if isinstance(value, str):
         problems.extend(_string_problems(value, path, "the string"))
@@ -219,7 +240,8 @@ def _unmark_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Pr
         # An invalid key cannot be part of a pointer, so problems below it get their object's pointer.
         here = path if wrong_key else (*path, key)
         if key in plain:
-            problems.append(Problem(pointer_to(*here), "duplicate_key", "this key is there more than once"))
+            detail, hint = "this key is there more than once", "keep one of them"
+            problems.append(Problem(pointer_to(*here), "duplicate_key", detail, hint))
         plain[key] = _unmark(item, here, problems)
     return plain
 

@@ -24,6 +24,7 @@ from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent, did_you_mean
 from footplate.contract.explain import unique
 from footplate.contract.json_schema import violations
+from footplate.contract.next_step import with_next_steps
 from footplate.contract.references import used
 from footplate.contract.short_forms import Json, components, located, long_form
 from footplate.contract.spec import JobSpec
@@ -119,7 +120,7 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
         for component in used(spec)
     )
     problems = list(islice(chain(_check(entries, catalogue), _ignored(spec, catalogue)), MAX_PROBLEMS))
-    return located(problems, body) if problems and isinstance(body, dict) else problems
+    return with_next_steps(located(problems, body), body) if problems and isinstance(body, dict) else problems
 
 
 def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
@@ -128,7 +129,7 @@ def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> Inva
     entries = (
         (pointer, group, c["use"], c.get("args", {})) for pointer, group, c in components(long_form(body).document)
     )
-    more = located(islice(_check(entries, catalogue), MAX_PROBLEMS), body)
+    more = with_next_steps(located(islice(_check(entries, catalogue), MAX_PROBLEMS), body), body)
     return InvalidSpec(unique([*invalid.problems, *(problem for problem in more if problem.pointer not in reported)]))
 
 
@@ -179,6 +180,7 @@ def _missing(pointer: str, described: Described, missing: list[str], arguments: 
     """Returns one problem for all arguments that a component needs and that the spec does not give."""
     properties = described.args.get("properties", {})
     meanings = [f"{name!r} ({text})" if (text := _meaning(properties, name)) else repr(name) for name in missing]
+    arguments = {name: value for name, value in arguments.items() if name in properties}
     example = {"use": described.name, "args": {**arguments, **{name: _example(properties, name) for name in missing}}}
     noun = "argument" if len(missing) == 1 else "arguments"
     detail = f"{described.name} needs the {noun} {', '.join(meanings)}"

@@ -60,7 +60,7 @@ def _refused(name: str, allowed: str) -> Problem | None:
     if not _NAME.fullmatch(name):
         return Problem(where, "bad_name", f"{name[:80]!r} is not the name of a variable", "letters, digits and '_'")
     if _NODES_OWN.fullmatch(name) and name != DROP_IN:
-        return Problem(where, "env_not_allowed", f"{name} is set by the node, and no job can set it")
+        return Problem(where, "env_not_allowed", f"{name} is set by the node, and no job can set it", "leave it out")
     listed = entries(allowed)
     if name in HARMLESS or any(
         name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in listed

@@ -238,7 +238,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
         if left[0] < 0:
             return None
     short = [candidate for candidate in islice(known, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
+    name = name[:MAX_HINT_CHARACTERS]
     # `adam` means adamw_torch, and not ademamix, which has more letters in common.
-    longer = [candidate for candidate in short if len(name) >= MIN_BEGINNING and candidate.startswith(name)]
-    near = longer or get_close_matches(name[:MAX_HINT_CHARACTERS], short, n=1, cutoff=0.6)
+    longer = [other for other in short if len(name) >= MIN_BEGINNING and other.startswith(name)]
+    if not (near := longer or get_close_matches(name, short, n=1, cutoff=0.6)):
+        # `DDP` means ddp, though no letter is the same.
+        near = [other for other in short if other.lower().startswith(name.lower()) and len(name) > 1]
     return f"did you mean {near[0]!r}?" if near else None

@@ -39,10 +39,10 @@ def no_reader(name: str) -> tuple[str, str]:
     suffix = PurePosixPath(name).suffix.lower()
     what = f"{suffix!r} files" if suffix else "a file without a suffix"
     detail = f"nothing reads {what[:80]}; rows are in {', '.join(KINDS)}"
-    return detail, _INSTEAD.get(suffix, "name the file by what it holds, such as rows.jsonl")
+    return detail, INSTEAD.get(suffix, "name the file by what it holds, such as rows.jsonl")
 
 
-_INSTEAD = {
+INSTEAD = {
     ".json": "jq -c '.[]' rows.json > rows.jsonl writes each object of an array into a line",
     ".xlsx": "save the sheet as CSV",
     ".xls": "save the sheet as CSV",

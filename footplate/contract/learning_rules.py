@@ -56,6 +56,7 @@ def broken_learning_rules(document: Json, training: TrainingArguments | None) ->
         yield _disagree("label_smoothing_factor", detail, "set it in the loss's args, or leave one of the two out")
     if training:
         yield from _stopping(document, training)
+        yield from _best(document, training)
         yield from _generating(document, training)
     yield from _trackers(document.get("report_to"))
 
@@ -93,6 +94,25 @@ def _stopping(document: Json, training: TrainingArguments) -> Iterator[Problem]:
         if training.eval_strategy == "no":
             detail, hint = "early_stopping needs evaluations, but eval_strategy is no", '"steps" or "epoch"'
             yield Problem(pointer_to("callbacks", index), "disagreement", detail, f"set training.eval_strategy: {hint}")
+
+
+def _best(document: Json, training: TrainingArguments) -> Iterator[Problem]:
+    """Yields a problem if the metric that selects the best model is one that no evaluation computes.
+
+    Own code, plugins and listed metrics may compute others, so the names are known only if there is nothing of these.
+    """
+    name = training.metric_for_best_model
+    computes = any(document.get(field) for field in ("metrics", "compute_metrics", "trainer", "loop", "code"))
+    callbacks = [callback.get("use") for callback in _list(document.get("callbacks")) if isinstance(callback, dict)]
+    if not name or computes or any(callback not in BUILT_IN_CALLBACKS for callback in callbacks):
+        return
+    if not name.endswith(("loss", "runtime", "per_second")):
+        detail = f"metric_for_best_model is {name[:80]}, and without metrics an evaluation computes the loss alone"
+        yield _disagree("metric_for_best_model", detail, 'use "loss", or list the metric: "metrics": ["accuracy"]')
+
+
+BUILT_IN_CALLBACKS = ("early_stopping", "ema", "gradient_norms", "log_learning_rate", "stop_on_nan")
+"""Callbacks that add nothing to the metrics of an evaluation."""
 
 
 def _generating(document: Json, training: TrainingArguments) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ from footplate.contract.strategies import broken_strategy_rules
 
 STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
 """Datasets that can be streamed row by row."""
+ADD_A_BUNDLE = "add code.bundle: footplate submit SPEC --code DIR uploads the folder DIR and fills it in"
 ROOTS = ("data://", "models://")
 """The roots that a component's path may begin with. The path is resolved below its root and nowhere else."""
 
@@ -131,9 +132,7 @@ def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
     is_script = isinstance(loop, dict) and "script" in loop
     name = loop.get("use") if isinstance(loop, dict) else None
     if is_script and not has_code:
-        yield Problem(
-            "/loop/script", "needs_bundle", "is a file of your own, but the spec has no bundle", "add code.bundle"
-        )
+        yield Problem("/loop/script", "needs_bundle", "is a file of your own, but the spec has no bundle", ADD_A_BUNDLE)
     if isinstance(name, str) and ":" not in name:
         detail = f"{name[:80]!r} is not a function of your own, as a loop has to be"
         yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
@@ -210,7 +209,7 @@ def _path_for_a_component(named: Named) -> Problem:
 
 def _needs_bundle(named: Named) -> Problem:
     detail = f"{named.component['use'][:80]!r} is code of your own, but the spec has no bundle"
-    return Problem(named.pointer + "/use", "needs_bundle", detail, "name a registered component, or add code.bundle")
+    return Problem(named.pointer + "/use", "needs_bundle", detail, f"name a registered component, or {ADD_A_BUNDLE}")
 
 
 def _what_is_trained(document: Json) -> Iterator[Problem]:
@@ -247,6 +246,8 @@ def _without_root(said: ArgumentText) -> Problem:
     root = "models://" if said.path[0] in ("model", "processor") else "data://"
     near = (root + said.text.lstrip("./~"))[:80]
     hint = f"put it below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
+    if root == "models://" and "://" not in said.text:
+        hint += " models:// is the models folder on the nodes. A model of a hub is hub://NAME"
     if said.is_of_a_dataset and "://" not in said.text:
         hint += " A file on your own machine is uploaded: footplate upload FILE prints its name for the spec"
     return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} names no root", hint)

@@ -199,9 +199,7 @@ def _dataset(value: Any, pointer: str, long: Long) -> Any:
     if suffix not in READERS:
         there = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())
         kind = f"{suffix!r} files" if suffix else "a path without a suffix"
-        long.problems.append(
-            Problem(pointer, "no_reader", f"nothing reads {kind}; there is: {there}", 'name a reader with "use"')
-        )
+        long.problems.append(Problem(long.locate(pointer), "no_reader", f"nothing reads {kind}; there is: {there}"))
     return {"use": READERS.get(suffix, READERS[".jsonl"]), "args": {"paths": [value]}}
 
 

@@ -11,7 +11,7 @@ A wrong spec raises one InvalidSpec with every problem, each at the place where 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any, Literal, Self
 
@@ -24,6 +24,7 @@ from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import Path, explain, kind_of, unique
 from footplate.contract.fields import Group, Many, Slug, Text, Whole
 from footplate.contract.machine import STRATEGIES, Resources, Retry
+from footplate.contract.next_step import with_next_steps
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
 from footplate.contract.short_forms import long_form
@@ -148,7 +149,7 @@ class JobSpec(Group):
                 Problem(long.locate(violation.pointer), violation.code, violation.detail, violation.hint)
                 for violation in violations
             ]
-            raise InvalidSpec(list(map(_with_example, unique(long.problems + located))))
+            raise InvalidSpec(with_next_steps(unique(long.problems + located), value))
         return spec
 
     def as_json(self) -> dict[str, Any]:
@@ -162,31 +163,6 @@ class JobSpec(Group):
 def read_spec(raw: bytes) -> JobSpec:
     """Returns the spec of a request's body."""
     return JobSpec.parse(read_json(raw))
-
-
-_EXAMPLES = {
-    "/data/split": '{"test_size": 0.1, "seed": 7}',
-    "/retry": '{"max_attempts": 3}',
-    "/resume_from": '{"job": "job_…", "checkpoint": "best"}',
-    "/code": '{"bundle": "…"}; footplate submit --code DIR fills it in',
-    "/resources": '{"gpus_per_node": 1}',
-    "/metrics": '["accuracy"]',
-    "/callbacks": '["stop_on_nan"]',
-    "/tags": '["mine"]',
-    "/env": '{"TOKENIZERS_PARALLELISM": "false"}',
-}
-"""An example of each object and list for which a shorter value is often written."""
-
-
-def _with_example(problem: Problem) -> Problem:
-    """Adds an example to a problem of an object or list that is another value."""
-    if problem.hint is None and problem.code == "wrong_type" and problem.pointer in _EXAMPLES:
-        return replace(problem, hint=f"for example {_EXAMPLES[problem.pointer]}")
-    if problem.code == "unknown_field" and problem.pointer == "/model/path":
-        return replace(problem, hint='for example {"use": "hf/causal-lm", "args": {"path": "models://NAME"}}')
-    if problem.code == "unknown_field" and problem.pointer == "/external":
-        return replace(problem, hint="POST /external/{run}: the first report of a run elsewhere makes its job")
-    return problem
 
 
 def _training(values: object, problems: list[Problem]) -> TrainingArguments | None:

@@ -199,7 +199,8 @@ def test_no_path_climbs_out_of_its_root(path):
 @pytest.mark.parametrize(
     ("field", "component", "pointer", "hint"),
     [
-        ("model", {"use": "hf/x", "args": {"path": "bert-base"}}, "/model/args/path", "did you mean 'models://bert-base'?"),
+        ("model", {"use": "hf/x", "args": {"path": "bert-base"}}, "/model/args/path",
+         "did you mean 'models://bert-base'? models:// is the models folder on the nodes. A model of a hub is hub://NAME"),
         ("data", {"use": "files/jsonl", "args": {"paths": ["/a.jsonl"]}}, "/data/args/paths/0",
          "did you mean 'data://a.jsonl'? A file on your own machine is uploaded: footplate upload FILE prints its name "
          "for the spec"),

@@ -9,6 +9,10 @@ import pytest
 from tests.examples.conftest import Examples
 
 TRAIN = "data://sst2/train.jsonl"
+NEEDS_BUNDLE = (
+    "name a registered component, or add code.bundle: footplate submit SPEC --code DIR uploads the folder DIR "
+    "and fills it in"
+)
 HUB_IS_OFF = "the operator allows it with FOOTPLATE_HUB=on, on service and nodes; data:// and models:// need nothing"
 
 
@@ -29,8 +33,8 @@ def mapped(use: str, **args: Any) -> dict[str, Any]:
         (job(model="hf/causal-llm"), "/model", "unknown_component", "did you mean 'hf/causal-lm'?"),
         (job(model={"use": "hf/causal-lm", "args": {"dtype": "fp8"}}), "/model/args/dtype", "unknown_choice", None),
         (job(model="os.system"), "/model", "not_well_formed", None),
-        (job(model="builtins:eval"), "/model", "needs_bundle", "name a registered component, or add code.bundle"),
-        (job(collator="os:system"), "/collator", "needs_bundle", "name a registered component, or add code.bundle"),
+        (job(model="builtins:eval"), "/model", "needs_bundle", NEEDS_BUNDLE),
+        (job(collator="os:system"), "/collator", "needs_bundle", NEEDS_BUNDLE),
         (job(data="data://../x.jsonl"), "/data", "path_outside_root", None),
         (job(data="data://sst2/trian.jsonl"), "/data", "file_missing", "did you mean 'train.jsonl'?"),
         (job(data="hub://squad"), "/data", "hub_is_off", HUB_IS_OFF),

@@ -80,10 +80,10 @@ OBJECTS_ONLY: dict[str, str] = {
 only."""
 
 SERVER_OWNED: dict[str, str] = {
-    "output_dir": "the server gives every attempt a folder of its own",
-    "enable_jit_checkpoint": "a drain saves a checkpoint by itself",
-    "local_rank": "the server starts the ranks",
-    "logging_dir": "the server keeps the logs with the job",
+    "output_dir": "leave it out: the server gives every attempt a folder of its own",
+    "enable_jit_checkpoint": "leave it out: a drain saves a checkpoint by itself",
+    "local_rank": "leave it out: the server starts the ranks",
+    "logging_dir": "leave it out: the server keeps the logs with the job",
     "resume_from_checkpoint": "say resume_from in the spec, or POST /jobs/{id}/resume",
     "fsdp": 'say "resources": {"strategy": {"type": "fsdp"}}',
     "fsdp_config": 'say "resources": {"strategy": {"type": "fsdp", "config": {…}}}',

@@ -1,0 +1,151 @@
+"""Typical mistakes in specs. The hint of each says what to type next."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from footplate.contract.body import read_json
+from footplate.contract.components import GROUPS, Catalogue, Described, check, check_beside, names
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.spec import JobSpec
+from tests.contract.specs import TOY
+
+
+def described(group: str, name: str) -> Described:
+    properties: dict[str, Any] = {argument: {} for argument in ARGUMENTS.get(name, ())}
+    return Described(name=name, group=group, args={"properties": properties, "additionalProperties": False})
+
+
+ARGUMENTS = {
+    "toy/mlp": ["hidden"], "toy/regression": ["n"], "early_stopping": ["patience"], "files/csv": ["paths", "delimiter"],
+    "hf/causal-lm": ["path", "peft"], "trl/sft": ["packing"],
+}  # fmt: skip
+METRICS = [Described(name=name, group="metrics") for name in ("accuracy", "f1", "mcc")]
+CATALOGUE = Catalogue.of([*(described(group, name) for group in GROUPS for name in names(group)), *METRICS])
+SFT = {"model": {"use": "hf/causal-lm"}, "data": "data://chat.jsonl", "trainer": "trl/sft"}
+
+
+def problems_of(raw: str | bytes) -> dict[str, Problem]:
+    """Returns the problems that POST /jobs answers, by their pointers."""
+    try:
+        body = read_json(raw.encode() if isinstance(raw, str) else raw)
+        try:
+            problems = check(JobSpec.parse(body), CATALOGUE, body)
+        except InvalidSpec as invalid:
+            problems = check_beside(invalid, body, CATALOGUE).problems
+    except InvalidSpec as invalid:
+        problems = invalid.problems
+    return {problem.pointer: problem for problem in problems}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "hint"),
+    [
+        # Words of other libraries for our fields
+        ({"epochs": 3}, "/epochs", "training.num_train_epochs"),
+        ({"hyperparameters": {}}, "/hyperparameters", "training"),
+        ({"model_name_or_path": "gpt2"}, "/model_name_or_path", '"path": "models://NAME"'),
+        ({"tokenizer": "gpt2"}, "/tokenizer", "hf/tokenizer"),
+        ({"eval_dataset": "x"}, "/eval_dataset", "data.eval"),
+        ({"data": {"train": "toy/regression", "validation": "x"}}, "/data/validation", "data.eval"),
+        ({"data": {"path": "data://a.csv"}}, "/data/path", '"paths"'),
+        ({"gpus": 1}, "/gpus", "resources.gpus_per_node"),
+        ({"retries": 3}, "/retries", '"max_attempts": 3'),
+        ({"script": "train.py"}, "/script", "--code DIR"),
+        ({"spec": TOY}, "/spec", "send the object in it"),
+        ({"training": {"num_labels": 2}}, "/training/num_labels", "hf/sequence-classification"),
+        ({"training": {"max_length": 9}}, "/training/max_length", "tokenize"),
+        ({"training": {"lr": 1}}, "/training/lr", "'learning_rate'"),
+        ({**SFT, "training": {"lora_r": 8}}, "/training/lora_r", '"peft": {"r": 8}'),
+        ({"code": {"path": "src"}}, "/code/path", "--code DIR"),
+        ({"training": {"output_dir": "out"}}, "/training/output_dir", "leave it out"),
+        # Words of other libraries for our arguments and components
+        ({"model": {"use": "hf/causal-lm", "args": {"model_name": "x"}}}, "/model/args/model_name", "'path'"),
+        ({"model": {"use": "hf/causal-lm", "args": {"lora": {}}}}, "/model/args/lora", "'peft'"),
+        ({"model": {"use": "hf/causal-lm", "path": "x"}}, "/model/path", '{"use": "hf/causal-lm", "args": {"path"'),
+        ({"model": {"path": "x"}}, "/model/use", '"use": "hf/causal-lm"'),
+        ({"data": {"use": "files/csv", "args": {"sep": ";"}}}, "/data/args/sep", "'delimiter'"),
+        ({"data": {"use": "toy/regression", "args": {"rows": 9}}}, "/data/args/rows", "'n'"),
+        ({"data": {"train": {"path": "data://a.jsonl"}}}, "/data/train/path", '"train": "data://rows.jsonl"'),
+        ({"optimizers": [{"id": "a", "use": "adam"}]}, "/optimizers/0/params", '"params": [".*"]'),
+        ({"optimizers": [{"id": "a", "use": "adam", "params": ["a"], "lr": 1}]}, "/optimizers/0/lr", '"args": {"lr"'),
+        ({"model": "AutoModelForCausalLM"}, "/model", "hf/causal-lm"),
+        ({"model": "transformers.BertForTokenClassification"}, "/model", "hf/token-classification"),
+        ({"model": "/home/me/bert"}, "/model", "a path is an argument"),
+        ({"model": {"use": "hf/causal-lm", "args": {"path": "gpt2"}}}, "/model/args/path", "hub://NAME"),
+        ({"collator": "DataCollatorWithPadding"}, "/collator", '"padding"'),
+        ({"trainer": "SFTTrainer"}, "/trainer", '"trl/sft"'),
+        ({"metrics": ["acc"]}, "/metrics/0", '"accuracy"'),
+        ({"metrics": ["sklearn.metrics.f1_score"]}, "/metrics/0", '"f1"'),
+        ({"metrics": ["F1"]}, "/metrics/0", "'f1'"),
+        ({"resources": {"strategy": "DDP"}}, "/resources/strategy", "'ddp'"),
+        ({"data": "imdb"}, "/data", "hub://datasets/imdb"),
+        ({"data": "data://rows.json"}, "/data", "jq -c"),
+        ({"data": "data://rows"}, "/data", '"paths": ["data://rows"]'),
+        ({"loop": "train.py"}, "/loop", '{"script": "train.py"}'),
+        ({"loop": "train:main"}, "/loop", "--code DIR"),
+        # Habits of YAML, Python and command lines
+        ({"training": {"learning_rate": "1e-3"}}, "/training/learning_rate", "write 0.001, without quotes"),
+        ({"training": {"bf16": "yes"}}, "/training/bf16", "write true"),
+        ({"training": {"bf16": 0}}, "/training/bf16", "write false"),
+        ({"training": {"max_steps": 10.5}}, "/training/max_steps", "write 10 or 11"),
+        ({"training": []}, "/training", '{"learning_rate": 1e-3'),
+        ({"name": 5}, "/name", "in quotes"),
+        ({"priority": "high"}, "/priority", "for example 10"),
+        ({"metrics": "accuracy"}, "/metrics", 'write ["accuracy"]'),
+        ({"report_to": "wandb"}, "/report_to", 'write ["wandb"]'),
+        ({"model": ["toy/mlp"]}, "/model", 'write "toy/mlp", without brackets'),
+        ({"callbacks": {"ema": {}}}, "/callbacks", 'write [{"use": "ema", "args": {}}]'),
+        ({"secrets": {"KEY": "value"}}, "/secrets", "only names"),
+        ({"resources": {"gpu": 1}}, "/resources/gpu", "gpus_per_node"),
+        ({"model": {"use": "toy/mlp", "args": [1]}}, "/model/args", '{"NAME": value}'),
+        ({"env": {"LD_PRELOAD": 1}}, "/env/LD_PRELOAD", "in quotes"),
+    ],
+)  # fmt: skip
+def test_the_hint_of_a_usual_mistake_says_what_to_type(change: dict[str, Any], pointer: str, hint: str) -> None:
+    problem = problems_of(json.dumps({**TOY, **change}))[pointer]
+
+    assert hint in (problem.hint or ""), problem
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        ('{"model": "toy/mlp",}', "remove the comma"),
+        ("{'model': 'toy/mlp'}", "double quotes"),
+        ('{"model": "toy/mlp" // mine\n}', "no comments"),
+        ('{"training": {"bf16": True}}', "write true"),
+        ('{"model": None}', "write null"),
+        ("model: toy/mlp\n", "YAML is not read"),
+        ("\ufeff{}", "byte order mark"),
+        ('{"model" "toy/mlp"}', "compare the quotes"),
+    ],
+)
+def test_text_that_is_nearly_json_is_answered_with_what_json_needs(raw: str, hint: str) -> None:
+    assert hint in (problems_of(raw)[""].hint or "")
+
+
+def test_a_metric_that_no_evaluation_computes_selects_no_best_model() -> None:
+    def problems(**more: Any) -> dict[str, Problem]:
+        training = {"eval_strategy": "epoch", "metric_for_best_model": "accuracy"}
+        data = {"train": "toy/regression", "split": {"test_size": 0.1}}
+        return problems_of(json.dumps({**TOY, "data": data, "training": training, **more}))
+
+    assert "list the metric" in (problems()["/training/metric_for_best_model"].hint or "")
+    assert problems(metrics=["accuracy"]) == {}
+
+
+def test_a_text_that_may_be_a_secret_is_not_repeated_in_a_hint() -> None:
+    body = {
+        **TOY,
+        "tags": "hunter2",
+        "env": ["hunter2"],
+        "secrets": "hunter2",
+        "code": ["hunter2"],
+        "retry": ["hunter2"],
+    }
+
+    assert "hunter2" not in str(problems_of(json.dumps(body)))
