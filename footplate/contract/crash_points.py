@@ -46,8 +46,6 @@ class Moment(StrEnum):
     """The attempt has ended, and its supervisor waits for the reply."""
     BEFORE_RESCUE_COMMITS = "rescue.before"
     AFTER_RESCUE_COMMITS = "rescue.after"
-    AFTER_CHECKPOINTS_REMOVED = "rotate.removed"
-    """The folders of old checkpoints are deleted, but SQL still lists them for deletion."""
 
     # The supervisor of an attempt
     AFTER_GRANT_HEARD = "attempt.granted"

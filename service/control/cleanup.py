@@ -9,7 +9,6 @@ import logging
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
-from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import CheckpointId, UploadId, uuid7
 from service.artifact_files import Store
 from service.control.state import ControlState
@@ -29,7 +28,6 @@ async def rotate(state: ControlState) -> None:
     expired = await state.db.read(checkpoints.deleting)
     if expired:
         removed = await outside.in_thread(remover.remove, state.settings.store, expired, outside.clock())
-        reached(Moment.AFTER_CHECKPOINTS_REMOVED)
         if removed:
             await state.write(lambda conn: checkpoints.mark_deleted(conn, removed))
     state.counts.checkpoints_stuck = remover.stuck if expired else 0

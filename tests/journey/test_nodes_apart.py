@@ -5,14 +5,15 @@ Whatever a spec can say runs there, and goes on elsewhere when one of them is lo
 
 from __future__ import annotations
 
+import io
 import signal
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.examples.conftest import Examples
-from tests.journey.test_several_nodes import with_gates
+from tests.examples.conftest import EXAMPLES, Examples, zipped
 from tests.support.apart import require_apart, without
 from tests.support.gates import Gate
 from tests.support.processes import Processes, at_ease, nothing_is_left_behind
@@ -118,6 +119,35 @@ def test_a_model_in_pieces_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes
 def until_held(system: System, job: str, gate: Gate) -> None:
     system.until_reached(job, gate, 25)
     system.until_checkpoint(job, 20, within=60)
+
+
+HELD = """
+import time
+from pathlib import Path
+
+import my_code
+
+
+def main(job, gates, steps, **args):
+    def held(values, *, step, epoch):
+        log(values, step=step, epoch=epoch)
+        gate = Path(gates, f"{step}.{job.accelerator.process_index}")
+        if step in steps and not gate.exists():
+            gate.touch()
+            while not job.should_stop:
+                time.sleep(0.05)
+
+    log, job.log = job.log, held
+    return my_code.main(job, **args)
+"""
+"""A loop that waits at each of these steps once, until it is killed or told to stop, whatever the time."""
+
+
+def with_gates() -> bytes:
+    packed = io.BytesIO(zipped(EXAMPLES / "own-loop"))
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr("held.py", HELD)
+    return packed.getvalue()
 
 
 @pytest.mark.matrix

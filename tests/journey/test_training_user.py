@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import stat
 import zipfile
 from collections.abc import Iterator
@@ -320,23 +319,6 @@ Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettem
     assert is_usual(int(name))
     assert home == temporary
     assert not Path(home).exists(), "it went with its attempt"
-
-
-@pytest.mark.matrix
-def test_a_node_that_is_killed_takes_its_training_along_and_another_start_continues(system: System) -> None:
-    job = system.submit(LONG_TOY)
-    system.until_checkpoint(job, 20)
-    pids = system.training_pids(job)
-    assert all(is_usual(_uid(pid)) for pid in pids)
-
-    node = system.nodes[1]
-    node.signal(signal.SIGKILL)
-    node.wait()
-
-    system.processes.until(lambda: not any(map(is_alive, pids)), within=1, what="training is gone")
-    system.start_node()
-    assert system.until_settled(job, within=120)["state"] == "succeeded"
-    assert system.job(job)["attempt"] == 2
 
 
 @pytest.mark.matrix

@@ -68,10 +68,6 @@ class HubServer:
         (folder / REFS).write_text(json.dumps({**refs, branch: commit}))
         return commit
 
-    def push_folder(self, repository: str, source: Path) -> str:
-        result = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
-        return self.push(repository, result)
-
     def lose(self, repository: str, commit: str, name: str) -> None:
         """Removes a file that stays listed."""
         (self.folder / repository / commit / name).rename(self.folder / repository / commit / f"{name}.lost")

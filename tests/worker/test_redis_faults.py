@@ -42,17 +42,3 @@ def test_no_message_ever_lands_in_a_list_called_celery(lasting: Lasting) -> None
 
     result = {key.decode() for key in control.client.keys("*")}
     assert not {name for name in result if "celery" in name or "pidbox" in name}, result
-
-
-def test_a_full_journal_ends_the_attempt_and_says_so(lasting: Lasting) -> None:
-    control = lasting.control
-    job = lasting.submit(
-        model="test/linear",
-        data={"use": "test/data", "args": {"at": 9, "do": "print", "n": 64}},
-        training={"max_steps": 8, "save_strategy": "no"},
-    )
-
-    done = control.done(job, within=60)
-
-    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "journal_full", "journal_full")
-    assert "FOOTPLATE_JOURNAL_MAX_MB" in done["error"]["hint"]
