@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -21,12 +21,10 @@ from footplate.contract.resources.jobs import BulkError, BulkItem, BulkOutcome
 from service.api.documented import takes
 from service.api.jobs import remove_folders
 from service.api.listing import milliseconds
+from service.api.verbs import Verb, cancelling, pausing, resuming
 from service.deps import Services, StrictRoute, read_model, services_of
-from service.jobs.cancel import cancel
 from service.jobs.delete import delete
-from service.jobs.pause import pause
-from service.jobs.resume import NO_CHANGES, resume
-from service.store import job_list, jobs
+from service.store import job_list
 from service.store.job_list import JobFilter
 from service.store.times import now_ms
 
@@ -133,10 +131,19 @@ async def _selected(services: Services, bulk: Bulk) -> tuple[Sequence[str], str 
 
 async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
     """Applies the verb to one job. Returns what the route for one job would have answered."""
+
+    def write(conn: Connection) -> tuple[JobState | None, list[str]]:
+        if bulk.action is Action.DELETE:
+            done: tuple[JobState | None, list[str]] = None, delete(conn, services.project, JobId(job), now_ms())
+        else:
+            done = _verb(services, bulk)(conn, JobId(job)).state, []
+        reached(Moment.BEFORE_VERB_COMMITS)
+        return done
+
     try:
         if not is_id(job, "job"):
             raise NotFound(f"there is no job {job[:80]!r} in this project")
-        state, folders = await services.db.write(_verb(services, bulk, JobId(job)))
+        state, folders = await services.db.write(write)
     except Unavailable:
         raise
     except FootplateError as error:
@@ -149,22 +156,7 @@ async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
     return BulkItem(job=job, state=state, error=None)
 
 
-def _verb(services: Services, bulk: Bulk, job: JobId) -> Callable[[Connection], tuple[JobState | None, list[str]]]:
-    project, by, seconds = services.project, services.caller.by, services.settings.stop_seconds
-
-    def write(conn: Connection) -> tuple[JobState | None, list[str]]:
-        now = now_ms()
-        if bulk.action is Action.DELETE:
-            folders = delete(conn, project, job, now)
-            reached(Moment.BEFORE_VERB_COMMITS)
-            return None, folders
-        if bulk.action is Action.CANCEL:
-            cancel(conn, project, job, bulk.mode, now, stop_seconds=seconds, by=by)
-        elif bulk.action is Action.PAUSE:
-            pause(conn, project, job, now, stop_seconds=seconds, by=by)
-        else:
-            resume(conn, project, job, NO_CHANGES, now, by=by)
-        reached(Moment.BEFORE_VERB_COMMITS)
-        return jobs.get(conn, project, job).state, []
-
-    return write
+def _verb(services: Services, bulk: Bulk) -> Verb:
+    if bulk.action is Action.CANCEL:
+        return cancelling(services, bulk.mode)
+    return pausing(services) if bulk.action is Action.PAUSE else resuming(services)

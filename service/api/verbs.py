@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 from sqlalchemy import Connection
 from starlette.responses import Response
 
+from footplate.contract.components import Catalogue
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
@@ -17,17 +18,17 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.resources.jobs import Job
 from service.api.documented import takes
 from service.api.jobs import IDEMPOTENCY_KEY, answered, idempotency, look
-from service.deps import JobPath, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
+from service.deps import JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
 from service.jobs.cancel import cancel
 from service.jobs.do import Wish, do
 from service.jobs.pause import pause
-from service.jobs.resume import ResumeChanges, resume
+from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
 from service.store.rows import JobRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-Verb = Callable[[Connection, str, JobId, str | None], JobRow]
-"""An operation that takes the project, the job, and the name of the caller's key."""
+Verb = Callable[[Connection, JobId], JobRow]
+"""An operation on a job, for the project and the caller of a request. Returns the changed job."""
 
 
 class Cancel(Group):
@@ -62,13 +63,8 @@ class Resume(Group):
     **takes(Cancel, {"mode": "checkpoint"}),
 )
 async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
-    body = await read_model(request, Cancel)
-    seconds = services_of(request).settings.stop_seconds
-
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
-        return cancel(conn, project, job, body.mode, now_ms(), stop_seconds=seconds, by=by)
-
-    return await _do(request, response, job, verb)
+    services, body = services_of(request), await read_model(request, Cancel)
+    return answered(response, *await apply(services, job, cancelling(services, body.mode)))
 
 
 @router.post(
@@ -80,12 +76,8 @@ async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
 )
 async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     await read_model(request, Pause)
-    seconds = services_of(request).settings.stop_seconds
-
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
-        return pause(conn, project, job, now_ms(), stop_seconds=seconds, by=by)
-
-    return await _do(request, response, job, verb)
+    services = services_of(request)
+    return answered(response, *await apply(services, job, pausing(services)))
 
 
 @router.post(
@@ -97,14 +89,9 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
 )
 async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     """A job that is still stopping is queued as soon as it has stopped."""
-    body = await read_model(request, Resume)
-    changes = ResumeChanges(**body.model_dump())
-    catalogues = services_of(request).catalogues.announced
-
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
-        return resume(conn, project, job, changes, now_ms(), by=by, catalogues=catalogues)
-
-    return await _do(request, response, job, verb)
+    services, body = services_of(request), await read_model(request, Resume)
+    verb = resuming(services, ResumeChanges(**body.model_dump()), services.catalogues.announced)
+    return answered(response, *await apply(services, job, verb))
 
 
 class Do(Group):
@@ -132,27 +119,42 @@ class Do(Group):
 )
 async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     """Stores the command. A later event reports its result, and the step after which it was carried out."""
-    raw = await read_body(request)
+    services, raw = services_of(request), await read_body(request)
     body = await beside(len(raw), lambda: model_of(raw, Do))
     once = idempotency(request, f"do {job_id(job)}\n".encode() + raw)
-    wish = Wish(body.save, body.evaluate, body.set)
+    wish, project, by = Wish(body.save, body.evaluate, body.set), services.project, services.caller.by
 
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
+    def verb(conn: Connection, job: JobId) -> JobRow:
         return do(conn, project, job, wish, now_ms(), once=once, by=by)
 
-    return await _do(request, response, job, verb)
+    return answered(response, *await apply(services, job, verb))
 
 
-async def _do(request: Request, response: Response, job: str, verb: Verb) -> Job:
-    services = services_of(request)
+def cancelling(services: Services, mode: StopMode = StopMode.CHECKPOINT) -> Verb:
+    project, by, seconds = services.project, services.caller.by, services.settings.stop_seconds
+    return lambda conn, job: cancel(conn, project, job, mode, now_ms(), stop_seconds=seconds, by=by)
+
+
+def pausing(services: Services) -> Verb:
+    project, by, seconds = services.project, services.caller.by, services.settings.stop_seconds
+    return lambda conn, job: pause(conn, project, job, now_ms(), stop_seconds=seconds, by=by)
+
+
+def resuming(services: Services, changes: ResumeChanges = NO_CHANGES, catalogues: Sequence[Catalogue] = ()) -> Verb:
+    project, by = services.project, services.caller.by
+    return lambda conn, job: resume(conn, project, job, changes, now_ms(), by=by, catalogues=catalogues)
+
+
+async def apply(services: Services, job: str, verb: Verb) -> tuple[JobRow, list[str]]:
+    """Applies a verb to a job in one transaction. Returns the job, and the names of the nodes on which it has slots."""
     changed = job_id(job)
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
-        verb(conn, services.project, changed, services.caller.by)
+        verb(conn, changed)
         reached(Moment.BEFORE_VERB_COMMITS)
         return look(conn, services.project, changed)
 
-    row, nodes = await services.db.write(write)
+    done = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(changed)
-    return answered(response, row, nodes)
+    return done

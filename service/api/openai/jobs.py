@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,8 +13,7 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import InvalidSpec, NotFound, did_you_mean
-from footplate.contract.ids import JobId, is_file, is_id
-from footplate.contract.lifecycle import StopMode
+from footplate.contract.ids import is_file, is_id
 from service import base_models
 from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
@@ -24,11 +23,9 @@ from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, Ne
 from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
 from service.api.openai.to_spec import Base, TuningFile, in_the_request, plan
+from service.api.verbs import apply, cancelling, pausing, resuming
 from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
 from service.jobs import trainings
-from service.jobs.cancel import cancel
-from service.jobs.pause import pause
-from service.jobs.resume import NO_CHANGES, resume
 from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter
 from service.store.rows import JobRow
@@ -39,7 +36,6 @@ router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 JOBS = "/v1/fine_tuning/jobs"
 After = Annotated[str | None, Query(max_length=200)]
 Limit = Annotated[int, Query(ge=1, le=100)]
-Verb = Callable[[Connection, str, JobId, str | None], JobRow]
 
 
 class UnknownModel(NotFound):
@@ -137,37 +133,20 @@ async def get_job(request: Request, job: JobPath) -> FineTuningJob:
 @router.post(f"{JOBS}/{{job}}/cancel")
 async def cancel_job(request: Request, job: JobPath) -> FineTuningJob:
     """Saves a checkpoint and stops. A running job needs a moment, and is `running` until then."""
-    seconds = services_of(request).settings.stop_seconds
-
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
-        return cancel(conn, project, job, StopMode.CHECKPOINT, now_ms(), stop_seconds=seconds, by=by)
-
-    return await _do(request, job, verb)
+    services = services_of(request)
+    return _shown((await apply(services, job, cancelling(services)))[0])
 
 
 @router.post(f"{JOBS}/{{job}}/pause")
 async def pause_job(request: Request, job: JobPath) -> FineTuningJob:
-    seconds = services_of(request).settings.stop_seconds
-
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
-        return pause(conn, project, job, now_ms(), stop_seconds=seconds, by=by)
-
-    return await _do(request, job, verb)
+    services = services_of(request)
+    return _shown((await apply(services, job, pausing(services)))[0])
 
 
 @router.post(f"{JOBS}/{{job}}/resume")
 async def resume_job(request: Request, job: JobPath) -> FineTuningJob:
-    def verb(conn: Connection, project: str, job: JobId, by: str | None) -> JobRow:
-        return resume(conn, project, job, NO_CHANGES, now_ms(), by=by)
-
-    return await _do(request, job, verb)
-
-
-async def _do(request: Request, job: str, verb: Verb) -> FineTuningJob:
-    services, changed = services_of(request), job_id(job)
-    row = await services.db.write(lambda conn: verb(conn, services.project, changed, services.caller.by))
-    services.changed(changed)
-    return _shown(row)
+    services = services_of(request)
+    return _shown((await apply(services, job, resuming(services)))[0])
 
 
 @router.get(f"{JOBS}/{{job}}/events")
