@@ -24,8 +24,8 @@ from footplate.contract.body import SMALL_BYTES, read_json
 from footplate.contract.errors import InvalidSpec, NotFound, Problem, did_you_mean, few_hints
 from footplate.contract.explain import explain, kind_of
 from footplate.contract.ids import JobId, is_id
-from service.api.catalogue import Catalogues
 from service.auth import Gatekeeper, is_open
+from service.caches import Catalogues, WebhookProjects
 from service.callers import CALLER, NOBODY, Caller, needed_by
 from service.events.tail import Tail
 from service.metrics import Meters
@@ -33,7 +33,6 @@ from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, i
 from service.redis_client import Numbers, Pipe
 from service.settings import ServiceSettings
 from service.store.database import Database
-from service.webhooks.subscribed import WebhookProjects
 
 MAX_BODY_BYTES = 1024 * 1024
 Body = TypeVar("Body", bound=BaseModel)

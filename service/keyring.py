@@ -8,7 +8,6 @@ its open streams are closed. While SQL is unreachable the keys stay as they are,
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import secrets
@@ -20,6 +19,7 @@ from hashlib import sha256
 
 from footplate.contract.errors import FootplateError, Unauthorized
 from footplate.contract.ids import KeyId
+from service.caches import PolledCache
 from service.callers import EVERYWHERE, Caller, Scope
 from service.rate_limit import Quota
 from service.redaction import MARK
@@ -29,7 +29,6 @@ from service.store.database import Database
 from service.store.rows import KeyRow
 from service.store.times import now_ms, text_of
 
-REFRESH_SECONDS = 0.5
 MARK_SECONDS = 60.0
 """The interval at which the times of the keys' last use are stored."""
 
@@ -50,16 +49,18 @@ def make_key() -> tuple[str, str]:
     return f"{prefix}_{secrets.token_hex(32)}", prefix
 
 
-class Keyring:
+class Keyring(PolledCache):
+    SECONDS = 0.5
+
     def __init__(self, settings: ServiceSettings, db: Database) -> None:
-        self._settings, self._db = settings, db
+        super().__init__(db)
+        self._settings = settings
         secret = settings.api_key.get_secret_value() if settings.api_key else None
         self._bootstrap = sha256(secret.encode()).digest() if secret else None
         self.bootstrap = Caller("the bootstrap key", EVERYWHERE, frozenset({Scope.ADMIN}), quota=self._quota())
         self._loaded: dict[str, _LoadedKey] = {}
         self._used: set[KeyId] = set()
-        self._lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._mark_at = time.monotonic() + MARK_SECONDS
 
     @property
     def is_in_force(self) -> bool:
@@ -93,27 +94,24 @@ class Keyring:
 
     async def start(self) -> None:
         """Reads the keys, and again at an interval. Does nothing if requests need no key."""
-        if self.is_in_force and self._task is None:
-            with suppress(FootplateError):
-                await self.refresh()
-            self._task = asyncio.create_task(self._poll())
+        if self.is_in_force:
+            await super().start()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            with suppress(FootplateError):
-                await self._store_used()
+        await super().close()
+        with suppress(FootplateError):
+            await self._store_used()
 
-    async def refresh(self) -> None:
-        """Reads the keys. The lock keeps a slow, older read from replacing the result of a newer one."""
-        async with self._lock:
-            rows = await self._db.read(keys.everyone)
-            old, now = self._loaded, now_ms()
-            self._loaded = {row.prefix: self._load(old.get(row.prefix), row) for row in rows}
+    async def _read(self) -> None:
+        rows = await self._db.read(keys.everyone)
+        old, now = self._loaded, now_ms()
+        self._loaded = {row.prefix: self._load(old.get(row.prefix), row) for row in rows}
         for loaded in old.values():
             if self._loaded.get(loaded.row.prefix) is not loaded or loaded.has_expired(now):
                 loaded.caller.quota.end_all()
+        if time.monotonic() >= self._mark_at:
+            self._mark_at = time.monotonic() + MARK_SECONDS
+            await self._store_used()
 
     def _load(self, loaded: _LoadedKey | None, row: KeyRow) -> _LoadedKey:
         if loaded is not None and loaded.row.id == row.id:
@@ -124,16 +122,6 @@ class Keyring:
 
     def _quota(self) -> Quota:
         return Quota(self._settings.rate_per_key, self._settings.streams_per_key)
-
-    async def _poll(self) -> None:
-        mark_at = time.monotonic() + MARK_SECONDS
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            with suppress(FootplateError):
-                await self.refresh()
-                if time.monotonic() >= mark_at:
-                    mark_at = time.monotonic() + MARK_SECONDS
-                    await self._store_used()
 
     async def _store_used(self) -> None:
         used, self._used = self._used, set()

@@ -17,10 +17,10 @@ import uvloop
 
 from footplate.contract.errors import FootplateError, SettingsError
 from footplate.contract.ids import JobId
-from service.api.catalogue import Catalogues
 from service.app import create_app
 from service.auth import Gatekeeper
 from service.backup import back_up
+from service.caches import Catalogues, WebhookProjects
 from service.control.process import Control
 from service.deps import Services
 from service.events.tail import Tail
@@ -33,7 +33,6 @@ from service.store import schema
 from service.store.database import Database
 from service.tracing import begin
 from service.tracing.enabled import Untraced
-from service.webhooks.subscribed import WebhookProjects
 
 log = logging.getLogger("footplate")
 
@@ -88,7 +87,7 @@ async def run(role: str, settings: ServiceSettings) -> int:
 
 
 async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, with_control: bool) -> int:
-    tail, catalogues, webhook_projects = Tail(db), Catalogues(db), WebhookProjects(db)
+    tail = Tail(db)
     pipe = Pipe(settings.redis, tail.wake)
 
     def notify(job_ids: Iterable[JobId]) -> None:
@@ -101,26 +100,25 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         settings=settings,
         db=db,
         tail=tail,
-        catalogues=catalogues,
+        catalogues=Catalogues(db),
         gatekeeper=Gatekeeper(settings, db),
         meters=Meters(),
         pipe=pipe,
-        webhooks=webhook_projects,
+        webhooks=WebhookProjects(db),
         poke=control.poke if control else pipe.poke,
         control=_numbers_of(control) if control else pipe.control,
         untraced=tracing.wrong,
     )
     server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
     pipe.start(listens=True, control=control.numbers if control else None)
-    await catalogues.start()
-    await services.gatekeeper.keyring.start()
-    await webhook_projects.start()
+    caches = (services.catalogues, services.gatekeeper.keyring, services.webhooks)
+    for cache in caches:
+        await cache.start()
     try:
         return await _until_stopped(server.serve(), server.stop, control)
     finally:
-        await webhook_projects.close()
-        await services.gatekeeper.keyring.close()
-        await catalogues.close()
+        for cache in caches:
+            await cache.close()
         await pipe.close()
 
 

@@ -18,9 +18,9 @@ from websockets.exceptions import ConnectionClosed
 from footplate.contract.events import Kind
 from footplate.contract.ids import Fence, JobId
 from footplate.contract.lifecycle import JobState, Reason
-from service.api.catalogue import Catalogues
 from service.app import create_app
 from service.auth import Gatekeeper
+from service.caches import Catalogues, WebhookProjects
 from service.deps import Services
 from service.events.tail import Tail
 from service.metrics import Meters
@@ -30,7 +30,6 @@ from service.settings import ServiceSettings
 from service.store import events, jobs, schema
 from service.store.database import Database
 from service.store.times import now_ms
-from service.webhooks.subscribed import WebhookProjects
 from tests.support.postgres import PostgresServer
 
 KEY = "a-key-of-22-characters-or-more"

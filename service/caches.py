@@ -1,0 +1,122 @@
+"""What each API process keeps of SQL in memory, so that a request need not read it: components, and who has a webhook.
+
+The keys are such a cache, too (keyring.py). Each is read again at an interval. If SQL is unreachable, it keeps its last
+content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import ClassVar
+
+from footplate.contract.components import GROUPS, Catalogue, Described
+from footplate.contract.errors import FootplateError
+from footplate.contract.messages import FileRoots
+from service.store import nodes, webhooks
+from service.store.database import Database
+
+
+class PolledCache(ABC):
+    SECONDS: ClassVar[float]
+    """The interval, which is how outdated the content may be."""
+
+    @property
+    def seconds(self) -> float:
+        """The time until the next refresh, which a subclass may change."""
+        return self.SECONDS
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @abstractmethod
+    async def _read(self) -> None:
+        """Reads SQL and replaces the content."""
+
+    async def refresh(self) -> None:
+        """Reads SQL now. The lock keeps a slow, older read from replacing the result of a newer one."""
+        async with self._lock:
+            await self._read()
+
+    async def start(self) -> None:
+        await self._try()
+        self._task = asyncio.create_task(self._poll())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self.seconds)
+            await self._try()
+
+    async def _try(self) -> None:
+        # If SQL is unreachable, the requests that need SQL report that.
+        with suppress(FootplateError):
+            await self.refresh()
+
+
+class Catalogues(PolledCache):
+    """The catalogues of all connected nodes. A name is accepted if any node has it."""
+
+    SECONDS = 2.0
+    """The interval of refreshes. An outdated catalogue costs an attempt at most, because claims check specs again."""
+    FIRST_SECONDS = 0.1
+    """The interval until the first catalogue. It is short, because without a catalogue a POST accepts any name."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db)
+        self._seen = ""
+        self.current: Catalogue | None = None
+        """The union of all. None: no node has announced one, so any name is accepted and is checked at claim."""
+        self.announced: list[Catalogue] = []
+        """The different catalogues, with the packages and secrets of their nodes."""
+        self.roots: list[FileRoots | None] = []
+        """The folders in which each node looks for files. None: the node does not announce them."""
+
+    @property
+    def seconds(self) -> float:
+        return self.SECONDS if self.announced else self.FIRST_SECONDS
+
+    async def _read(self) -> None:
+        bodies, roots = await self._db.read(lambda conn: (nodes.catalogues(conn), nodes.file_roots(conn)))
+        self.roots = [None if text is None else FileRoots.model_validate_json(text) for text in roots]
+        seen = json.dumps(bodies, sort_keys=True)
+        if seen != self._seen:
+            self.announced = [Catalogue.model_validate(body) for body in bodies]
+            self._seen, self.current = seen, _union(self.announced)
+
+
+def _union(catalogues: list[Catalogue]) -> Catalogue | None:
+    described: dict[tuple[str, str], Described] = {}
+    for catalogue in catalogues:
+        for group in GROUPS:
+            for name in catalogue.known(group):
+                component, other = catalogue.get(group, name), described.get((group, name))
+                if component and (other is None or (other.needs and not component.needs)):
+                    described[group, name] = component
+    return Catalogue.of(described.values()) if catalogues else None
+
+
+class WebhookProjects(PolledCache):
+    """The projects that have a webhook, so that POST /jobs reads webhooks only for these projects.
+
+    A webhook that another API process has made may miss jobs that are submitted here within the next second. Later
+    moves of jobs do not use this cache, and are always delivered.
+    """
+
+    SECONDS = 0.5
+    _projects: frozenset[str] | None = None
+
+    def may_listen(self, project: str) -> bool:
+        """Returns True if the project has a webhook, or if the projects have not been read yet."""
+        return self._projects is None or project in self._projects
+
+    async def _read(self) -> None:
+        self._projects = await self._db.read(webhooks.heard)
