@@ -68,7 +68,7 @@ SECURITY_HEADERS = [
 NO_STORE = (b"cache-control", b"no-store")
 SUBPROTOCOL = "footplate.subprotocol"
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""FastAPI's own telemetry is off, because it would send bodies and queries. service/tracing sends our traces."""
+"""FastAPI's own telemetry is off, because it would send bodies and queries. service/spans.py sends our traces."""
 _CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 
@@ -203,8 +203,7 @@ def _close_code(error: FootplateError) -> int:
 
 
 def _route(scope: Scope) -> str:
-    route = scope.get("route")
-    return route if isinstance(route, str) else getattr(route, "path", "other")
+    return getattr(scope.get("route"), "path", "other")
 
 
 def _request_id(scope: Scope, credentials: Credentials) -> bytes:

@@ -1,4 +1,4 @@
-"""What each API process keeps of SQL in memory, so that a request need not read it: components, and who has a webhook.
+"""Caches of SQL in each API process, so that a request need not read it: components, and who has a webhook.
 
 The keys are such a cache, too (keyring.py). Each is read again at an interval. If SQL is unreachable, it keeps its last
 content.

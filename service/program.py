@@ -31,8 +31,7 @@ from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
 from service.store.database import Database
-from service.tracing import begin
-from service.tracing.enabled import Untraced
+from service.tracing import Untraced, begin
 
 log = logging.getLogger("footplate")
 

@@ -27,7 +27,7 @@ from service.jobs.fork import Forked, forked, patched, source
 from service.jobs.submit import replay, submit
 from service.store.rows import JobRow
 from service.store.times import now_ms
-from service.tracing.enabled import TRACEPARENT
+from service.tracing import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 audit = logging.getLogger("footplate.audit")

@@ -39,7 +39,7 @@ from service.jobs.submit import IdempotencyUse, Submitted, reads, submit
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
-from service.tracing.enabled import TRACEPARENT
+from service.tracing import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 audit = logging.getLogger("footplate.audit")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from service.caches import _union
 
 from footplate.contract.components import Catalogue, Described
+from service.caches import _union
 
 WITH = Described(name="hf/causal-lm", group="models")
 WITHOUT = Described(name="hf/causal-lm", group="models", needs="transformers (pip install 'footplate[hf]')")

@@ -13,11 +13,10 @@ import pytest
 from footplate.contract import tracing as contract_tracing
 from footplate.contract.ids import Fence, JobId
 from footplate.contract.tracing import asked, of_attempt, parts_of
+from service.spans import JobSpans, Tracing
 from service.store import attempts, traces
 from service.store.rows import AttemptRow
 from service.store.times import now_ms
-from service.tracing.jobs import JobSpans
-from service.tracing.tracer import Tracing
 from tests.service.api.conftest import SPEC, Api, Serve
 from tests.support.collector import Collector, collecting, said
 from tests.support.processes import at_ease
@@ -31,7 +30,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     with collecting() as result:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", result.url)
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-        monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", at_ease(60))
+        monkeypatch.setattr("service.spans.LAST_SECONDS", at_ease(60))
         yield result
 
 
@@ -40,7 +39,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
 ) -> None:
     tracing = Tracing("all")
     api = await serve(database_url, around=tracing.around)
-    spans = JobSpans(tracing.tracer, tracing.ids.with_id, api.db.read)
+    spans = JobSpans(tracing, api.db)
     answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-01"})
     job = JobId(answer.json()["id"])
     await attempted(api, job)
@@ -48,7 +47,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
     await api.client.get("/livez")
 
     for _ in range(2):
-        spans.mark_changed([job])
+        spans.changed.add(job)
         await spans.turn()
     await tracing.close()
 
@@ -106,13 +105,13 @@ async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
     tracing = Tracing("api")
     api = await serve(sqlite_url, around=tracing.around)
     before = await (await serve(sqlite_url)).submit()
-    spans = JobSpans(tracing.tracer, tracing.ids.with_id, api.db.read)
+    spans = JobSpans(tracing, api.db)
     answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-00"})
     jobs = [before, JobId(answer.json()["id"])]
     for job in jobs:
         await attempted(api, job)
 
-    spans.mark_changed(jobs)
+    spans.changed.update(jobs)
     await spans.turn()
     await tracing.close()
 
@@ -123,7 +122,7 @@ async def test_a_collector_that_is_away_holds_up_nobody(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", 0.2)
+    monkeypatch.setattr("service.spans.LAST_SECONDS", 0.2)
     tracing = Tracing("api")
     api = await serve(sqlite_url, around=tracing.around)
 
@@ -171,6 +170,6 @@ async def test_where_the_extra_is_missing_readyz_says_what_to_install(
 
 
 def test_without_the_variables_nothing_that_sends_is_imported() -> None:
-    look = "import service.__main__, sys; print({'opentelemetry.exporter', 'service.tracing.tracer'} & {*sys.modules})"
+    look = "import service.__main__, sys; print({'opentelemetry.exporter', 'service.spans'} & {*sys.modules})"
 
     assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "set()\n"
