@@ -2,9 +2,176 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
+
+from footplate.components.component import component
+from footplate.trainer.callback_tensors import HoldsTensors, put, read, swapped
+from footplate.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
+from footplate.trainer.state import TrainerControl, TrainerState
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """Hugging Face's early stopping, which follows the loss if no metric is named."""
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.metric_for_best_model is None:
+            args.metric_for_best_model, args.greater_is_better = "loss", False
+
+
+class LogLearningRate(TrainerCallback):
+    """Logs the rates of the current step. They are stored before the schedule moves them."""
+
+    def __init__(self) -> None:
+        self.rates: list[Any] = []
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.rates = [group["lr"] for group in kwargs["optimizer"].param_groups]
+
+    def figures(self) -> dict[str, float]:
+        return {f"learning_rate_group_{at}": float(rate) for at, rate in enumerate(self.rates)}
+
+
+class GradientNorms(TrainerCallback):
+    """Computes norms only in steps that are logged, and reads them in the log, so that no step waits for the device."""
+
+    def __init__(self, depth: int | None = None) -> None:
+        if depth is not None and depth < 1:
+            raise ValueError(f"depth is a number of parts of a layer's name, 1 or more. It is {depth}")
+        self.depth = depth
+        self.layers: dict[str, list[nn.Parameter]] = {}
+        self.norms: dict[str, Tensor] = {}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.layers = {}
+        for name, value in kwargs["model"].named_parameters():
+            if value.requires_grad:
+                self.layers.setdefault(self._layer(name), []).append(value)
+
+    def _layer(self, parameter: str) -> str:
+        parts = parameter.split(".")
+        return ".".join(parts[: self.depth] if self.depth else parts[:-1]) or parameter
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not _is_logged(args, state):
+            return
+        for layer, parameters in self.layers.items():
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            if gradients:
+                self.norms[layer] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+
+    def figures(self) -> dict[str, float]:
+        values = torch.stack(list(self.norms.values())).tolist() if self.norms else []
+        figures = {f"grad_norm/{layer}": value for layer, value in zip(self.norms, values, strict=True)}
+        self.norms = {}
+        return figures
+
+
+def _is_logged(args: Any, state: TrainerState) -> bool:
+    """Returns True if the arguments log the current step. A log that a callback requests has no norms."""
+    step = state.global_step + 1
+    if args.logging_strategy == "steps":
+        return step % state.logging_steps == 0 or (step == 1 and args.logging_first_step)
+    return bool(args.logging_strategy == "epoch")
+
+
+class StopOnNan(TrainerCallback, ExportableState):
+    def __init__(self, steps: int = 1) -> None:
+        if steps < 1:
+            raise ValueError(f"stop_on_nan: steps must be 1 or more. It is {steps}")
+        self.steps, self.seen = steps, 0
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.seen += kwargs["logs"].get("nan_steps", 0)
+        if self.seen >= self.steps:
+            raise FloatingPointError(
+                f"the loss was NaN or infinite in {self.seen} steps up to step {state.global_step}, and stop_on_nan "
+                f"ends a run at {self.steps}"
+            )
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"steps": self.steps}, "attributes": {"seen": self.seen}}
+
+
+class Ema(TrainerCallback, ExportableState, HoldsTensors):
+    """Keeps averages of the weights. Training itself is not changed."""
+
+    def __init__(self, decay: float = 0.999, every: int = 1, warmup: bool = True) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(
+                f"ema: decay is the share of the average that each update keeps, between 0 and 1. It is {decay}"
+            )
+        if every < 1:
+            raise ValueError(f"ema: `every` must be at least 1, and is {every}")
+        self.decay, self.every, self.warmup = decay, every, warmup
+        self.updates = 0
+        self.average: dict[str, Tensor] = {}
+        self._weights: list[nn.Parameter] = []
+        self._model: nn.Module | None = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.load_best_model_at_end and args.save_only_model:
+            raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
+        weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
+        if any(hasattr(weight, mark) for weight in weights.values() for mark in _IN_PIECES):
+            raise ValueError("ema averages whole weights, but this strategy shards them: use ddp, or one process")
+        if state.global_step == 0 or not self.average:
+            self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
+        if self.average.keys() != weights.keys():
+            raise ValueError("ema: the checkpoint's averages belong to another model")
+        self.average = {name: self.average[name].to(value.device) for name, value in weights.items()}
+        self._weights, self._model = list(weights.values()), kwargs["model"]
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if (state.global_step + 1) % self.every:
+            return
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), [_wide(weight) for weight in self._weights], 1 - decay)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._model is None:
+            return
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self.average = self._of(Path(state.best_model_checkpoint))
+        put(self._model, self.average)
+        self._model = None
+
+    def _of(self, checkpoint: Path) -> dict[str, Tensor]:
+        """Returns the average that this callback stored in a checkpoint."""
+        stored: Iterator[Any] = iter(read(checkpoint).get(type(self).__name__, []))
+        return next(stored, self.average)
+
+    def in_place(self) -> AbstractContextManager[Any]:
+        """Swaps the averages into the model. After training, the model holds them already."""
+        return nullcontext() if self._model is None else swapped(self._model, self.average)
+
+    def state(self) -> dict[str, Any]:
+        args = {"decay": self.decay, "every": self.every, "warmup": self.warmup}
+        return {"args": args, "attributes": {"updates": self.updates}}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.average
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.average = tensors
+
+
+_IN_PIECES = ("device_mesh", "_fsdp_flattened", "ds_id")
+"""Attributes that mark parameters split by FSDP 2, FSDP 1 and ZeRO 3."""
+
+
+def _wide(weight: Tensor) -> Tensor:
+    """Returns the type for averages: single precision, because half precision would round small changes away."""
+    weight = weight.detach()
+    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
 
 
 def early_stopping(
@@ -13,42 +180,27 @@ def early_stopping(
     threshold: Annotated[float, Field(ge=0), "The smallest change of the metric that counts as an improvement"] = 0.0,
 ) -> Any:
     """Stops when `metric_for_best_model`, or the loss if it is not set, no longer improves."""
-    from footplate.components.callback_kinds import EarlyStopping
-
     return EarlyStopping(patience, threshold)
 
 
-def log_learning_rate() -> Any:
-    """Logs the learning rate of every parameter group with the loss, as learning_rate_group_0 and so on."""
-    from footplate.components.callback_kinds import LogLearningRate
-
-    return LogLearningRate()
-
-
-def gradient_norms(
-    *,
-    depth: Annotated[int | None, "Group layers by this many parts of their name; null logs every layer"] = None,
-) -> Any:
-    """Logs the norm of each layer's gradients with the loss, after clipping, as grad_norm/<layer>."""
-    from footplate.components.callback_kinds import GradientNorms
-
-    return GradientNorms(depth)
-
-
-def stop_on_nan(*, steps: Annotated[int, Field(ge=1), "The number of such losses at which the job ends"] = 1) -> Any:
-    """Ends the job when a logged loss is NaN or infinite. `max_nan_steps` of training counts steps in a row."""
-    from footplate.components.callback_kinds import StopOnNan
-
-    return StopOnNan(steps)
-
-
-def ema(
-    *,
-    decay: Annotated[float, Field(gt=0, lt=1), "The share of the average that each update keeps"] = 0.999,
-    every: Annotated[int, Field(ge=1), "Optimizer steps between two updates of the average"] = 1,
-    warmup: Annotated[bool, "Update more strongly in the first steps, so that the initial weights do not count"] = True,
-) -> Any:
-    """Keeps a moving average of the weights. The average is evaluated and becomes the final model."""
-    from footplate.components.callback_kinds import Ema
-
-    return Ema(decay, every, warmup)
+log_learning_rate = component(
+    LogLearningRate,
+    "Logs the learning rate of every parameter group with the loss, as learning_rate_group_0 and so on.",
+)
+gradient_norms = component(
+    GradientNorms,
+    "Logs the norm of each layer's gradients with the loss, after clipping, as grad_norm/<layer>.",
+    depth=Annotated[int | None, "Group layers by this many parts of their name; null logs every layer"],
+)
+stop_on_nan = component(
+    StopOnNan,
+    "Ends the job when a logged loss is NaN or infinite. `max_nan_steps` of training counts steps in a row.",
+    steps=Annotated[int, Field(ge=1), "The number of such losses at which the job ends"],
+)
+ema = component(
+    Ema,
+    "Keeps a moving average of the weights. The average is evaluated and becomes the final model.",
+    decay=Annotated[float, Field(gt=0, lt=1), "The share of the average that each update keeps"],
+    every=Annotated[int, Field(ge=1), "Optimizer steps between two updates of the average"],
+    warmup=Annotated[bool, "Update more strongly in the first steps, so that the initial weights do not count"],
+)

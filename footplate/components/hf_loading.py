@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,53 +22,60 @@ NEVER_IN_A_CONFIG = frozenset(
 """Names in a config that change more than the shape of a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The source of a model, and how to change it."""
-
-    path: str | None
-    config: dict[str, Any]
-    from_scratch: bool
-    dtype: str
-    attention: str | None
-    ignore_mismatched_sizes: bool = False
-
-
-def load(head: str, wanted: Wanted, processor: Any, peft: dict[str, Any] | None) -> Any:
-    """Returns a model with this kind of head, with stored or new weights."""
+def load(
+    head: str,
+    processor: Any,
+    *,
+    path: str | None = None,
+    num_labels: int | None = None,
+    labels: list[str] | None = None,
+    problem_type: str | None = None,
+    config: dict[str, Any] | None = None,
+    from_scratch: bool = False,
+    ignore_mismatched_sizes: bool = False,
+    dtype: str = "float32",
+    attn_implementation: str | None = None,
+    peft: dict[str, Any] | None = None,
+) -> Any:
+    """Returns a model with this kind of head, with stored or new weights. hf_models.py describes the arguments."""
     import transformers
 
     # Progress bars are for terminals, but a job's output is stored line by line.
     transformers.utils.logging.disable_progress_bar()
-    config = _config(wanted, processor)
+    changes = {**(config or {}), **_classes(num_labels, labels)}
+    changes |= {} if problem_type is None else {"problem_type": problem_type}
+    made = _config(path, changes, processor)
     auto = getattr(transformers, f"AutoModelFor{head}")
-    if type(config) not in auto._model_mapping:
-        raise NotBuildable(f"a {config.model_type} cannot be a {head}", hint="name another model_type")
-    model = _made(auto, config, wanted)
+    if type(made) not in auto._model_mapping:
+        raise NotBuildable(f"a {made.model_type} cannot be a {head}", hint="name another model_type")
+    model = _made(auto, made, None if from_scratch else path, dtype, attn_implementation, ignore_mismatched_sizes)
     _require_rows_for_every_token(model, processor)
     return model if peft is None else _with_adapter(model, head, peft)
 
 
-def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
+def _made(
+    auto: Any, config: Any, path: str | None, dtype: str, attention: str | None, ignore_mismatched_sizes: bool
+) -> Any:
+    """Returns a model with the weights in this folder, or with new ones."""
     import torch
     from safetensors import SafetensorError
 
-    attention = {} if wanted.attention is None else {"attn_implementation": wanted.attention}
-    dtype: Any = wanted.dtype if wanted.dtype == "auto" else getattr(torch, wanted.dtype)
+    options = {} if attention is None else {"attn_implementation": attention}
+    kind: Any = dtype if dtype == "auto" else getattr(torch, dtype)
     try:
-        if wanted.path is None or wanted.from_scratch:
+        if path is None:
             stored = getattr(config, "dtype", None) or torch.float32
-            return auto.from_config(config, dtype=stored if dtype == "auto" else dtype, **attention)
-        _require_safetensors(Path(wanted.path))
+            return auto.from_config(config, dtype=stored if dtype == "auto" else kind, **options)
+        _require_safetensors(Path(path))
         return auto.from_pretrained(
-            wanted.path,
+            path,
             config=config,
-            dtype=dtype,
+            dtype=kind,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
-            ignore_mismatched_sizes=wanted.ignore_mismatched_sizes,
-            **attention,
+            ignore_mismatched_sizes=ignore_mismatched_sizes,
+            **options,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise NotBuildable(f"the model cannot be made: {_first_line(error)}") from error
@@ -85,7 +92,7 @@ def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
 # The config
 
 
-def classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
+def _classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
     """Returns the number and names of classes as the fields of a config."""
     if labels is None:
         return {} if num_labels is None else {"num_labels": num_labels}
@@ -96,14 +103,14 @@ def classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
     return {"id2label": dict(enumerate(labels)), "label2id": {name: at for at, name in enumerate(labels)}}
 
 
-def _config(wanted: Wanted, processor: Any) -> Any:
+def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    _refuse_reaching_further(wanted.config)
-    if wanted.path is None:
-        return _config_from_nothing(wanted.config, processor)
-    folder = Path(wanted.path)
+    _refuse_reaching_further(changes)
+    if path is None:
+        return _config_from_nothing(changes, processor)
+    folder = Path(path)
     if (folder / "adapter_config.json").is_file():
         raise NotBuildable(
             f"{_called(folder)} holds an adapter but not a model", hint="name the model for which the adapter was made"
@@ -120,7 +127,7 @@ def _config(wanted: Wanted, processor: Any) -> Any:
             f"{_called(folder)}/config.json belongs to an unknown model: {_first_line(error)}",
             hint="code beside a model's weights is not run: send that code as a bundle",
         ) from error
-    for name, value in _meant(config, wanted.config).items():
+    for name, value in _meant(config, changes).items():
         try:
             setattr(config, name, value)
         except StrictDataclassError as error:

@@ -1,14 +1,18 @@
 """Models of transformers, by task. Weights are loaded from safetensors in a folder, or initialised.
 
-Nothing is downloaded, code beside the weights is never run, and pickled files are never opened. hf_loading.py does the
-loading. This module does not import transformers, so that a catalogue of components is cheap.
+Nothing is downloaded, code beside the weights is never run, and pickled files are never opened. hf_loading.py loads the
+models. It imports transformers when a model is made, because the import takes seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
+from footplate.components.component import component
 from footplate.components.extras import needs
+from footplate.components.hf_loading import load
 
 Folder = Annotated[str | None, "Folder with config.json and *.safetensors, as save_pretrained writes it"]
 Config = Annotated[
@@ -34,132 +38,33 @@ Count = Annotated[int | None, "The number of classes; null takes it from labels 
 Anew = Annotated[bool, "Weights whose shape differs, such as a head for other classes, are initialised"]
 
 
-@needs("transformers", extra="hf")
-def sequence_classification(
-    processor: Any,
-    /,
-    *,
-    path: Folder = None,
-    num_labels: Count = None,
-    labels: Labels = None,
-    problem_type: Annotated[
-        Literal["regression", "single_label_classification", "multi_label_classification"] | None,
-        "The type of the labels; null detects it from the first batch",
-    ] = None,
-    config: Config = None,
-    from_scratch: Scratch = False,
-    ignore_mismatched_sizes: Anew = False,
-    dtype: Dtype = "float32",
-    attn_implementation: Attention = None,
-    peft: Peft = None,
-) -> Any:
-    """Classifies texts or pairs of texts."""
-    from footplate.components.hf_loading import Wanted, load
-
-    overrides = _classes(num_labels, labels, config, problem_type=problem_type)
-    wanted = Wanted(path, overrides, from_scratch, dtype, attn_implementation, ignore_mismatched_sizes)
-    return load("SequenceClassification", wanted, processor, peft)
+ProblemType = Annotated[
+    Literal["regression", "single_label_classification", "multi_label_classification"] | None,
+    "The type of the labels; null detects it from the first batch",
+]
+CLASSES: dict[str, Any] = {"num_labels": Count, "labels": Labels}
 
 
-@needs("transformers", extra="hf")
-def token_classification(
-    processor: Any,
-    /,
-    *,
-    path: Folder = None,
-    num_labels: Count = None,
-    labels: Labels = None,
-    config: Config = None,
-    from_scratch: Scratch = False,
-    ignore_mismatched_sizes: Anew = False,
-    dtype: Dtype = "float32",
-    attn_implementation: Attention = None,
-    peft: Peft = None,
-) -> Any:
-    """Classifies every token, for example names or parts of speech."""
-    from footplate.components.hf_loading import Wanted, load
-
-    overrides = _classes(num_labels, labels, config)
-    wanted = Wanted(path, overrides, from_scratch, dtype, attn_implementation, ignore_mismatched_sizes)
-    return load("TokenClassification", wanted, processor, peft)
+def _model(head: str, summary: str, **of_classes: Any) -> Callable[..., Any]:
+    """Returns the component of the models with this head. `of_classes` are its arguments for classes."""
+    can_differ: dict[str, Any] = {"ignore_mismatched_sizes": Anew} if of_classes else {}
+    made = component(
+        partial(load, head), summary, path=Folder, **of_classes, config=Config, from_scratch=Scratch, **can_differ,
+        dtype=Dtype, attn_implementation=Attention, peft=Peft,
+    )  # fmt: skip
+    return needs("transformers", extra="hf")(made)
 
 
-@needs("transformers", extra="hf")
-def causal_lm(
-    processor: Any,
-    /,
-    *,
-    path: Folder = None,
-    config: Config = None,
-    from_scratch: Scratch = False,
-    dtype: Dtype = "float32",
-    attn_implementation: Attention = None,
-    peft: Peft = None,
-) -> Any:
-    """Predicts the next token, like GPT-2, Llama or Qwen."""
-    from footplate.components.hf_loading import Wanted, load
-
-    return load("CausalLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
-
-
-@needs("transformers", extra="hf")
-def masked_lm(
-    processor: Any,
-    /,
-    *,
-    path: Folder = None,
-    config: Config = None,
-    from_scratch: Scratch = False,
-    dtype: Dtype = "float32",
-    attn_implementation: Attention = None,
-    peft: Peft = None,
-) -> Any:
-    """Predicts hidden tokens of a text, like BERT or RoBERTa."""
-    from footplate.components.hf_loading import Wanted, load
-
-    return load("MaskedLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
-
-
-@needs("transformers", extra="hf")
-def seq2seq(
-    processor: Any,
-    /,
-    *,
-    path: Folder = None,
-    config: Config = None,
-    from_scratch: Scratch = False,
-    dtype: Dtype = "float32",
-    attn_implementation: Attention = None,
-    peft: Peft = None,
-) -> Any:
-    """Generates one text from another, like T5 or BART."""
-    from footplate.components.hf_loading import Wanted, load
-
-    return load("Seq2SeqLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
-
-
-@needs("transformers", extra="hf")
-def question_answering(
-    processor: Any,
-    /,
-    *,
-    path: Folder = None,
-    config: Config = None,
-    from_scratch: Scratch = False,
-    dtype: Dtype = "float32",
-    attn_implementation: Attention = None,
-    peft: Peft = None,
-) -> Any:
-    """Finds the start and end of an answer in a text. Rows hold start_positions and end_positions."""
-    from footplate.components.hf_loading import Wanted, load
-
-    wanted = Wanted(path, config or {}, from_scratch, dtype, attn_implementation)
-    return load("QuestionAnswering", wanted, processor, peft)
-
-
-def _classes(
-    num_labels: int | None, labels: list[str] | None, config: dict[str, Any] | None, **more: Any
-) -> dict[str, Any]:
-    from footplate.components.hf_loading import classes
-
-    return {**(config or {}), **classes(num_labels, labels), **{k: v for k, v in more.items() if v is not None}}
+sequence_classification = _model(
+    "SequenceClassification", "Classifies texts or pairs of texts.", **CLASSES, problem_type=ProblemType
+)
+token_classification = _model(
+    "TokenClassification", "Classifies every token, for example names or parts of speech.", **CLASSES
+)
+causal_lm = _model("CausalLM", "Predicts the next token, like GPT-2, Llama or Qwen.")
+masked_lm = _model("MaskedLM", "Predicts hidden tokens of a text, like BERT or RoBERTa.")
+seq2seq = _model("Seq2SeqLM", "Generates one text from another, like T5 or BART.")
+question_answering = _model(
+    "QuestionAnswering",
+    "Finds the start and end of an answer in a text. Rows hold start_positions and end_positions.",
+)

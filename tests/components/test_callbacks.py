@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from footplate.components import toy
-from footplate.components.callback_kinds import Ema
+from footplate.components.callbacks import Ema
 from footplate.runtime.build import load, registered
 from footplate.runtime.catalogue import arguments_schema
 from footplate.trainer.arguments import TrainingArguments

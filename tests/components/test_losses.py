@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.components import toy
-from footplate.components.loss_kinds import OfLogits
+from footplate.components.losses import OfLogits
 from footplate.contract.errors import DatasetError
 from footplate.runtime.build import load, registered
 from footplate.runtime.catalogue import arguments_schema

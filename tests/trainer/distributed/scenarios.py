@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from footplate.components import toy
-from footplate.components.callback_kinds import Ema
+from footplate.components.callbacks import Ema
 from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
