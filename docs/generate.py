@@ -26,7 +26,7 @@ from docs.rest_page import rest_page
 from docs.spec_page import libraries, spec_page
 from footplate.contract import events, lifecycle
 from footplate.contract.arguments import NOT_YET, TrainingArguments
-from footplate.contract.arguments.groups import OTHER_DEFAULTS, OURS
+from footplate.contract.arguments.argument_fields import OTHER_DEFAULTS, OURS
 from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.arguments.legacy import LEGACY, Renamed
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET

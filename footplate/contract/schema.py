@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
-from footplate.contract.arguments.groups import Generation
+from footplate.contract.arguments.argument_fields import Generation
 from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.arguments.legacy import LEGACY, Gone, instead_of
 from footplate.contract.machine import STRATEGIES

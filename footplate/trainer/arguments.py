@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from footplate.contract import arguments as contract_arguments
 from footplate.contract.arguments import deepspeed
-from footplate.contract.arguments.groups import CONFIG
+from footplate.contract.arguments.argument_fields import CONFIG
 from footplate.contract.arguments.parallelism import sizes
 from footplate.trainer.accelerator_config import AcceleratorConfig
 from footplate.trainer.launcher import Place, launched_on_cpu, launched_precision

@@ -12,7 +12,7 @@ from pydantic import InstanceOf
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from footplate.contract.arguments.groups import CONFIG, Generation
+from footplate.contract.arguments.argument_fields import CONFIG, Generation
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.metrics.text import TEXTS
 from footplate.trainer.state import PredictionOutput

@@ -17,7 +17,7 @@ from transformers.trainer_callback import CallbackHandler as TheirHandler
 
 import footplate
 from footplate.contract.arguments import NOT_YET
-from footplate.contract.arguments.groups import OTHER_DEFAULTS, OURS
+from footplate.contract.arguments.argument_fields import OTHER_DEFAULTS, OURS
 from footplate.contract.arguments.legacy import LEGACY, Gone, Renamed
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet
@@ -49,7 +49,7 @@ def test_every_argument_of_the_reference_works_or_is_declined() -> None:
 def test_a_default_is_the_reference_s_or_another_for_a_reason(name: str) -> None:
     same = default(FIELDS[name]) == default(THEIRS[name])
 
-    assert same != (name in OTHER_DEFAULTS), "say why in footplate/contract/arguments/groups.py"
+    assert same != (name in OTHER_DEFAULTS), "say why in footplate/contract/arguments/argument_fields.py"
 
 
 @pytest.mark.parametrize("name", sorted(set(THEIRS) & set(NOT_YET)))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
+
+from footplate.contract.arguments.argument_fields import OfBitsandbytes, OfTorchao
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,8 @@ TRACKERS: dict[str, Library] = {
 }
 """The trackers that Accelerate supports."""
 
-OF_BITSANDBYTES = (
-    "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit",
-    "paged_ademamix_32bit", "paged_ademamix_8bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit",
-    "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
-)  # fmt: skip
-OF_TORCHAO = ("adamw_torch_4bit", "adamw_torch_8bit")
+OF_BITSANDBYTES = get_args(OfBitsandbytes)
+OF_TORCHAO = get_args(OfTorchao)
 OPTIMS: dict[str, Library] = {
     **dict.fromkeys(OF_BITSANDBYTES, _extra("bitsandbytes")),
     **dict.fromkeys(OF_TORCHAO, _extra("torchao")),

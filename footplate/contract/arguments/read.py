@@ -11,8 +11,8 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from footplate.contract.arguments.argument_fields import Generation
 from footplate.contract.arguments.consistency import disagreements
-from footplate.contract.arguments.groups import Generation
 from footplate.contract.arguments.not_supported import (
     CHOICES_NOT_YET,
     IN_SCRIPTS_ONLY,

@@ -14,9 +14,8 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic_core import ArgsKwargs
 
-from footplate.contract.arguments import distributed, groups
+from footplate.contract.arguments.argument_fields import CONFIG, Fields, Generation
 from footplate.contract.arguments.consistency import disagreements
-from footplate.contract.arguments.groups import CONFIG
 from footplate.contract.arguments.legacy import translated
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET, NOT_YET
 from footplate.contract.errors import NotAvailableYet, did_you_mean
@@ -29,35 +28,8 @@ _OBJECTS = frozenset(
 )  # fmt: skip
 
 
-# A dataclass takes its fields from the last base first: read the bases from the bottom up. output_dir comes first.
 @dataclass(config=CONFIG)
-class TrainingArguments(
-    groups.Flags,
-    groups.Debugging,
-    distributed.Sharding,
-    distributed.Ddp,
-    distributed.Processes,
-    groups.DataLoading,
-    groups.Hardware,
-    groups.Reproducibility,
-    groups.Checkpointing,
-    groups.BestModel,
-    groups.Hub,
-    groups.Evaluation,
-    groups.Tracking,
-    groups.LogLevels,
-    groups.Logging,
-    groups.Further,
-    groups.Kernels,
-    groups.Compilation,
-    groups.Activations,
-    groups.Precision,
-    groups.Regularization,
-    groups.Optimizer,
-    groups.LearningRate,
-    groups.Duration,
-    groups.Output,
-):
+class TrainingArguments(Fields):
     """Training arguments with Hugging Face's names, defaults and meaning.
 
     Unsupported names are refused with a reason.
@@ -173,7 +145,7 @@ class TrainingArguments(
 
 
 @dataclass(config=CONFIG)
-class Seq2SeqTrainingArguments(groups.Generation, TrainingArguments):
+class Seq2SeqTrainingArguments(Generation, TrainingArguments):
     """The class of `training` if a spec has arguments for generating."""
 
 

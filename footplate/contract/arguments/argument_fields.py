@@ -1,22 +1,20 @@
-"""The fields of TrainingArguments in small groups. Docs and forms show the text below each field.
+"""The fields of TrainingArguments: types, defaults, and the meanings that docs and forms show.
 
-Names and defaults are Hugging Face's. Rules between groups are in `consistency.py`, and unsupported names in
-`not_supported.py`. The loop applies every field here. These are plain dataclasses, because pydantic checks the class
-that inherits from all of them. To check each by itself would only make the import slower.
+Names and defaults are Hugging Face's. Rules between fields are in `consistency.py`, and unsupported names in
+`not_supported.py`. The Trainer applies every field here.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-
-def _whole(value: object) -> object:
-    """Converts `5e8` to an integer, because JSON has one kind of number. `5.5` and `true` stay, and are refused."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+from footplate.contract import fields
+from footplate.contract.arguments.parallelism import sizes
 
 
 def _value(value: object) -> object:
@@ -24,9 +22,22 @@ def _value(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
+def _plain(value: object) -> object:
+    """Converts a path to text, and an object with `to_dict`, such as Accelerate's AcceleratorConfig, to a dict."""
+    if isinstance(value, type):
+        raise NotImplementedError(
+            f"Tried passing in a callable to `accelerator_config`: {value.__name__} is a class. Pass an object of it, "
+            "a dict or the path of a JSON file"
+        )
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    to_dict: Any = getattr(value, "to_dict", None)
+    return to_dict() if to_dict is not None else value
+
+
 MOST = 2**53 - 1
 """The largest whole number that every JSON parser keeps exact. SQL and tensors can hold it, too."""
-Whole = Annotated[int, BeforeValidator(_whole), Field(ge=-MOST, le=MOST)]
+Whole = Annotated[fields.Whole, Field(ge=-MOST, le=MOST)]
 Count = Annotated[Whole, Field(ge=1)]
 NotNegative = Annotated[Whole, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -50,6 +61,12 @@ ScheduleNames = Literal[
     "greedy",
 ]
 ScheduleName = Annotated[ScheduleNames, Named]
+OfTorchao = Literal["adamw_torch_4bit", "adamw_torch_8bit"]
+OfBitsandbytes = Literal[
+    "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit",
+    "paged_ademamix_32bit", "paged_ademamix_8bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit",
+    "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
+]  # fmt: skip
 OptimizerNames = Literal[
     "adamw_torch",
     "adamw_torch_fused",
@@ -60,22 +77,8 @@ OptimizerNames = Literal[
     "lion_32bit",
     "schedule_free_adamw",
     "schedule_free_sgd",
-    "adamw_torch_4bit",
-    "adamw_torch_8bit",
-    "adamw_bnb_8bit",
-    "adamw_8bit",
-    "paged_adamw_32bit",
-    "paged_adamw_8bit",
-    "ademamix",
-    "ademamix_8bit",
-    "paged_ademamix_32bit",
-    "paged_ademamix_8bit",
-    "lion_8bit",
-    "paged_lion_32bit",
-    "paged_lion_8bit",
-    "rmsprop_bnb",
-    "rmsprop_bnb_8bit",
-    "rmsprop_bnb_32bit",
+    OfTorchao,
+    OfBitsandbytes,
 ]
 OptimizerName = Annotated[OptimizerNames, Named]
 
@@ -87,17 +90,24 @@ OTHER_DEFAULTS = {
 }
 """Fields whose default differs from Hugging Face's, with the reason."""
 
+Settings = Annotated[dict[str, Any] | str | None, BeforeValidator(_plain)]
+"""A dict, or the path of a JSON file that holds one."""
+Parallelism = Annotated[dict[str, int] | None, BeforeValidator(sizes)]
+
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 @dataclass
-class Output:
+class Fields:
+    """A plain dataclass, because pydantic checks the classes that inherit from it."""
+
+    # Output
+
     output_dir: str | None = None
     """The folder for checkpoints and results. None is `trainer_output`. In a job the server chooses it."""
 
+    # Duration
 
-@dataclass
-class Duration:
     per_device_train_batch_size: Count = 8
     """Samples per device and micro-batch."""
     num_train_epochs: Annotated[float, Field(ge=0)] = 3.0
@@ -107,9 +117,8 @@ class Duration:
     gradient_accumulation_steps: Count = 1
     """Micro-batches whose gradients make one optimizer step."""
 
+    # Learning rate
 
-@dataclass
-class LearningRate:
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
     """The rate after warm-up, from which the schedule starts."""
     lr_scheduler_type: ScheduleName = "linear"
@@ -119,9 +128,8 @@ class LearningRate:
     warmup_steps: Annotated[float, Field(ge=0)] = 0
     """Steps in which the rate rises from 0. Below 1 it is a share of all steps."""
 
+    # Optimizer
 
-@dataclass
-class Optimizer:
     optim: OptimizerName = "adamw_torch_fused"
     """The optimizer. Those of bitsandbytes and torchao need the extra of that name."""
     optim_args: str | None = None
@@ -137,9 +145,15 @@ class Optimizer:
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """The norm to which larger gradients are scaled down. 0 turns this off."""
 
+    # Regularization
 
-@dataclass
-class Precision:
+    label_smoothing_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The part of each label that is spread over all classes."""
+    neftune_noise_alpha: Annotated[float, Field(ge=0)] | None = None
+    """Noise on the embeddings in training (NEFTune). 5 to 15 are usual."""
+
+    # Precision
+
     bf16: bool = False
     """Compute in bfloat16 under autocast. The weights stay as they are."""
     fp16: bool = False
@@ -152,17 +166,8 @@ class Precision:
     tf32: bool | None = None
     """Allow TF32 on GPUs that have it. None leaves torch's own setting."""
 
+    # Activations
 
-@dataclass
-class Regularization:
-    label_smoothing_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The part of each label that is spread over all classes."""
-    neftune_noise_alpha: Annotated[float, Field(ge=0)] | None = None
-    """Noise on the embeddings in training (NEFTune). 5 to 15 are usual."""
-
-
-@dataclass
-class Activations:
     activation_checkpointing: bool | None = None
     """Compute activations again in backward instead of keeping them. Needs less memory, and is some 20 % slower."""
     activation_checkpointing_kwargs: dict[str, Any] | str | None = None
@@ -172,9 +177,8 @@ class Activations:
     gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
     """The older name of `activation_checkpointing_kwargs`."""
 
+    # Compilation
 
-@dataclass
-class Compilation:
     torch_compile: bool = False
     """Compile the model's forward."""
     torch_compile_backend: str | None = None
@@ -182,18 +186,16 @@ class Compilation:
     torch_compile_mode: str | None = None
     """`default`, `reduce-overhead` or `max-autotune`. Naming one turns compilation on."""
 
+    # Kernels
 
-@dataclass
-class Kernels:
     use_liger_kernel: bool = False
     """Train a model of transformers with Liger's kernels. Needs a GPU, and the extra `liger`."""
     liger_kernel_config: dict[str, bool] | None = None
     """The kernels: `rope`, `rms_norm`, `swiglu`, `cross_entropy`, `fused_linear_cross_entropy`. None leaves it to
     Liger."""
 
+    # Memory
 
-@dataclass
-class Further:
     use_cache: bool = False
     """Keep the model's keys and values from one forward to the next: `model.config.use_cache`."""
     torch_empty_cache_steps: Annotated[int, Field(ge=1, le=MOST, strict=True)] | None = None
@@ -202,9 +204,8 @@ class Further:
     """Halve a micro-batch that does not fit into memory until it fits. The effective batch, the loss curve and the
     place in the data stay the same, because accumulation is raised instead."""
 
+    # Logging
 
-@dataclass
-class Logging:
     logging_strategy: Strategy = "steps"
     """The moments at which the training loss is logged."""
     logging_steps: Annotated[float, Field(ge=0)] = 500
@@ -222,17 +223,13 @@ class Logging:
     disable_tqdm: bool | None = None
     """Print plain lines instead of a progress bar. None shows a bar on a terminal only."""
 
-
-@dataclass
-class LogLevels:
     log_level: LogLevel = "passive"
     """The lowest level that the logger `footplate` prints on the main process. `passive` does not change it."""
     log_level_replica: LogLevel = "warning"
     """The same as `log_level`, for all other processes."""
 
+    # Tracking
 
-@dataclass
-class Tracking:
     report_to: str | list[str] | None = "none"
     """Trackers that receive the logs: `tensorboard`, `wandb`, `mlflow`, …, `all` that are installed, or `none`."""
     run_name: str | None = None
@@ -249,9 +246,8 @@ class Tracking:
     """The name of the static copy of a Space at the end of training, or of local logs when the model is pushed. None
     makes up a name. False makes no copy."""
 
+    # Evaluation
 
-@dataclass
-class Evaluation:
     eval_strategy: Strategy = "no"
     """The moments at which the model is evaluated."""
     eval_steps: Annotated[float, Field(ge=0)] | None = None
@@ -275,19 +271,8 @@ class Evaluation:
     label_names: list[str] | None = None
     """The batch's keys that are labels. None takes the labels among the arguments of `forward`."""
 
+    # Hub
 
-@dataclass
-class BestModel:
-    load_best_model_at_end: bool = False
-    """Load the best checkpoint's weights after training. Needs saving and evaluating at the same steps."""
-    metric_for_best_model: str | None = None
-    """The metric that decides, with or without `eval_`. None is `loss` if the best model is needed."""
-    greater_is_better: bool | None = None
-    """True if more is better. None means True unless the metric's name ends in `loss`."""
-
-
-@dataclass
-class Hub:
     push_to_hub: bool = False
     """Push checkpoints to the Hugging Face hub as they are saved, and the model when `save_model` is called."""
     hub_model_id: str | None = None
@@ -305,9 +290,17 @@ class Hub:
     hub_revision: str | None = None
     """The branch to push to. None is the main one."""
 
+    # Best model
 
-@dataclass
-class Checkpointing:
+    load_best_model_at_end: bool = False
+    """Load the best checkpoint's weights after training. Needs saving and evaluating at the same steps."""
+    metric_for_best_model: str | None = None
+    """The metric that decides, with or without `eval_`. None is `loss` if the best model is needed."""
+    greater_is_better: bool | None = None
+    """True if more is better. None means True unless the metric's name ends in `loss`."""
+
+    # Checkpoints
+
     save_strategy: SaveStrategy = "steps"
     """The moments at which a checkpoint is saved. `best` saves after each evaluation that is the best so far."""
     save_steps: Annotated[float, Field(ge=0)] = 500
@@ -332,9 +325,8 @@ class Checkpointing:
     ignore_data_skip: bool = False
     """Start the data of the epoch from the beginning on resume, instead of at the place where it stopped."""
 
+    # Reproducibility
 
-@dataclass
-class Reproducibility:
     seed: NotNegative = 42
     """The seed of Python, NumPy and torch, for dropout, and for initial weights that the Trainer makes."""
     data_seed: NotNegative | None = None
@@ -342,15 +334,13 @@ class Reproducibility:
     full_determinism: bool = False
     """Ask torch for algorithms that give the same bits every time. Slower."""
 
+    # Hardware
 
-@dataclass
-class Hardware:
     use_cpu: bool = False
     """Stay on the CPU even if there is a GPU. In a job, ask for `gpus_per_node: 0`."""
 
+    # Data loading
 
-@dataclass
-class DataLoading:
     dataloader_drop_last: bool = False
     """Leave out the last batch if it is smaller."""
     dataloader_num_workers: NotNegative = 0
@@ -374,13 +364,71 @@ class DataLoading:
     length_column_name: str = "length"
     """The column with a sample's length, for orders that need it. Without it, lengths are counted."""
 
+    # Several processes
 
-@dataclass
-class Debugging:
+    local_rank: Whole = -1
+    """The process's index on its node, for launchers that pass it on the command line. torchrun sets LOCAL_RANK, which
+    wins."""
+    average_tokens_across_devices: bool = True
+    """Divide a loss of tokens by the mean number of tokens of all processes. False divides by each process's own."""
+    log_on_each_node: bool = True
+    """Log and print on the first process of every node. False leaves it to the first process of all."""
+    save_on_each_node: bool = False
+    """Write checkpoints on the first process of every node, for nodes that share no file system."""
+    eval_use_gather_object: bool = False
+    """Allow predictions of any kind, which are pickled to reach the other processes. False sends tensors only."""
+    accelerator_config: Settings = None
+    """The way in which batches are shared among processes: `split_batches`, `even_batches`, `non_blocking`,
+    `gradient_accumulation_kwargs`. A dict, an AcceleratorConfig, or the path of a JSON file."""
+
+    # DDP
+
+    ddp_find_unused_parameters: bool | None = None
+    """Search in every backward for parameters that had no part in it. None: unless activations are recomputed."""
+    ddp_bucket_cap_mb: Count | None = None
+    """The size in MB of the pieces in which gradients are sent. None is torch's 25."""
+    ddp_broadcast_buffers: bool | None = None
+    """Begin every forward with the first process's buffers. None does so, like torch."""
+    ddp_static_graph: bool | None = None
+    """Promise that the same parameters have a part in every step, so that torch may plan ahead."""
+    ddp_backend: str | None = None
+    """The communication backend: `nccl`, `gloo`, or one per device as `cuda:nccl,cpu:gloo`. None chooses by the
+    device."""
+    ddp_timeout: Annotated[Whole, Field(ge=1)] = 1800
+    """Seconds after which a process stops waiting for another one and fails."""
+
+    # Sharding
+
+    fsdp: bool | str | list[str] | None = None
+    """Shard parameters, gradients and optimizer state over the processes (FSDP). The older words (`full_shard`,
+    `shard_grad_op`, `offload`, `auto_wrap`) are accepted."""
+    fsdp_config: Settings = None
+    """FSDP's options: `version`, `reshard_after_forward`, `transformer_layer_cls_to_wrap`, `min_num_params`,
+    `cpu_offload`, `activation_checkpointing`, `state_dict_type` and more. A dict, or the path of a JSON file."""
+    parallelism_config: Parallelism = None
+    """The numbers of processes that share a model or a sample: Accelerate's ParallelismConfig, or its sizes by name,
+    such as `tp_size`, `dp_shard_size` and `cp_size`. With a `tp_size` the model is loaded already sharded."""
+    deepspeed: Settings = None
+    """DeepSpeed's own configuration, a dict or the path of a JSON file. Values that are `auto` follow the other
+    arguments."""
+
+    # Debugging
+
     debug: str | list[str] = ""
     """`underflow_overflow` ends training if an activation becomes NaN or infinite, and names the module."""
     skip_memory_metrics: bool = True
     """Leave out memory metrics. False adds to the metrics how much memory each stage took."""
+
+    # Flags of scripts and specs
+
+    do_train: bool = False
+    """A flag of scripts and specs: train. The Trainer itself does not read it."""
+    do_eval: bool = False
+    """A flag of scripts and specs: evaluate. Set automatically if `eval_strategy` is not `no`."""
+    do_predict: bool = False
+    """A flag of scripts and specs: predict the test data."""
+    resume_from_checkpoint: str | None = None
+    """The folder that a script passes to `train()`. In a job, use the spec's own `resume_from`."""
 
 
 @dataclass
@@ -393,15 +441,3 @@ class Generation:
     """The longest text to generate. None takes the model's own limit."""
     generation_num_beams: Count | None = None
     """The number of beams in the search. None takes the model's own."""
-
-
-@dataclass
-class Flags:
-    do_train: bool = False
-    """A flag of scripts and specs: train. The Trainer itself does not read it."""
-    do_eval: bool = False
-    """A flag of scripts and specs: evaluate. Set automatically if `eval_strategy` is not `no`."""
-    do_predict: bool = False
-    """A flag of scripts and specs: predict the test data."""
-    resume_from_checkpoint: str | None = None
-    """The folder that a script passes to `train()`. In a job, use the spec's own `resume_from`."""
