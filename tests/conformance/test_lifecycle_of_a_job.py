@@ -11,7 +11,6 @@ from footplate.contract.errors import Conflict, InvalidSpec, NotFound
 from footplate.contract.layout import outputs_folder
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 from footplate.contract.messages import Denial, Grant
-from service.jobs.delete import delete
 from service.jobs.rescue import node_key
 from service.jobs.resume import ResumeChanges
 from service.store import attempts, checkpoints
@@ -188,14 +187,6 @@ def test_outputs_outside_the_attempts_own_folder_are_none(stage: Stage, outputs:
     done = worker.ends("finished", outputs=outputs)
 
     assert (stage.job(job).state, stage.job(job).outputs, done.dead) == (JobState.SUCCEEDED, None, 1)
-
-
-def test_events_of_a_job_that_was_deleted_are_acknowledged(stage: Stage) -> None:
-    job, worker = stage.running()
-    worker.ends("finished")
-    stage.write(lambda conn: delete(conn, "default", job, stage.now))
-
-    assert worker.send().watermarks == {(job, 1, 0): 2}
 
 
 def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
@@ -619,39 +610,3 @@ def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(st
     with pytest.raises(Conflict, match="cannot be resumed"):
         stage.resume(job)
     assert stage.resume(job, ResumeChanges(time_limit="1h")).state is JobState.QUEUED
-
-
-def test_two_nodes_start_and_end_together(stage: Stage) -> None:
-    stage.node(slots=1)
-    job = stage.submit(nodes=2)
-    assert stage.place() == []
-    stage.node(slots=1)
-    assert stage.place() == [job]
-    first, second = stage.claim(job, 0), stage.claim(job, 1)
-
-    first.says_running()
-    assert stage.job(job).state is JobState.STARTING
-    second.says_running()
-    assert stage.job(job).state is JobState.RUNNING
-    second.finishes()
-    assert stage.job(job).state is JobState.RUNNING
-    first.finishes()
-
-    assert stage.job(job).state is JobState.SUCCEEDED
-
-
-def test_one_rank_that_fails_fails_them_all(stage: Stage) -> None:
-    stage.node(slots=1)
-    stage.node(slots=1)
-    job = stage.submit(nodes=2)
-    stage.place()
-    first, second = stage.claim(job, 0), stage.claim(job, 1)
-    first.says_running()
-    second.says_running()
-
-    second.fails("error")
-    assert stage.job(job).state is JobState.RUNNING
-    first.stops()
-
-    assert stage.job(job).state is JobState.FAILED
-    assert stage.read(attempts.open_sources) == []

@@ -351,17 +351,6 @@ def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
     assert stage.place() == [job]
 
 
-def test_what_waits_says_what_for(stage: Stage) -> None:
-    stage.node(slots=1)
-    stage.submit()
-    waits, impossible = stage.submit(), stage.submit(resources={"gpus_per_node": 1})
-    stage.place()
-
-    assert stage.job(waits).reason is Reason.CAPACITY
-    assert stage.job(impossible).reason is Reason.NO_SUCH_SHAPE
-    assert "1 GPU" in (stage.job(impossible).message or "")
-
-
 def test_bad_events_are_buried_and_hold_nobody_up(stage: Stage) -> None:
     job, worker = stage.running()
     good = worker.write(Kind.LOG, {"loss": 1.0}, 1).model_dump(mode="json")

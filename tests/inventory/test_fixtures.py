@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import template
-from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
+from tests.support.processes import Patience, Processes, children, is_alive, left_behind, until
 from tests.support.template import Forked
 
 
@@ -43,12 +43,6 @@ def test_who_waits_looks_again_where_the_machine_stood_still(monkeypatch: pytest
         until(lambda: False, within=1, what="it comes")
 
 
-def test_a_port_is_none_that_the_kernel_gives_away() -> None:
-    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-
-    assert free_port() < int(first)
-
-
 def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes, tmp_path: Path) -> None:
     setting = {"FOOTPLATE_DATABASE": f"sqlite:///{tmp_path}/none.db", "FOOTPLATE_HOME": tmp_path}
     forked = processes.start("-m", "service", "all", env=setting)
@@ -68,45 +62,6 @@ def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes
     assert said[forked] == said[fresh]
     assert (forked.wait(60), fresh.wait(60)) == (2, 2)
     assert forked.output == fresh.output
-
-
-def test_a_forked_program_that_is_killed_says_so(processes: Processes, tmp_path: Path) -> None:
-    waits = processes.start("-m", "service", "all", env={"FOOTPLATE_HOME": tmp_path})
-    waits.freeze()
-
-    waits.kill_group()
-
-    assert waits.popen.returncode == -signal.SIGKILL
-
-
-STARTS_ONE = """
-import sys, time
-from pathlib import Path
-from tests.support.processes import Processes
-home = Path(sys.argv[1])
-started = Processes(home).start("-m", "service", "all", env={"FOOTPLATE_HOME": home})
-started.freeze()
-print(type(started.popen).__name__, started.pid, flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_fork_ends_with_its_test_process_and_the_template_goes_on(processes: Processes, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    mine = processes.start("-m", "service", "all", env={"FOOTPLATE_HOME": tmp_path})
-    mine.freeze()
-    words = ("-c", STARTS_ONE, str(tmp_path / "other"))
-    other = processes.start(*words, name="other", env={"PYTEST_XDIST_TESTRUNUID": run})
-    other.until(lambda: other.output.endswith("\n"), within=60, what="another test process has started a service")
-    kind, pid = other.output.split()[-2:]
-    assert (kind, is_alive(int(pid))) == ("Forked", True)
-
-    other.kill()
-
-    until(lambda: not is_alive(int(pid)), what="its service is gone")
-    assert mine.is_running
-    assert isinstance(processes.start("-m", "service", "--help", name="help").popen, Forked)
 
 
 def test_a_node_is_not_started_before_its_warm_seeds_have_their_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

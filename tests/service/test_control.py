@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId, new_claim_id, new_node_id
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import (
-    PROTOCOL,
     TO_ATTEMPT,
-    AttemptBeat,
     AttemptReply,
     Claim,
     Denial,
@@ -147,7 +144,6 @@ def _event(seq: int, last: int | None) -> dict[str, Any]:
     return event.model_dump(mode="json")
 
 
-Start = Callable[..., Any]
 short_lease = pytest.mark.parametrize("line", [5], indirect=True, ids=["of 5 s"])
 """Elsewhere nobody beats, and a busy machine takes longer over a story than that."""
 
@@ -202,14 +198,6 @@ async def test_journals_that_nodes_have_set_aside_are_counted_as_they_are_now(li
     assert line.control.counts.journals_unreadable == 1
 
 
-async def test_start_messages_go_to_the_nodes_own_queue_and_nowhere_else(line: Line) -> None:
-    await line.node_beats()
-    job = await line.submit()
-
-    assert await line.start_message() == {"job": job, "attempt": 1, "fence": 1}
-    assert not line.redis.exists("celery")
-
-
 async def test_a_start_message_that_nobody_answered_is_sent_again(line: Line) -> None:
     await line.node_beats()
     await line.submit()
@@ -229,35 +217,6 @@ async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Li
 
     assert reply.stop is not None
     assert (reply.stop.because, reply.stop.mode) == ("cancel", "graceful")
-
-
-@short_lease
-async def test_a_frozen_redis_costs_nobody_a_lease(line: Line) -> None:
-    grant = await line.start()
-    await line.send(grant, [1])
-    await until_async(lambda: line.watermark(grant) == 1, within=10, what="the first event is in SQL")
-
-    line.server.freeze()
-    await until_async(lambda: not line.control.redis_ok, within=20, what="control noticed")
-    await asyncio.sleep(0)
-    line.server.thaw()
-    await until_async(lambda: line.control.redis_ok, within=20, what="control noticed again")
-
-    await line.say(AttemptBeat(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, number=1))
-    assert not (await line.hear(grant.claim)).superseded
-    assert line.control.counts.attempts_lost == 0
-
-
-async def test_with_redis_down_a_job_waits_and_then_starts(line: Line) -> None:
-    await line.node_beats()
-    line.server.kill()
-    job = await line.submit()
-    assert (await line.job(job)).state in (JobState.QUEUED, JobState.STARTING)
-
-    line.server.start()
-    await line.node_beats(2)
-
-    assert (await line.start_message())["job"] == job
 
 
 @short_lease
@@ -300,49 +259,6 @@ async def test_messages_that_nobody_understands_hold_nobody_up(line: Line) -> No
 
     assert (await line.hear(grant.claim)).closed
     assert len(await line.db.read(events.dead)) == 6
-
-
-async def test_events_are_stored_once_each_whatever_the_stream_does(line: Line) -> None:
-    """Duplicates, reorder, drops, a flushed and a trimmed stream: the journal sends again from the watermark."""
-    grant, last, chance = await line.start(), 3000, random.Random(7)
-    while (mark := line.watermark(grant)) < last:
-        entries = []
-        for start in range(mark + 1, min(mark + 600, last + 1), 50):
-            entries.append(list(range(start, min(start + 50, last + 1))))
-        if chance.random() < 0.5:
-            chance.shuffle(entries)
-        sent = [entry for entry in entries if chance.random() < 0.8]
-        sent += chance.sample(sent, len(sent) // 3)
-        for entry in sent:
-            await line.send(grant, entry, last)
-        if chance.random() < 0.2:
-            line.redis.delete(keys.EVENTS)
-        if chance.random() < 0.2:
-            line.redis.xtrim(keys.EVENTS, maxlen=3, approximate=False)
-        await until_async(lambda: line.redis.xlen(keys.EVENTS) == 0, within=20, what="the stream is read")
-        await asyncio.to_thread(line.redis.ping)
-
-    rows = await line.events(grant.job)
-    assert [row.seq for row in rows if row.source == 0] == list(range(1, last + 1))
-    assert [row.no for row in rows] == list(range(1, len(rows) + 1))
-    assert (await line.job(grant.job)).state is JobState.SUCCEEDED
-
-
-async def test_a_claim_of_another_protocol_is_denied_with_the_reason(line: Line) -> None:
-    await line.node_beats()
-    await line.submit()
-    kwargs = await line.start_message()
-
-    async def claim(protocol: int) -> Grant | Denial:
-        made = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, protocol=protocol, **kwargs)
-        await line.say(made)
-        answer: Grant | Denial = await line.hear(made.claim)
-        return answer
-
-    newer = await claim(PROTOCOL + 1)
-    assert isinstance(newer, Denial)
-    assert f"protocol {PROTOCOL + 1}" in newer.reason
-    assert isinstance(await claim(PROTOCOL - 1), Grant)
 
 
 def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:

@@ -78,16 +78,6 @@ async def test_curves_come_as_columns_with_what_is_no_number_as_text(both: Api) 
     assert (await series(both, job, "x=time&names=lr"))[0]["x"][0].endswith("Z")
 
 
-async def test_a_spike_is_there_with_a_hundredth_of_the_points(api: Api) -> None:
-    job, _ = trained(api, [{"loss": 1000.0 if n == 4321 else 1.0} for n in range(1, 6001)])
-
-    (line,) = await series(api, job, "points=60")
-
-    assert len(line["x"]) <= 60
-    assert line["y"][line["x"].index(4321)] == 1000.0
-    assert not line["exact"]
-
-
 async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
     first, _ = trained(both, [{"loss": 1.0}] * 3)
     second, _ = trained(both, [{"loss": 2.0, "f1": 1.0}] * 2)
@@ -122,26 +112,6 @@ async def test_csv_is_for_who_asks_for_it_and_runs_nothing_in_a_spreadsheet(api:
         ("loss", "-Infinity", "1.5"),
     ]
     assert (json.headers["content-type"], json.headers["vary"]) == ("application/json", "Accept")
-
-
-async def test_a_job_that_went_on_from_an_older_checkpoint_has_one_curve(api: Api) -> None:
-    stage = Stage(api.db)
-    job, worker = stage.running(retry={"max_attempts": 3})
-    told(worker, [{"loss": 1.0}] * 10)
-    worker.fails()
-    assert stage.place() == [job]
-    later = stage.claim(job)
-    told(later, [{"loss": 2.0}] * 4, first_step=8)
-
-    (shown,) = await series(api, job)
-    (everything,) = await series(api, job, "everything=true")
-    table = rows_of(await api.client.get(f"/jobs/{job}/metrics/series", headers={"Accept": "text/csv"}))
-
-    assert (shown["x"], shown["y"]) == (list(range(1, 12)), [1.0] * 7 + [2.0] * 4)
-    assert (shown["count"], shown["left_out"]) == (14, 3)
-    assert shown["attempts"] == [{"attempt": 1, "first": 0}, {"attempt": 2, "first": 7}]
-    assert (len(everything["x"]), everything["left_out"]) == (14, 0)
-    assert [row["attempt"] for row in table] == ["1"] * 7 + ["2"] * 4
 
 
 async def test_a_job_that_has_told_nothing_yet_has_no_curves(api: Api) -> None:
