@@ -212,7 +212,7 @@ def test_ls_asks_the_service_for_the_order(words: list[str], sort: str, asked: l
 
 
 def test_ls_has_columns_of_facts_and_of_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    job = JobInfo.model_construct(id="job_" + "0" * 24 + "beefbeef", tags=["a", "b"], metrics={"eval_loss": 0.25})
+    job = JobInfo.model_construct(id="job_" + "0" * 24 + "beefbeef", tags=["a", "b"], metrics={"eval_loss": 0.25})  # type: ignore[call-arg]
 
     assert [cell(job, name) for name in ("job", "tags", "eval_loss", "accuracy")] == ["beefbeef", "a, b", "0.25", ""]
     with pytest.raises(SystemExit):

@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -35,7 +36,7 @@ LONG = {
 }  # fmt: skip
 
 
-def points_into(value, pointer: str) -> bool:
+def points_into(value: Any, pointer: str) -> bool:
     """Everything but the last part is there; the last one may be what is missing."""
     *path, _ = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     for part in path:

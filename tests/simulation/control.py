@@ -119,7 +119,7 @@ class Control:
         self.railway.books.ear = self.ear
         if turn == "rescue" and turn not in self._running:
             self.ear.since = self._was_deaf_at
-        coroutine = self._running.pop(turn, None) or RUN[turn](self.state)
+        coroutine: Any = self._running.pop(turn, None) or RUN[turn](self.state)
         try:
             coroutine.send(None)
         except StopIteration:

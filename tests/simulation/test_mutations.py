@@ -18,7 +18,7 @@ from service.control.state import ControlState
 from service.events import ingest as ingesting
 from service.events.entries import Read
 from service.events.ingest import Ingested
-from service.jobs import beat, conclude, grant, place, prune, rescue, submit
+from service.jobs import beat, conclude, place, prune, rescue, submit
 from service.jobs.rescue import Timers
 from service.store import attempts, checkpoints
 from service.store.rows import SourceRow
@@ -65,7 +65,7 @@ def a_claim_is_granted_to_everyone() -> Off:
         conn.execute(update(sources).where(this).values(claim=claim, boot=boot, claimed_at=now, meets_at=meets_at))
         return next((part for part in attempts.sources_of(conn, job, attempt) if part.claim == claim), None)
 
-    return [patch.object(grant.attempts, "claim", claim)]
+    return [patch.object(attempts, "claim", claim)]
 
 
 @off("follows")
@@ -140,7 +140,7 @@ def fences_do_not_rise() -> Off:
 
 @off("gave away")
 def placement_forgets_what_is_taken() -> Off:
-    return [patch.object(place.attempts, "open_sources", lambda *_: [])]
+    return [patch.object(attempts, "open_sources", lambda *_: [])]
 
 
 @off("the same key made another job")

@@ -494,7 +494,7 @@ def keep_warm_seeds() -> None:
         line.close()
         return _Child(child)
 
-    parent.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
+    parent.__dict__["subprocess"] = SimpleNamespace(Popen=start)
 
 
 def _warm_seed() -> tuple[int, socket.socket]:

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import nn
 
+import footplate
 from tests.trainer import sides
 from tests.trainer.sides import arguments, assert_same, bert, gpt, noting, on_both, sentences, tokenizer
 
@@ -422,7 +423,7 @@ def test_a_model_init(tmp_path: Path) -> None:
 
 def test_the_sides_are_compared_for_real(tmp_path: Path) -> None:
     """Another seed is another run, and is seen to be."""
-    ours = sides.run(partial(classification, seed=1), sides.footplate, tmp_path / "ours")
+    ours = sides.run(partial(classification, seed=1), footplate, tmp_path / "ours")
     theirs = sides.run(partial(classification, seed=2), transformers, tmp_path / "theirs")
 
     with pytest.raises(AssertionError):

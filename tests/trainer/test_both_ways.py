@@ -16,6 +16,7 @@ import transformers
 from torch import nn
 
 import footplate
+from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import checkpoint as files
 from tests.trainer.sides import arguments, bert, common, sentences, timeless, tokenizer
 
@@ -144,14 +145,14 @@ def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_load
 def test_an_index_that_cannot_be_followed_is_refused_by_name(tmp_path: Path, index: Any, said: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
 
-    with pytest.raises(files.CheckpointCorrupt, match=said):
+    with pytest.raises(CheckpointCorrupt, match=said):
         files.load_weights(nn.Linear(2, 2), tmp_path)
 
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     torch.save({"weight": print}, tmp_path / "pytorch_model.bin")
 
-    with pytest.raises(files.CheckpointCorrupt, match=r"pytorch_model\.bin cannot be read as weights only"):
+    with pytest.raises(CheckpointCorrupt, match=r"pytorch_model\.bin cannot be read as weights only"):
         files.load_weights(nn.Linear(2, 2), tmp_path)
 
 
@@ -160,7 +161,7 @@ def test_a_folder_of_theirs_that_is_not_whole_is_refused_by_name(tmp_path: Path)
     trainer(transformers, tmp_path).train()
     (tmp_path / "checkpoint-6" / "rng_state.pth").unlink()
 
-    with pytest.raises(files.CheckpointCorrupt, match=r"checkpoint-6: rng_state\.pth is missing"):
+    with pytest.raises(CheckpointCorrupt, match=r"checkpoint-6: rng_state\.pth is missing"):
         trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 

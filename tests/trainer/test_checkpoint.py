@@ -21,7 +21,7 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.saving import SaveFailed
+from footplate.trainer.internals import SaveFailed
 from footplate.trainer.testing import Events, digest
 from footplate.trainer.trainer import Trainer
 

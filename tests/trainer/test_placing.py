@@ -25,7 +25,7 @@ class Watched(type(toy.mlp())):  # type: ignore[misc]
 def trained(folder: Path, args: type = footplate.TrainingArguments, **attributes: Any) -> Any:
     model = Watched(8, 16, 2, 4, 0.0)
     model.moved = False
-    vars(model).update(attributes)
+    model.__dict__.update(attributes)
     values = {"max_steps": 2, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
     trainer = footplate.Trainer(
         model, args(str(folder), **values), train_dataset=toy.classification(n=8), eval_dataset=toy.classification(n=8)

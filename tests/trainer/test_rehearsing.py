@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
         footplate.TrainingArguments(str(tmp_path), max_steps=2, disable_tqdm=True),
         train_dataset=toy.classification(n=16),
     ).train()
-    monkeypatch.setattr(trial_save.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
 
     assert steps_before(tmp_path / "new", CannotSave, "GB, but 0.0 GB are free at") == 0
     going_on = footplate.TrainingArguments(str(tmp_path), max_steps=3, disable_tqdm=True)
@@ -109,7 +110,7 @@ def test_a_run_that_goes_on_is_not_ended_by_a_disk_that_is_full_now(
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trial_save.Path, "mkdir", full)
+    monkeypatch.setattr(Path, "mkdir", full)
     trial_save.try_saving(trainer, resumes=True)
     assert "No space left on device" in caplog.text
     with pytest.raises(CannotSave, match="No space left on device"):
@@ -129,7 +130,7 @@ def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, mo
     def look(folder: Any, **how: Any) -> None:
         written.append(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()))
 
-    monkeypatch.setattr(trial_save.shutil, "rmtree", look)
+    monkeypatch.setattr(shutil, "rmtree", look)
     big: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2))
     before = torch.get_rng_state()
     trainer = footplate.Trainer(big, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.outbound import Allowed, read_url
+from footplate.contract.outbound import Allowed, Refused, plain, read_url
 from tests.support.file_server import FileServer, file_server
 from worker.attempt import url_files as module
 from worker.attempt.url_files import FetchError, UrlFiles
@@ -105,9 +105,9 @@ def test_a_listed_name_may_not_mean_a_private_address(
 
 
 def test_a_public_host_is_asked_by_https_only() -> None:
-    with pytest.raises(module.Refused, match="must begin with https://"):
-        module.check(read_url("http://data.example.org/a"), module.plain("93.184.216.34"), Allowed())
-    module.check(read_url("https://data.example.org/a"), module.plain("93.184.216.34"), Allowed())
+    with pytest.raises(Refused, match="must begin with https://"):
+        module.check(read_url("http://data.example.org/a"), plain("93.184.216.34"), Allowed())
+    module.check(read_url("https://data.example.org/a"), plain("93.184.216.34"), Allowed())
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-TurnOff = Callable[[ModuleType], None]
+TurnOff = Callable[[Any], None]
 
 
 class Switch(NamedTuple):

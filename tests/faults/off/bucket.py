@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("a checkpoint is told once the store has it", module="worker.attempt.artifact_sync")
-def tell_at_once(shipping: ModuleType) -> None:
+def tell_at_once(shipping: Any) -> None:
     hold = shipping.ArtifactSync.hold
 
     def pass_all(self: Any, events: list[Any]) -> list[Any]:
@@ -22,7 +21,7 @@ def tell_at_once(shipping: ModuleType) -> None:
 
 
 @switch("what is replaced loses its manifest first", module="footplate.contract.bucket")
-def leave_the_old_manifest(remote: ModuleType) -> None:
+def leave_the_old_manifest(remote: Any) -> None:
     def commit(self: Any, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
         for name in [*names, remote.layout.MANIFEST]:
             self.put(folder / name, f"{path}/{name}")
@@ -32,7 +31,7 @@ def leave_the_old_manifest(remote: ModuleType) -> None:
 
 
 @switch("what a script continues with was left by all of its nodes", module="worker.attempt.output_files")
-def take_what_some_have_left(left: ModuleType) -> None:
+def take_what_some_have_left(left: Any) -> None:
     merged_paths = left.merged_paths
     left.merged_paths = lambda found, nodes: merged_paths(
         [*found, *(left._mark(node, nodes) for node in range(nodes))], nodes
@@ -40,5 +39,5 @@ def take_what_some_have_left(left: ModuleType) -> None:
 
 
 @switch("what lay there already is nobody's to leave again", module="worker.attempt.output_files")
-def take_all_for_own(left: ModuleType) -> None:
+def take_all_for_own(left: Any) -> None:
     left.AttemptOutputs._was_found = lambda self, opened, path: False

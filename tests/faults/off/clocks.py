@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("leases are timed by a clock that does not jump", module="service.jobs.rescue")
-def time_by_the_wall(rescue: ModuleType) -> None:
+def time_by_the_wall(rescue: Any) -> None:
     """Compares heartbeats and leases by the time of day."""
     timers = rescue.Timers
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("one control at a time", module="service.store.control_lock")
-def lock_nothing(single: ModuleType) -> None:
+def lock_nothing(single: Any) -> None:
     """Everyone gets the lock who asks."""
     for lock in (single.FileLock, single.AdvisoryLock):
         lock.try_take = lock.is_held = lambda self: True
 
 
 @switch("a control writes only while it is sure of its lock", module="service.control.process")
-def always_sure(control: ModuleType) -> None:
+def always_sure(control: Any) -> None:
     control.Control._is_alone = lambda self: True
 
 
 @switch("a job is stored before it is acknowledged", module="service.api.jobs")
-def answer_first(jobs: ModuleType) -> None:
+def answer_first(jobs: Any) -> None:
     """The answer goes out; the transaction follows when there is time."""
     from service.jobs.submit import Submitted, _new_job
 
@@ -43,10 +42,10 @@ def answer_first(jobs: ModuleType) -> None:
 
 
 @switch("one job for each Idempotency-Key", module="service.jobs.submit")
-def take_no_keys(submit: ModuleType) -> None:
+def take_no_keys(submit: Any) -> None:
     submit._replay = lambda conn, use, job, response: None
 
 
 @switch("a reader's cursor", module="service.api.stream")
-def read_from_the_start(stream: ModuleType) -> None:
+def read_from_the_start(stream: Any) -> None:
     stream.read_number = lambda text, name, default: default if name == "max_hz" else 0

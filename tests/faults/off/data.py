@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("rows that changed are not trained on", module="footplate.runtime.run")
-def take_what_is_there(run: ModuleType) -> None:
+def take_what_is_there(run: Any) -> None:
     run.require_same = lambda before, now: None  # type: ignore[attr-defined]
 
 
 @switch("a row that cannot be read names its file", module="footplate.components.lines")
-def let_the_row_fail(lines: ModuleType) -> None:
+def let_the_row_fail(lines: Any) -> None:
     """Lets errors of the file system or the parser through, as errors of the user's own code."""
     import os
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("a driver's error means that SQL is away", module="service.store.database")
-def let_drivers_errors_through(database: ModuleType) -> None:
+def let_drivers_errors_through(database: Any) -> None:
     """Treats each driver's error as a fault in our query."""
     database.is_away = lambda error: False
 
 
 @switch("the schema is looked at before it is used", module="service.store.schema")
-def use_any_schema(schema: ModuleType) -> None:
+def use_any_schema(schema: Any) -> None:
     schema.require_current = lambda conn: None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("every line is checked", module="worker.attempt.journal_lines")
-def believe_every_line(lines: ModuleType) -> None:
+def believe_every_line(lines: Any) -> None:
     lines.unseal = lambda line: line[9:] or None
 
 
 @switch("what is lost is told as a gap", module="worker.attempt.journal")
-def pass_over_what_is_lost(journal: ModuleType) -> None:
+def pass_over_what_is_lost(journal: Any) -> None:
     original = journal.Journal._from
 
     def without_gaps(self: Any, seq: int, last: int) -> Iterator[bytes]:
@@ -25,7 +24,7 @@ def pass_over_what_is_lost(journal: ModuleType) -> None:
 
 
 @switch("a full journal ends its attempt", module="worker.attempt.supervise")
-def go_on_without_a_journal(supervise: ModuleType) -> None:
+def go_on_without_a_journal(supervise: Any) -> None:
     original = supervise.Attempt.end_with
 
     def end_with(self: Any, verdict: Any) -> None:

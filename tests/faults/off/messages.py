@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("one grant for each attempt", module="service.jobs.grant")
-def grant_everyone(grant: ModuleType) -> None:
+def grant_everyone(grant: Any) -> None:
     """The guarded UPDATE gives way to everyone who asks: as if the row had no claim yet."""
     from sqlalchemy import update
 
@@ -26,7 +25,7 @@ def grant_everyone(grant: ModuleType) -> None:
 
 
 @switch("a claim is of one fence, for one node", module="service.jobs.grant")
-def grant_by_name_alone(grant: ModuleType) -> None:
+def grant_by_name_alone(grant: Any) -> None:
     """Grants a claim by its job alone, whatever fence, attempt or node it names."""
     guarded = grant.attempts.claim
 

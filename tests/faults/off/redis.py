@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("a lost start message is sent again", module="service.control.dispatch")
-def send_start_messages_once(dispatch: ModuleType) -> None:
+def send_start_messages_once(dispatch: Any) -> None:
     """Sends no start message again, neither for a new epoch nor for an attempt that nobody claims."""
     dispatch._is_due = lambda _state, row, _clock: row.sent_at is None
 
 
 @switch("what is not acknowledged is sent again", module="worker.attempt.control_link")
-def send_once(control: ModuleType) -> None:
+def send_once(control: Any) -> None:
     control.Sender.rewind = lambda self: None
 
 
 @switch("what jumps ahead is left to its journal", module="service.events.ingest")
-def store_whatever_comes(ingest: ModuleType) -> None:
+def store_whatever_comes(ingest: Any) -> None:
     contiguous = ingest._Ledger.take
 
     def eager(self: Any, batch: Any, part: Any, done: Any) -> None:
@@ -39,7 +38,7 @@ def store_whatever_comes(ingest: ModuleType) -> None:
 
 
 @switch("nobody is silent while Redis carries nothing", module="service.control.state")
-def blame_the_workers(control: ModuleType) -> None:
+def blame_the_workers(control: Any) -> None:
     """Leases run on, whatever Redis does."""
 
     def always_fine(self: Any, **_: Any) -> None:
@@ -50,10 +49,12 @@ def blame_the_workers(control: ModuleType) -> None:
 
 
 @switch("a stop is told until it is heard", module="service.control.inbox")
-def tell_a_stop_once(control_inbox: ModuleType) -> None:
+def tell_a_stop_once(control_inbox: Any) -> None:
     """Pushes a stop when it is decided, whether or not Redis answers, and repeats it in no reply to a heartbeat."""
+    import service.jobs.inbox
     from service.control.state import UNREACHABLE
-    from service.jobs import inbox
+
+    inbox: Any = service.jobs.inbox
 
     answered = inbox.attempt_beat
 

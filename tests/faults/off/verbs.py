@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from tests.faults.off import switch
 
 
 @switch("moves are guarded", module="service.jobs.stopping")
-def move_anything_anywhere(stopping: ModuleType) -> None:
+def move_anything_anywhere(stopping: Any) -> None:
     """No verb is refused, and the table of moves has every move."""
     from service.store import jobs
 
@@ -19,7 +18,7 @@ def move_anything_anywhere(stopping: ModuleType) -> None:
 
 
 @switch("cancel wins", module="service.jobs.conclude")
-def let_the_end_win(conclude: ModuleType) -> None:
+def let_the_end_win(conclude: Any) -> None:
     """Lets the end of an attempt decide, whatever its user was answered."""
     from dataclasses import replace
 
@@ -30,5 +29,5 @@ def let_the_end_win(conclude: ModuleType) -> None:
 
 
 @switch("prune removes what was deleted", module="service.jobs.prune")
-def leave_the_rest(prune: ModuleType) -> None:
+def leave_the_rest(prune: Any) -> None:
     prune.prune_deleted = lambda artifacts, deleted: None

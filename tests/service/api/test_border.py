@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from footplate.contract.errors import Unavailable
-from service import readiness
-from service.api import dashboard, jobs, listing
+from service.api import dashboard, jobs
+from service.store import job_list, schema
 from service.store import jobs as store
 from tests.service.api.conftest import SPEC, Api
 
@@ -86,8 +86,8 @@ async def test_an_unexpected_error_shows_its_details_in_the_log_only_under_its_r
     def broken(*given: object, **named: object) -> None:
         raise RuntimeError("a secret of ours")
 
-    monkeypatch.setattr(jobs.jobs, "get", broken)
-    monkeypatch.setattr(listing.job_list, "page", broken)
+    monkeypatch.setattr(store, "get", broken)
+    monkeypatch.setattr(job_list, "page", broken)
     quick = await api.client.get(f"/jobs/{await api.submit()}")
     routed = await api.client.get("/jobs")
 
@@ -104,7 +104,7 @@ async def test_sql_that_is_away_is_a_503_with_a_time_to_come_back(api: Api, monk
         raise Unavailable("the database cannot serve this right now")
 
     monkeypatch.setattr(jobs, "submit", away)
-    monkeypatch.setattr(readiness.schema, "schema_is_current", away)
+    monkeypatch.setattr(schema, "schema_is_current", away)
     refused = await api.client.post("/jobs", json=SPEC)
 
     assert is_problem(refused, 503, "unavailable")

@@ -268,7 +268,7 @@ async def test_events_are_in_openai_s_words_newest_first(api: Api, client: Async
     assert not any("hidden" in message for message in messages)
     metrics = [event.data for event in every if event.type == "metrics"]
     assert any(data["valid_loss"] == data["full_valid_loss"] == 0.25 for data in metrics if "valid_loss" in data)  # type: ignore[index,operator]
-    assert any(data.get("train_mean_token_accuracy") == 0.9 for data in metrics)  # type: ignore[union-attr]
+    assert any(data.get("train_mean_token_accuracy") == 0.9 for data in metrics)  # type: ignore[attr-defined]
     assert len({event.id for event in every}) == len(every)
 
 

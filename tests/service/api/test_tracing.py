@@ -14,7 +14,8 @@ from footplate.contract import tracing as contract_tracing
 from footplate.contract.ids import Fence, JobId
 from footplate.contract.tracing import asked, of_attempt, parts_of
 from service.spans import JobSpans, Tracing
-from service.store import attempts, traces
+from service.store import tables, traces
+from service.store.mapping import values_of
 from service.store.rows import AttemptRow
 from service.store.times import now_ms
 from tests.service.api.conftest import SPEC, Api, Serve
@@ -96,7 +97,7 @@ async def attempted(api: Api, job: JobId) -> None:
         None,
         470,
     )
-    await api.db.write(lambda conn: conn.execute(attempts.attempts.insert(), attempts.values_of(row)))
+    await api.db.write(lambda conn: conn.execute(tables.attempts.insert(), values_of(row)))
 
 
 async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(

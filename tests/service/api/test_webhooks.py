@@ -23,13 +23,15 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, NotFoundError
 from sqlalchemy import event
 
+from footplate.contract.ids import WebhookId
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.outbound import Allowed, Refused, read_url
 from footplate.contract.resources.operations import CreatedWebhook, DeliveryList, Webhook
 from service.control.process import Control
 from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
-from service.store import deliveries, jobs, webhooks
+from service.store import deliveries, jobs, tables, webhooks
+from service.store.rows import WebhookRow
 from service.store.times import now_ms
 from service.webhooks import sending, targets
 from service.webhooks.deliver import AGAIN_SECONDS, Courier
@@ -263,16 +265,16 @@ async def test_a_move_that_is_rolled_back_or_too_late_tells_nothing(both: Api) -
     assert len(await log_of(both)) == 2
 
 
-def a_row(id: str = "hook_" + "1" * 32, **more: Any) -> webhooks.WebhookRow:
-    row = webhooks.WebhookRow(
-        webhooks.WebhookId(id), "default", "http://127.0.0.1:1/", sending.make_secret(), None, None, None, 1, None,
+def a_row(id: str = "hook_" + "1" * 32, **more: Any) -> WebhookRow:
+    row = WebhookRow(
+        WebhookId(id), "default", "http://127.0.0.1:1/", sending.make_secret(), None, None, None, 1, None,
         None, None, None,
     )  # fmt: skip
     return replace(row, **more)
 
 
 async def log_of(api: Api) -> list[Any]:
-    return await api.db.read(lambda conn: deliveries.log(conn, webhooks.WebhookId("hook_" + "1" * 32), 100))
+    return await api.db.read(lambda conn: deliveries.log(conn, WebhookId("hook_" + "1" * 32), 100))
 
 
 async def test_where_nobody_listens_a_post_asks_for_no_webhook(
@@ -435,7 +437,7 @@ async def test_receivers_that_are_away_leave_room_for_those_that_are_not(both: A
             for _ in range(6):
                 webhooks.ping(conn, row, 1000)
             if number < 4:
-                table = webhooks.webhooks
+                table = tables.webhooks
                 changes = {"failing_since": 1000, "rests_until": 4000 - number}
                 conn.execute(table.update().where(table.c.id == row.id).values(**changes))
 
@@ -776,7 +778,7 @@ async def test_a_name_that_means_another_machine_by_then_is_not_sent_to(api: Api
 
 
 async def repoint(api: Api, hook: dict[str, Any], url: str) -> None:
-    table = webhooks.webhooks
+    table = tables.webhooks
     await api.db.write(lambda conn: conn.execute(table.update().where(table.c.id == hook["id"]).values(url=url)))
 
 
@@ -888,7 +890,7 @@ async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> Non
         assert job in line
         (message,) = await told(api, hook)
         assert line.split()[0] == message["id"]
-        table = webhooks.webhooks
+        table = tables.webhooks
         await api.db.write(lambda conn: conn.execute(table.update().values(secret=sending.make_secret())))
         await api.submit()
         await post.goes_out()

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import footplate
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.job import without_building
 
 
-class Fails(scenarios.Trainer):
+class Fails(footplate.Trainer):
     failing = 1
     other_computes = False
     under_way: Any = None

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchmetrics
 from torch import Tensor
+from torchmetrics.text import BLEUScore
 
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.metrics.choose import METRICS, make_metric
@@ -318,9 +319,7 @@ def test_bleu_is_torchmetrics_own() -> None:
     metric = make_metric("bleu", Words())
     metric.update(SAID, WANTED)
 
-    theirs = torchmetrics.text.BLEUScore()(
-        ["w1 w2 w3 w4 w5", "w6 w7 w8 w9 w1 w2"], [["w1 w2 w3 w4 w9"], ["w6 w7 w8 w9 w1 w2"]]
-    )
+    theirs = BLEUScore()(["w1 w2 w3 w4 w5", "w6 w7 w8 w9 w1 w2"], [["w1 w2 w3 w4 w9"], ["w6 w7 w8 w9 w1 w2"]])
     assert metric.compute()["bleu"] == pytest.approx(float(theirs))
 
 
