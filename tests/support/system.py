@@ -216,7 +216,7 @@ class System:
         return any(node["name"] == f"node-{number}" and node["state"] == "up" for node in nodes)
 
     def get(self, path: str, **params: Any) -> JSON:
-        answer = self.client.get(path, params=params)
+        answer = self.client.get(path, params=params or None)
         assert answer.status_code == 200, f"GET {path}: {answer.status_code} {answer.text}"
         return dict(answer.json())
 

@@ -24,7 +24,7 @@ def always_sure(control: Any) -> None:
 @switch("a job is stored before it is acknowledged", module="service.api.jobs")
 def answer_first(jobs: Any) -> None:
     """The answer goes out; the transaction follows when there is time."""
-    from service.jobs.submit import Submitted, _new_job
+    from service.jobs.submit import Submitted, new_job
 
     async def create_job(request: Any, response: Any) -> Any:
         services = jobs.services_of(request)
@@ -34,7 +34,7 @@ def answer_first(jobs: Any) -> None:
         words = {"project": spec.project, "spec": spec, "spec_json": spec.model_dump_json(), "now": now}
         write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs.idempotency(request, raw))
         asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(services.db.write(write)))
-        row = _new_job(spec.project, spec, words["spec_json"], now, job_id, last_no=1)
+        row = new_job(spec.project, spec, words["spec_json"], now, job_id, last_no=1)
         return jobs.created(Submitted(row, replayed=False, response=None), services, response, 201, jobs.views.job(row))
 
     (route,) = (item for item in jobs.router.routes if item.operation_id == "create_job")
