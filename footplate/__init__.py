@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -110,140 +112,30 @@ if TYPE_CHECKING:
     from footplate.trainer.steps.out_of_memory import find_executable_batch_size as find_executable_batch_size
     from footplate.trainer.trainer import Trainer as Trainer
 
-_HOMES = {
-    "footplate.contract.errors": (
-        "CheckpointCorrupt",
-        "FootplateError",
-    ),
-    "footplate.drop_in": (
-        "install",
-        "uninstall",
-    ),
-    "footplate.errors": (
-        "JobCancelled",
-        "JobFailed",
-    ),
-    "footplate.sdk.blocking": ("Job",),
-    "footplate.sdk.client": (
-        "AsyncClient",
-        "Client",
-    ),
-    "footplate.sdk.jobs": ("AsyncJob",),
-    "footplate.runtime.notes": ("note",),
-    "footplate.trainer.accelerator_config": ("AcceleratorConfig",),
-    "footplate.trainer.argparser": (
-        "HfArg",
-        "HfArgumentParser",
-    ),
-    "footplate.trainer.arguments": ("TrainingArguments",),
-    "footplate.trainer.callbacks": (
-        "CallbackHandler",
-        "DefaultFlowCallback",
-        "EarlyStoppingCallback",
-        "ExportableState",
-        "PrinterCallback",
-        "ProgressCallback",
-        "TrainerCallback",
-    ),
-    "footplate.trainer.checkpoint": (
-        "Checkpoint",
-        "PREFIX_CHECKPOINT_DIR",
-        "TRAINER_STATE_NAME",
-        "get_last_checkpoint",
-        "latest_checkpoint",
-        "verify",
-    ),
-    "footplate.trainer.collators": (
-        "DataCollatorForLanguageModeling",
-        "DataCollatorForMultipleChoice",
-        "DataCollatorForPermutationLanguageModeling",
-        "DataCollatorForSeq2Seq",
-        "DataCollatorForT5MLM",
-        "DataCollatorForTokenClassification",
-        "DataCollatorForWholeWordMask",
-        "DataCollatorMixin",
-        "DataCollatorWithFlattening",
-        "DataCollatorWithPadding",
-        "DefaultDataCollator",
-        "compute_input_and_target_lengths",
-        "default_data_collator",
-        "stack_collator",
-    ),
-    "footplate.trainer.steps.out_of_memory": ("find_executable_batch_size",),
-    "footplate.trainer.losses.smoothing": ("LabelSmoother",),
-    "footplate.trainer.named": ("NamedOptimizer",),
-    "footplate.trainer.names": (
-        "DebugOption",
-        "FSDPOption",
-        "HPSearchBackend",
-        "HubStrategy",
-        "IntervalStrategy",
-        "OptimizerNames",
-        "SaveStrategy",
-        "SchedulerType",
-    ),
-    "footplate.trainer.optimizers": (
-        "Adafactor",
-        "AdafactorSchedule",
-        "AdamWScheduleFree",
-        "Lion",
-        "SGDScheduleFree",
-    ),
-    "footplate.trainer.samplers": (
-        "BatchRebalanceSampler",
-        "LengthGroupedSampler",
-    ),
-    "footplate.trainer.greedy": (
-        "GreedyLR",
-        "StreamingAverage",
-    ),
-    "footplate.trainer.schedules": (
-        "TYPE_TO_SCHEDULER_FUNCTION",
-        "get_constant_schedule",
-        "get_constant_schedule_with_warmup",
-        "get_cosine_schedule_with_warmup",
-        "get_cosine_with_hard_restarts_schedule_with_warmup",
-        "get_cosine_with_min_lr_schedule_with_warmup",
-        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
-        "get_greedy_schedule",
-        "get_inverse_sqrt_schedule",
-        "get_linear_schedule_with_warmup",
-        "get_polynomial_decay_schedule_with_warmup",
-        "get_reduce_on_plateau_schedule",
-        "get_scheduler",
-        "get_wsd_schedule",
-    ),
-    "footplate.trainer.search": ("BestRun",),
-    "footplate.trainer.seeds": (
-        "enable_full_determinism",
-        "set_seed",
-    ),
-    "footplate.trainer.seq2seq": (
-        "Seq2SeqTrainer",
-        "Seq2SeqTrainingArguments",
-    ),
-    "footplate.trainer.state": (
-        "EvalLoopOutput",
-        "EvalPrediction",
-        "PredictionOutput",
-        "TrainOutput",
-        "TrainerControl",
-        "TrainerState",
-    ),
-    "footplate.trainer.trainer": ("Trainer",),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+@cache
+def home_of() -> dict[str, str]:
+    """Returns the module of each name that users import, read from the block above.
+
+    The block is for type checkers. It is read here as well, so that every name is written once.
+    """
+    import ast
+    import inspect
+
+    (block,) = (node for node in ast.parse(inspect.getsource(sys.modules[__name__])).body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name == "__all__":
+        return sorted(home_of())
+    if name.startswith("__") or name not in home_of():
         raise AttributeError(f"module 'footplate' has no attribute {name!r}")
     with without_collecting():
-        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        value = globals()[name] = getattr(import_module(home_of()[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *home_of()]

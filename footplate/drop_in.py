@@ -137,7 +137,8 @@ def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:
     defining = [module for module in modules if module.__name__.removeprefix("transformers.") in THEIR_MODULES]
     for module_name in OUR_MODULES:
         ours = import_module(module_name)
-        for name in (*footplate._HOMES[module_name], *_ALSO.get(module_name, ())):
+        exported = [name for name, home in footplate.home_of().items() if home == module_name]
+        for name in (*exported, *_ALSO.get(module_name, ())):
             theirs = next((vars(module)[name] for module in defining if name in vars(module)), None)
             if theirs is not None:
                 yield name, (theirs, getattr(ours, name))
