@@ -61,6 +61,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "unknown_component": ("No component has this name.", "Use one of the known names that the answer lists."),
         "unsupported_media_type": ("The body is of another type.", "Send `Content-Type: application/json`."),
         "version_changed": ("The job has changed since you read it.", "Read it again, and repeat the change."),
+        "webhook_not_answered": ("The receiver of a webhook did not answer a test.", "The sentence says why."),
         "webhook_disabled": ("The webhook is disabled.", "Enable it first."),
     },
     "Problems in a body or query": {

@@ -154,6 +154,20 @@ def model_of(raw: bytes, model: type[Body]) -> Body:
         raise InvalidSpec(list(problems)) from error
 
 
+DEEP_OBJECT: dict[str, Any] = {"style": "deepObject"}
+"""Marks a query parameter whose entries are parameters of their own, as `metadata[team]=vision`."""
+
+
+def entries_of(request: Request, name: str) -> dict[str, str]:
+    """Returns the entries of a `DEEP_OBJECT`."""
+    pairs = request.query_params.multi_items()
+    return {key[len(name) + 1 : -1]: value for key, value in pairs if _is_entry(key, name)}
+
+
+def _is_entry(key: str, name: str) -> bool:
+    return key.startswith(f"{name}[") and key.endswith("]")
+
+
 class StrictRoute(APIRoute):
     """A route that checks the caller's scope, and that refuses unknown and repeated query parameters."""
 
@@ -166,6 +180,7 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
         parameters = get_flat_params(self.dependant)
         names = [parameter.alias for parameter in parameters if isinstance(parameter.field_info, Query)]
+        objects = [parameter.alias for parameter in parameters if parameter.field_info.json_schema_extra == DEEP_OBJECT]
         needed = None if is_open(self.path) else needed_by(self.endpoint, self.methods or ())
         if needed is not None and "project" not in names:
             names.append("project")
@@ -175,7 +190,8 @@ class StrictRoute(APIRoute):
                 request.scope[CALLER].require(needed)
             if request.scope["query_string"]:
                 items = request.query_params.multi_items()
-                refuse_unknown([name for name, _ in items], names)
+                entries = {key for key, _ in items for name in objects if _is_entry(key, name)}
+                refuse_unknown([name for name, _ in items], [*names, *entries])
                 refuse_nul(items)
             try:
                 return await handler(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from sqlalchemy import Connection
 
@@ -12,12 +13,18 @@ from service.store.job_list import JobFilter
 from service.store.rows import JobRow
 
 
-def newest(conn: Connection, filter: JobFilter, after: JobId | None, limit: int) -> list[JobRow]:
+def newest(
+    conn: Connection,
+    filter: JobFilter,
+    after: JobId | None,
+    limit: int,
+    matches: Callable[[JobRow], bool] = lambda row: True,
+) -> list[JobRow]:
     """Returns matching jobs, newest first, with ids below `after`."""
     trainings: list[JobRow] = []
     while len(trainings) < limit:
         rows = job_list.newest(conn, filter, after, limit)
-        trainings += [row for row in rows if is_training(row)]
+        trainings += [row for row in rows if is_training(row) and matches(row)]
         if len(rows) < limit:
             break
         after = rows[-1].id

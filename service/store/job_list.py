@@ -11,7 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select, text, tuple_
 
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId, is_id
@@ -41,6 +41,8 @@ class JobFilter:
     ids: Sequence[JobId] | None = None
     forked_from: JobId | None = None
     """The job from one of whose checkpoints they start."""
+    metadata: Sequence[tuple[str, str]] = ()
+    """Fields that the metadata has somewhere. SQL compares texts, so the caller checks the fields of what it gets."""
 
     @property
     def walks(self) -> list[JobState] | list[None]:
@@ -213,6 +215,10 @@ def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way
         query = query.where(jobs.c.name == filter.name)
     if filter.ids is not None:
         query = query.where(jobs.c.id.in_(filter.ids))
+    for name, value in filter.metadata:
+        # The value is a string in the metadata, or the JSON of any other value.
+        texts = (f"{json.dumps(name)}: {text}" for text in (json.dumps(value), value))
+        query = query.where(or_(*(jobs.c.job_metadata.contains(text, autoescape=True) for text in texts)))
     if filter.forked_from is not None:
         theirs = select(checkpoints.c.id).where(checkpoints.c.job_id == filter.forked_from)
         query = query.where(jobs.c.starts_from.in_(theirs))

@@ -148,16 +148,15 @@ def announce(conn: Connection, moved: Moved, now: int) -> None:
 
 def _delivery(webhook: WebhookRow, moved: Moved, now: int) -> DeliveryRow:
     if webhook.format == OPENAI:
-        return _in_openai_s_form(webhook, moved, now)
+        return in_openai_s_form(webhook, f"fine_tuning.job.{moved.state.value}", moved.job, now)
     kind = f"job.{moved.state.value}"
     return _new(webhook.id, kind, moved.job, _body(kind, _data(moved), now), now)
 
 
-def _in_openai_s_form(webhook: WebhookRow, moved: Moved, now: int) -> DeliveryRow:
+def in_openai_s_form(webhook: WebhookRow, kind: str, job: JobId, now: int) -> DeliveryRow:
     """Returns a delivery as OpenAI sends it for a fine-tuning job. The event has the delivery's own id."""
-    kind = f"fine_tuning.job.{moved.state.value}"
-    row = _new(webhook.id, kind, moved.job, "", now)
-    event = {"object": "event", "id": row.id, "type": kind, "created_at": now // 1000, "data": {"id": moved.job}}
+    row = _new(webhook.id, kind, job, "", now)
+    event = {"object": "event", "id": row.id, "type": kind, "created_at": now // 1000, "data": {"id": job}}
     return replace(row, body=json.dumps(event, separators=(",", ":")))
 
 

@@ -73,9 +73,13 @@ def job(row: JobRow, now_ms: int) -> FineTuningJob:
         method=method,
         hyperparameters=method[method["type"]]["hyperparameters"],
         integrations=tune["integrations"],
-        metadata={key: _text(value) for key, value in spec["metadata"].items()},
+        metadata=metadata_of(row),
         error=_error(row),
     )
+
+
+def metadata_of(row: JobRow) -> dict[str, str]:
+    return {key: _text(value) for key, value in loads(row.job_metadata).items()}
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
@@ -24,7 +24,19 @@ from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
 from service.api.openai.to_spec import Base, TuningFile, in_the_request, plan
 from service.api.verbs import apply, cancelling, pausing, resuming
-from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
+from service.deps import (
+    DEEP_OBJECT,
+    LARGE,
+    JobPath,
+    Services,
+    StrictRoute,
+    beside,
+    entries_of,
+    job_id,
+    model_of,
+    read_body,
+    services_of,
+)
 from service.jobs import trainings
 from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter
@@ -35,6 +47,7 @@ router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 JOBS = "/v1/fine_tuning/jobs"
 After = Annotated[str | None, Query(max_length=200)]
+Metadata = Annotated[Literal["null"] | None, Query(json_schema_extra=DEEP_OBJECT)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -115,13 +128,25 @@ def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
 
 
 @router.get(JOBS)
-async def list_jobs(request: Request, after: After = None, limit: Limit = 20) -> Page[FineTuningJob]:
+async def list_jobs(
+    request: Request, after: After = None, limit: Limit = 20, metadata: Metadata = None
+) -> Page[FineTuningJob]:
     """Lists every job of the project, newest first, also those that came through `POST /jobs`."""
     services = services_of(request)
     place = None if after is None else job_id(after)
-    read = partial(trainings.newest, filter=JobFilter(services.project), after=place, limit=limit + 1)
-    rows = await services.db.read(read)
+    wanted = entries_of(request, "metadata")
+    matches = partial(_has_metadata, wanted=None if metadata == "null" else wanted)
+    filter = JobFilter(services.project, metadata=tuple(wanted.items()))
+    rows = await services.db.read(
+        lambda conn: trainings.newest(conn, filter, after=place, limit=limit + 1, matches=matches)
+    )
     return Page.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
+
+
+def _has_metadata(row: JobRow, wanted: dict[str, str] | None) -> bool:
+    """Returns True if the job's metadata has all wanted entries. None wants a job without metadata."""
+    metadata = from_job.metadata_of(row)
+    return not metadata if wanted is None else wanted.items() <= metadata.items()
 
 
 @router.get(f"{JOBS}/{{job}}")

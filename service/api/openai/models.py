@@ -154,6 +154,12 @@ class SecretRotation(Group):
     keep_old_secret_active_for_24_hours: bool = False
 
 
+class EndpointTest(Group):
+    """The body of `POST /v1/webhook_endpoints/{webhook}/test`."""
+
+    event_type: EventType
+
+
 class Page(BaseModel, Generic[T]):
     """A page of a list. The next page begins after its last id."""
 
@@ -197,6 +203,14 @@ class Endpoint(BaseModel):
 
 class EndpointWithSecret(Endpoint):
     signing_secret: str = Field(repr=False)
+
+
+class EndpointTested(BaseModel):
+    object: Literal["webhook_endpoint.test"] = "webhook_endpoint.test"
+    webhook_endpoint_id: str
+    event_type: str
+    status_code: int
+    success: Literal[True] = True
 
 
 class Deleted(BaseModel):

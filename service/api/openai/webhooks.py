@@ -10,15 +10,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from footplate.contract.errors import NotFound
-from footplate.contract.ids import WebhookId
+from footplate.contract.errors import FootplateError, NotFound
+from footplate.contract.ids import JobId, WebhookId
 from footplate.contract.lifecycle import JobState
+from footplate.contract.outbound import Allowed, Refused, read_url
 from service.api.openai.from_job import seconds
 from service.api.openai.models import (
     EVENT_TYPES,
     Deleted,
     Endpoint,
     EndpointChanges,
+    EndpointTest,
+    EndpointTested,
     EndpointWithSecret,
     EventType,
     EventTypes,
@@ -39,6 +42,9 @@ from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import webhooks
 from service.store.rows import WebhookRow, loads
+from service.store.times import now_ms
+from service.webhooks.sending import headers, post
+from service.webhooks.targets import aim
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -46,6 +52,15 @@ ALL = "/v1/webhook_endpoints"
 ONE = f"{ALL}/{{webhook}}"
 TYPE = "fine_tuning.job."
 DAY_SECONDS = 86400.0
+SAMPLE_JOB = JobId("job_" + "0" * 32)
+"""The job in the events of tests. No job has this id."""
+CHANGE = "webhooks.update() changes the URL"
+
+
+class Unanswered(FootplateError):
+    code = "webhook_not_answered"
+    status = 424
+    title = "The receiver of the webhook did not answer"
 
 
 @router.get("/v1/webhook_event_types")
@@ -108,6 +123,25 @@ async def rotate_secret(request: Request, webhook: WebhookPath) -> EndpointWithS
     row = await _endpoint(services, webhook)
     overlap = DAY_SECONDS if body.keep_old_secret_active_for_24_hours else 0.0
     return _with_secret(await new_secret(services, row.id, overlap))
+
+
+@router.post(f"{ONE}/test")
+@needs(Scope.ADMIN)
+async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTested:
+    """Sends a sample event once, and answers with the receiver's status. The event is not in the list of deliveries."""
+    services = services_of(request)
+    body = await read_model(request, EndpointTest)
+    row, now = await _endpoint(services, webhook), now_ms()
+    sample = webhooks.in_openai_s_form(row, body.event_type, SAMPLE_JOB, now)
+    target, content = read_url(row.url), sample.body.encode()
+    try:
+        address = await aim(target, Allowed.of(services.settings.webhooks_allow))
+    except Refused as refused:
+        raise Unanswered(f"nothing was sent: the URL {refused}", hint=CHANGE) from refused
+    answer = await post(target, address, headers([row.secret], sample.id, now // 1000, content), content)
+    if answer.status is None:
+        raise Unanswered(f"the receiver at {target.host} gave {answer.error}", hint=CHANGE)
+    return EndpointTested(webhook_endpoint_id=row.id, event_type=body.event_type, status_code=answer.status)
 
 
 @router.delete(ONE)

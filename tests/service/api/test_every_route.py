@@ -52,6 +52,7 @@ OTHER_SCOPES = {
     ("POST", "/v1/webhook_endpoints/{webhook}"): Needed(Scope.ADMIN),
     ("DELETE", "/v1/webhook_endpoints/{webhook}"): Needed(Scope.ADMIN),
     ("POST", "/v1/webhook_endpoints/{webhook}/rotate_secret"): Needed(Scope.ADMIN),
+    ("POST", "/v1/webhook_endpoints/{webhook}/test"): Needed(Scope.ADMIN),
     ("POST", "/bundles"): Needed(Scope.CODE),
     ("DELETE", "/bundles/{sha256}"): Needed(Scope.CODE),
     ("POST", "/nodes/{node}/drain"): Needed(Scope.ADMIN, everywhere=True),

@@ -174,6 +174,26 @@ async def test_jobs_are_listed_page_by_page_newest_first(client: AsyncOpenAI) ->
     assert [job.id async for job in client.fine_tuning.jobs.list(limit=2)] == made[::-1]
 
 
+async def test_a_list_of_jobs_is_filtered_by_metadata(api: Api, client: AsyncOpenAI) -> None:
+    vision = (await submitted(client, metadata={"team": "vision", "run": 'a "b" 100%'})).id
+    await submitted(client, metadata={"team": "speech"})
+    numbered = await api.submit(metadata={"run": 7, "deep": {"team": "vision"}})
+    plain = (await submitted(client)).id
+
+    async def listed(query: Any) -> list[str]:
+        return [job.id async for job in client.fine_tuning.jobs.list(metadata=query, limit=1)]
+
+    assert await listed({"team": "vision"}) == [vision]
+    assert await listed({"team": "vision", "run": 'a "b" 100%'}) == [vision]
+    assert await listed({"run": "7"}) == [numbered]
+    assert await listed({"team": "visio_"}) == []
+    assert len(await listed({})) == 4
+    without = await client.fine_tuning.jobs.list(extra_query={"metadata": "null"})
+    assert [job.id for job in without.data] == [plain]
+    with pytest.raises(openai.BadRequestError, match="metadata"):
+        await client.fine_tuning.jobs.list(extra_query={"metadata": "vision"})
+
+
 async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> None:
     jobs = client.fine_tuning.jobs
     made = await submitted(client)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient, NotFoundError
+from openai import APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, NotFoundError
 from sqlalchemy import event
 
 from footplate.contract.ids import WebhookId
@@ -236,6 +236,13 @@ async def test_an_endpoint_of_openai_s_sdk_hears_of_the_end_of_jobs(api: Api, re
     assert [item.id async for item in client.webhooks.list()] == [made.id]
     changed = await client.webhooks.update(made.id, event_types=["fine_tuning.job.cancelled"])
     assert changed.event_types == ["fine_tuning.job.cancelled"]
+    tested = await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
+    sample = client.webhooks.unwrap(receiver.got[-1].body, receiver.got[-1].headers, secret=made.signing_secret)
+    assert (tested.status_code, sample.type) == (204, "fine_tuning.job.failed")
+    await client.webhooks.update(made.id, url="http://127.0.0.1:1/")
+    with pytest.raises(APIStatusError) as unanswered:
+        await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
+    assert (unanswered.value.status_code, unanswered.value.code) == (424, "webhook_not_answered")
     assert (await client.webhooks.retrieve(made.id)).name == "ours"
     assert (await client.webhooks.rotate_secret(made.id)).signing_secret != made.signing_secret
     with pytest.raises(NotFoundError):
