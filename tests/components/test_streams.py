@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from footplate.components import maps, toy
+from footplate.components import maps
 from footplate.contract.errors import DatasetError
-from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.samplers import Share
 from footplate.trainer.stream import ShareOfStream
-from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
-from footplate.trainer.trainer import Trainer, set_seed
 
 WORDS = ["the", "film", "is", "dull", "cast", "warm", "and", "story", "moving"]
 TEXTS = [" ".join(WORDS[(at * step) % 9] for step in range(1, 2 + at % 7)) for at in range(240)]
@@ -32,8 +27,8 @@ class Numbered(list[Any]):
 class Stream(IterableDataset[Any]):
     """A stream that has a place. Each loading process reads its own share, and every row that is read is recorded."""
 
-    def __init__(self, log: Path | None = None) -> None:
-        self.log, self.at, self.start = log, 0, 0
+    def __init__(self) -> None:
+        self.at = self.start = 0
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -41,9 +36,6 @@ class Stream(IterableDataset[Any]):
         self.at, self.start = self.start, 0
         for row in share[self.at :]:
             self.at += 1
-            if self.log is not None:
-                with self.log.open("a") as file:
-                    file.write(".")
             yield row
 
     def state_dict(self) -> dict[str, int]:
@@ -141,43 +133,3 @@ def test_what_tells_no_place_and_no_length_does_not_say_that_it_does(tokenizer: 
     assert pickle.loads(pickle.dumps(maps.drop(Stream(), columns=["note"]))).state_dict() == {
         "number": 0, "rows": {"at": 0},
     }  # fmt: skip
-
-
-def blocks(features: Any) -> dict[str, Any]:
-    ids = torch.tensor([feature["input_ids"] for feature in features])
-    return {"input_ids": ids, "labels": ids}
-
-
-def run(
-    folder: Path, tokenizer: Any, log: Path, *, stop_at: int | None = None, resume: bool = False, workers: int
-) -> Fingerprint:
-    args = TrainingArguments(
-        str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=22, logging_steps=1,
-        save_strategy="no", disable_tqdm=True, dataloader_num_workers=workers,
-    )  # fmt: skip
-    set_seed(7)
-    events = Events()
-    trainer = Trainer(
-        toy.gpt(vocab_size=len(tokenizer), layers=1, width=8, dropout=0.2),
-        args,
-        data_collator=blocks,
-        train_dataset=MAPS["chunk"](Stream(log), tokenizer),
-        callbacks=[events, *([StopAt(stop_at)] if stop_at else [])],
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return fingerprint(trainer, events.losses)
-
-
-@pytest.mark.parametrize("stop", [3, 13])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_goes_on_in_mid_epoch_to_the_last_bit(tmp_path: Path, tokenizer: Any, stop: int, workers: int) -> None:
-    whole = run(tmp_path / "whole", tokenizer, tmp_path / "whole.log", workers=workers)
-    run(tmp_path / "cut", tokenizer, tmp_path / "before.log", stop_at=stop, workers=workers)
-
-    after = run(tmp_path / "cut", tokenizer, tmp_path / "after.log", resume=True, workers=workers)
-
-    assert after.losses == whole.losses[stop:]
-    assert (after.weights, after.rng) == (whole.weights, whole.rng)
-    if not workers:
-        read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
-        assert read[1] + read[2] == read[0]

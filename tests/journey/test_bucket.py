@@ -12,7 +12,6 @@ from functools import partial
 import pytest
 
 from footplate.contract.bucket import RemoteStore
-from tests.examples.conftest import Examples
 from tests.support.gates import Gate
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
@@ -20,17 +19,6 @@ from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, assert_whole
 
 KEEPS_TWO: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "save_total_limit": 2}}
-ALONE: JSON = {
-    "model": "toy/mlp",
-    "data": {"use": "toy/regression", "args": {"n": 256}},
-    "training": {
-        "max_steps": 60, "per_device_train_batch_size": 16, "logging_steps": 1, "save_strategy": "steps",
-        "save_steps": 10, "seed": 7,
-    },
-}  # fmt: skip
-TOGETHER: JSON = {
-    **ALONE, "training": {**ALONE["training"], "per_device_train_batch_size": 8}, "resources": {"nodes": 2},
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -145,49 +133,3 @@ def nothing_waits_for_a_store_when_nobody_wants_it(system: System, s3: S3Server)
         assert system.state(job) == "running"
         assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
         system.until_state(job, "cancelled", within=30)
-
-
-@pytest.mark.soak
-def test_two_nodes_that_share_no_folder_train_one_job_and_one_of_them_is_lost(system: System) -> None:
-    system.start_service()
-    for number in (1, 2, 3):
-        system.start_node(number, wait=False)
-    for number in (1, 2, 3):
-        system.processes.until(partial(system.node_is_up, number), within=60, what=f"node {number} takes work")
-    gate = system.gate()
-    job, other_job = system.submit(TOGETHER, callbacks=[gate.at(35)]), system.submit(ALONE)
-    system.until_reached(job, gate, 35)
-    system.until_checkpoint(job, 30, within=60)
-    system.nodes[int(system.job(job)["nodes"][1].removeprefix("node-"))].signal(signal.SIGKILL)
-
-    done, expected = (system.until_settled(job_id, within=90) for job_id in (job, other_job))
-
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    assert expected["state"] == "succeeded", expected["error"]
-    assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
-    assert_whole(system.events(job))
-
-
-@pytest.mark.soak
-def test_what_an_attempt_finds_of_the_one_before_it_comes_along(system: System) -> None:
-    """A script's files, and what TensorBoard was told; and the best checkpoint, which is loaded in the end."""
-    system.start()
-    examples = Examples(system)
-    dies_once = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
-    script = system.submit({**examples.with_code("own-loop/script.json", loop=dies_once), "retry": {"on": ["crashed"]}})
-    done = examples.ended(script)
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    assert any(
-        "continues at step 20" in str(event["data"]) for event in system.events(script) if event["kind"] == "line"
-    )
-
-    gate = system.gate()
-    job = examples.submit("four-metrics/job.json", callbacks=[gate.at(45)])
-    system.until_reached(job, gate, 45)
-    assert system.do(job, "pause").status_code == 202
-    system.until_state(job, "paused", within=60)
-    system.do(job, "resume")
-    done = examples.ended(job)
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    outputs = [name for name in examples.outputs(job) if name.startswith("events.out.tfevents")]
-    assert len(outputs) == 4, "two files of each attempt"

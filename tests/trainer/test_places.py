@@ -83,21 +83,29 @@ def run(
     return fingerprint(trainer, events.losses)
 
 
-@pytest.mark.parametrize("stop", [3, 8, 13])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_goes_on_where_it_was_and_reads_nothing_twice(tmp_path: Path, stop: int, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("draws", "stop"), [("stream", 3), ("stream", 8), ("stream", 13), ("collator", 8), ("order", 11)]
+)
+def test_a_run_over_a_stream_or_over_random_draws_resumes_as_the_same_run(
+    tmp_path: Path, draws: str, stop: int, workers: int
+) -> None:
     """90 samples are 8 windows a pass, so 13 is in the second pass over the data."""
-    options = {"dataloader_num_workers": workers}
-    whole = run(tmp_path / "whole", Stream(tmp_path / "whole.log"), **options)
-    run(tmp_path / "cut", Stream(tmp_path / "before.log"), stop_at=stop, **options)
 
-    after = run(tmp_path / "cut", Stream(tmp_path / "after.log"), resume=True, **options)
+    def part(name: str, folder: str, **more: Any) -> Fingerprint:
+        data = Stream(tmp_path / f"{name}.log") if draws == "stream" else ROWS
+        own = {"collator": {"collator": noisy}, "order": {"kind": OwnOrder}}.get(draws, {})
+        return run(tmp_path / folder, data, dataloader_num_workers=workers, **own, **more)
+
+    whole = part("whole", "whole")
+    part("before", "cut", stop_at=stop)
+    after = part("after", "cut", resume=True)
 
     assert after.losses == whole.losses[stop:]
     assert (after.weights, after.rng) == (whole.weights, whole.rng)
-    if not workers:
+    if draws == "stream" and not workers:
         read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
-        assert read[1] + read[2] == read[0]
+        assert read[1] + read[2] == read[0], "nothing is read twice"
 
 
 def test_a_stream_is_not_continued_by_another_number_of_processes(tmp_path: Path) -> None:
@@ -105,31 +113,6 @@ def test_a_stream_is_not_continued_by_another_number_of_processes(tmp_path: Path
 
     with pytest.raises(ValueError, match="2 loading processes, but dataloader_num_workers is 1"):
         run(tmp_path, Stream(tmp_path / "log"), resume=True, dataloader_num_workers=1)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", [3, 8, 11])
-def test_a_collator_that_draws_at_random_draws_the_same_after_a_resume(tmp_path: Path, stop: int, workers: int) -> None:
-    options = {"collator": noisy, "dataloader_num_workers": workers}
-    whole = run(tmp_path / "whole", ROWS, **options)
-    run(tmp_path / "cut", ROWS, stop_at=stop, **options)
-
-    after = run(tmp_path / "cut", ROWS, resume=True, **options)
-
-    assert after.losses == whole.losses[stop:]
-    assert (after.weights, after.rng) == (whole.weights, whole.rng)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_order_that_was_drawn_at_random_is_drawn_again(tmp_path: Path, workers: int) -> None:
-    options = {"kind": OwnOrder, "dataloader_num_workers": workers}
-    whole = run(tmp_path / "whole", ROWS, **options)
-    run(tmp_path / "cut", ROWS, stop_at=11, **options)
-
-    after = run(tmp_path / "cut", ROWS, resume=True, **options)
-
-    assert after.losses == whole.losses[11:]
-    assert (after.weights, after.rng) == (whole.weights, whole.rng)
 
 
 def test_a_run_whose_checkpoints_are_written_in_background_resumes_as_the_same_run(tmp_path: Path) -> None:

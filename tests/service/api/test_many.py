@@ -255,23 +255,6 @@ async def test_another_project_s_jobs_are_as_missing_as_any(serve: Serve, sqlite
     assert numbers(frames, theirs) == numbers(foreign, mine) == []
 
 
-async def test_a_stopping_service_closes_it_with_1012_and_nothing_is_watched_behind_it(api: Api) -> None:
-    job = await api.submit()
-    async with api.socket("/stream") as socket:
-        await until_frame(socket, [], live(job))
-    await until_async(lambda: not api.services.tail._channels, what="nobody is watched")
-
-    async with api.socket("/stream") as socket:
-        await until_frame(socket, [], live(job))
-        api.server.stop()
-        while True:
-            try:
-                await socket.recv()
-            except Exception:
-                break
-        assert socket.close_code == 1012
-
-
 async def test_a_flood_of_one_keeps_no_other_waiting(api: Api) -> None:
     """Pages in turn: what the quiet one says comes before the loud one's history is through."""
     loud, quiet = await api.submit(), await api.submit()

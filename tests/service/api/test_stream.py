@@ -198,28 +198,6 @@ async def test_a_reader_that_does_not_read_is_sent_away_with_its_cursor(
     assert numbers(again) == list(range(got[-1] + 1, 6002))
 
 
-async def test_a_reader_that_is_never_heard_of_again_leaves_nothing_behind(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "SLOW_SECONDS", 0.2)
-    monkeypatch.setattr("service.server.CUT_SECONDS", 0.2)
-    job = await api.submit()
-    port = int(api.url.rpartition(":")[2])
-    raw = sockets.create_connection(("127.0.0.1", port))
-    raw.sendall(
-        f"GET /jobs/{job}/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-    )
-    await until_async(lambda: api.services.meters.sockets._value.get() == 1, what="it is connected")
-
-    for _ in range(80):
-        await api.append(job, *[{"text": "x" * 1000} for _ in range(100)])
-
-    # Only the test's own keep-alive connection is left.
-    await until_async(lambda: len(api.server.server_state.connections) <= 1, what="the connection is gone")
-    raw.close()
-
-
 async def test_a_stopping_service_closes_its_sockets_with_1012(api: Api) -> None:
     job = await api.submit()
     async with api.socket(f"/jobs/{job}/stream") as socket:
