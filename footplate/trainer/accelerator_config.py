@@ -38,14 +38,24 @@ class AcceleratorConfig:
             return value or cls()
         if isinstance(value, (str, os.PathLike)):
             return cls.from_json_file(value)
+        return cls._checked(value, "accelerator_config")
+
+    @classmethod
+    def from_json_file(cls, json_file: Any) -> AcceleratorConfig:
+        values = json.loads(Path(json_file).read_text(encoding="utf-8"))
+        return cls._checked(values, f"The config file at {json_file}")
+
+    @classmethod
+    def _checked(cls, values: dict[str, Any], source: str) -> AcceleratorConfig:
         names = [field.name for field in fields(cls)]
-        odd = sorted(set(value) - set(names))
-        if odd:
-            raise ValueError(f"accelerator_config has no {', '.join(odd)}. Known: {', '.join(names)}")
-        return cls(**value)
+        if odd := sorted(set(values) - set(names)):
+            raise ValueError(f"{source} had unknown keys ({odd}). Known: {', '.join(names)}")
+        return cls(**values)
 
     def refuse_unsupported(self, processes: int) -> None:
         """Refuses settings that have no effect here, before the first step."""
+        from accelerate.state import PartialState
+
         if self.dispatch_batches and processes > 1:
             raise ValueError(
                 f"accelerator_config has dispatch_batches: true, but each of the {processes} processes reads its own "
@@ -59,11 +69,7 @@ class AcceleratorConfig:
                     "gradient_accumulation_kwargs has %s: false, which changes nothing: %s", name, _ALWAYS[name]
                 )
 
-    def require_state(self) -> None:
-        """Raises ValueError if the state that the script should have made does not exist."""
-        from accelerate.state import PartialState
-
-        if not PartialState._shared_state:
+        if self.use_configured_state and not PartialState._shared_state:
             raise ValueError(
                 "accelerator_config has use_configured_state: true, but there is no state: make an Accelerator or a "
                 "PartialState before the Trainer, or leave it out"
@@ -78,15 +84,6 @@ class AcceleratorConfig:
                 f"and num_steps {steps}: keep one of the two"
             )
         return steps
-
-    @classmethod
-    def from_json_file(cls, json_file: Any) -> AcceleratorConfig:
-        values = json.loads(Path(json_file).read_text(encoding="utf-8"))
-        names = [field.name for field in fields(cls)]
-        odd = sorted(set(values) - set(names))
-        if odd:
-            raise ValueError(f"The config file at {json_file} had unknown keys ({odd}). Known: {', '.join(names)}")
-        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         return copy.deepcopy(self.__dict__)

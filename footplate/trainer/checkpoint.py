@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import random
 import re
 import shutil
 import uuid
@@ -340,7 +339,11 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     stored, own = weights.read(folder), model.state_dict()
     there = {_address(own[name]) for name in stored if name in own}
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    missing = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
+    missing = [
+        name
+        for name in own
+        if name not in stored and own[name].numel() and _address(own[name]) not in there
+    ]
     extra = [name for name in stored if name not in own]
     wrong = [name for name in missing if name not in buffers]
     wrong += [name for name in extra if not _has_module_of(model, name)]
@@ -436,27 +439,3 @@ def holds_model(folder: Path) -> bool:
 
 def holds_optimizer(folder: Path) -> bool:
     return (folder / (OPTIMIZER_PIECES if is_sharded(folder) else OPTIMIZER)).exists()
-
-
-def rng_state() -> dict[str, Any]:
-    """Returns the state of every random generator that training may draw from."""
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": numpy.random.get_state(),
-        "cpu": torch.get_rng_state(),
-    }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    numpy.random.set_state(state["numpy"])
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        devices = state["cuda"] if isinstance(state["cuda"], list) else [state["cuda"]]
-        if len(devices) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(devices)
-        else:
-            torch.cuda.set_rng_state(devices[0])

@@ -115,7 +115,6 @@ class LossScale:
         self.scaler = torch.amp.GradScaler(torch.device(device).type, **options)
         self.skipped = False
         """True if the last step was skipped. Schedules do not move then."""
-        self.steps_skipped = 0
 
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -129,11 +128,6 @@ class LossScale:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.skipped = self.scaler.get_scale() < before
-        self.steps_skipped += self.skipped
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the scaler's state, as Hugging Face stores it in scaler.pt."""

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.contract.arguments.resuming import fixed
 from footplate.contract.errors import CheckpointCorrupt
-from footplate.trainer import adapters, callback_tensors
+from footplate.trainer import adapters, callback_tensors, seeds
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
 from footplate.trainer.hub import pushes_in_progress
@@ -280,7 +280,7 @@ def _progress(trainer: Trainer) -> dict[str, Any]:
     if args.save_only_model:
         return text_files
     places = {"places": trainer._footplate.run.epoch.places()} if trainer._footplate.run.epoch is not None else {}
-    rngs = strategy.peers.all_gather({**files.rng_state(), **places})
+    rngs = strategy.peers.all_gather({**seeds.rng_state(), **places})
     tensors = callback_tensors.collect(trainer.callback_handler.callbacks)
     return {
         **({callback_tensors.FILE: tensors} if tensors else {}),
@@ -479,7 +479,7 @@ class StoredRng:
         """The state of the data's generators when the epoch was opened, before a batch was read ahead."""
 
     def restore(self) -> None:
-        files.set_rng_state(self._state)
+        seeds.set_rng_state(self._state)
 
 
 def _run_size(trainer: Trainer) -> dict[str, int]:

@@ -54,6 +54,22 @@ def set_host_rng(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["cpu"])
 
 
+def rng_state() -> dict[str, Any]:
+    """Returns the state of every generator that training may draw from."""
+    devices = {"cuda": torch.cuda.get_rng_state_all()} if torch.cuda.is_initialized() else {}  # type: ignore[no-untyped-call]
+    return {**host_rng(), **devices}
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    set_host_rng(state)
+    if "cuda" in state and torch.cuda.is_available():
+        devices = state["cuda"] if isinstance(state["cuda"], list) else [state["cuda"]]
+        if len(devices) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(devices)
+        else:
+            torch.cuda.set_rng_state(devices[0])
+
+
 def host_fingerprint() -> tuple[Any, ...]:
     """Returns a value that changes as soon as one of the generators is drawn from."""
     state: Any = numpy.random.get_state()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,37 +48,8 @@ class Seq2SeqTrainer(Trainer):
 
     _gen_kwargs: dict[str, Any]
 
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        args: Any = None,
-        data_collator: Any = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        model_init: Callable[..., nn.Module] | None = None,
-        compute_loss_func: Callable[..., Tensor] | None = None,
-        compute_metrics: Callable[..., dict[str, Any]] | None = None,
-        callbacks: Sequence[Any] | None = None,
-        optimizers: Any = (None, None),
-        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
-        **further: Any,
-    ) -> None:
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            model_init=model_init,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-            **further,
-        )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         # Hugging Face's Trainer does the same, whether it generates or not.
         self._footplate.counts_full_batches = True
         if _generates(self.args):

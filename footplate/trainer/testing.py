@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from footplate.trainer.callbacks import EVENTS, Control, TrainerCallback
-from footplate.trainer.checkpoint import rng_state
+from footplate.trainer.seeds import rng_state
 from footplate.trainer.state import TrainerControl, TrainerState
 
 

@@ -92,6 +92,12 @@ def _filled(rows: Sequence[Any], width: int, value: int, side: str) -> Tensor:
     return result
 
 
+def _padded_by(collator: Any, features: Any, framework: str) -> Any:
+    """Pads the samples with the collator's processor and options."""
+    options = {name: getattr(collator, name) for name in ("padding", "max_length", "pad_to_multiple_of")}
+    return pad(collator.tokenizer, features, **options, return_tensors=framework)
+
+
 @dataclass
 class DataCollatorWithPadding:
     """Pads inputs to the longest of the batch, and renames `label` and `label_ids` to `labels`."""
@@ -103,14 +109,7 @@ class DataCollatorWithPadding:
     return_tensors: str = "pt"
 
     def __call__(self, features: list[dict[str, Any]]) -> Any:
-        batch = pad(
-            self.tokenizer,
-            features,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=self.return_tensors,
-        )
+        batch = _padded_by(self, features, self.return_tensors)
         for name in LABELS:
             if name in batch:
                 batch["labels"] = batch[name]
@@ -131,14 +130,7 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
 
     def torch_call(self, features: Any) -> Any:
         name, labels, rest = _without_labels(features)
-        batch = pad(
-            self.tokenizer,
-            rest,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors="pt",
-        )
+        batch = _padded_by(self, rest, "pt")
         if labels is not None:
             width = batch["input_ids"].shape[1]
             too_long = next((len(sample_labels) for sample_labels in labels if len(sample_labels) > width), None)
@@ -167,14 +159,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
             )
         choices = counts.pop()
         flat = [{name: value[at] for name, value in sample.items()} for sample in rest for at in range(choices)]
-        padded = pad(
-            self.tokenizer,
-            flat,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors="pt",
-        )
+        padded = _padded_by(self, flat, "pt")
         batch = {name: value.view(len(examples), choices, -1) for name, value in padded.items()}
         if labels is not None:
             batch["labels"] = torch.tensor(labels, dtype=torch.int64)
@@ -196,14 +181,7 @@ class DataCollatorForSeq2Seq:
     def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
         framework = return_tensors or self.return_tensors
         _, labels, rest = _without_labels(features)
-        batch = pad(
-            self.tokenizer,
-            rest,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=framework,
-        )
+        batch = _padded_by(self, rest, framework)
         if labels is None:
             batch["labels"] = None
             return batch

@@ -21,7 +21,7 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.launcher import Place
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.strategies import deepspeed_settings, sockets
-from footplate.trainer.strategies.device_copy import in_type
+from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.sharded import Sharded
 from footplate.trainer.strategies.single import BuildArguments
 
@@ -74,7 +74,7 @@ class DeepSpeed(Sharded):
         value = super().to_device(value)
         if self._engine is None or self.precision == "no":
             return value
-        return in_type(value, torch.bfloat16)
+        return map_tensors(value, lambda tensor: tensor.bfloat16() if tensor.is_floating_point() else tensor)
 
     def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(not holds)

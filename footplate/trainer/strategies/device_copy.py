@@ -25,40 +25,24 @@ class StreamCopy:
             copied = moved(value, self.device)
         now = torch.cuda.current_stream(self.device)
         now.wait_stream(self.stream)
-        _record(copied, now)
+        # Keeps the copy stream from reusing the tensors' memory before this stream has read them.
+        map_tensors(copied, lambda tensor: tensor.record_stream(now))
         return copied
 
 
 def moved(value: Any, device: torch.device) -> Any:
     """Returns the value with its tensors on the device, inside dicts, lists and tuples of any depth."""
-    return changed(value, lambda tensor: tensor.to(device, non_blocking=True))
+    return map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def in_type(value: Any, dtype: torch.dtype) -> Any:
-    """Returns the value with floating-point tensors in another type, inside dicts, lists and tuples of any depth."""
-    return changed(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
-
-
-def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Returns the same dicts, lists and tuples, with `change` called on every tensor in them."""
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Returns the same dicts, lists and tuples, with the result of `change` in place of every tensor."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: changed(item, change) for name, item in value.items()}
+        return {name: map_tensors(item, change) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(changed(item, change) for item in value))
+        return type(value)(*(map_tensors(item, change) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(changed(item, change) for item in value)
+        return type(value)(map_tensors(item, change) for item in value)
     return value
-
-
-def _record(value: Any, stream: torch.cuda.Stream) -> None:
-    """Keeps the copy stream from reusing the tensors' memory before this stream has read them."""
-    if isinstance(value, Tensor):
-        value.record_stream(stream)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            _record(item, stream)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _record(item, stream)

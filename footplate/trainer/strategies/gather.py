@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.peers import OneProcess
 
 
@@ -18,17 +19,17 @@ def gather_values(value: Any, peers: OneProcess, *, counts: bool, objects: bool)
     Tensors travel from device to device, and may differ in shape. With `objects`, values of any type are pickled.
     """
     if objects:
-        values = peers.all_gather((counts, mapped(value, lambda leaf: leaf.cpu())))
+        values = peers.all_gather((counts, map_tensors(value, lambda leaf: leaf.cpu())))
         return [value for is_counted, value in values if is_counted]
     leaves: list[Tensor] = []
-    mapped(value, leaves.append)
+    map_tensors(value, leaves.append)
     layouts = peers.all_gather((counts, [tuple(leaf.shape) for leaf in leaves]))
     columns = [gather_tensor(leaf, [shapes[at] for _, shapes in layouts], peers) for at, leaf in enumerate(leaves)]
     result = []
     for rank, (is_counted, _) in enumerate(layouts):
         own_leaves = iter([column[rank] for column in columns])
         if is_counted:
-            result.append(mapped(value, lambda leaf, own_leaves=own_leaves: next(own_leaves)))  # type: ignore[misc]
+            result.append(map_tensors(value, lambda leaf, own_leaves=own_leaves: next(own_leaves)))  # type: ignore[misc]
     return result
 
 
@@ -42,16 +43,6 @@ def gather_tensor(leaf: Tensor, shapes: list[tuple[int, ...]], peers: OneProcess
     received = [torch.empty_like(padded, memory_format=torch.contiguous_format) for _ in shapes]
     dist.all_gather(received, padded.contiguous(), group=peers.group_of(padded))
     return [tensor[tuple(slice(size) for size in shape)] for tensor, shape in zip(received, shapes, strict=True)]
-
-
-def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {name: mapped(item, change) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return tuple(mapped(item, change) for item in value)
-    return value
 
 
 def require_tensors(value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from footplate.trainer.strategies.gather import mapped
+from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.peers import OneProcess, PaddingBatch
 
 _NONE = object()
@@ -28,4 +28,4 @@ def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
 
 def _lent(batch: Any, lender: int, peers: OneProcess) -> Any:
     """Copies a batch from the process `lender`. In a small dataset a process may have no batch to make padding from."""
-    return peers.all_gather(mapped(batch, lambda leaf: leaf.cpu()) if peers.rank == lender else None)[lender]
+    return peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == lender else None)[lender]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer.strategies.gather import mapped
+from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.peers import OneProcess
 
 
@@ -38,5 +38,5 @@ def _digest(batch: Any) -> str:
         digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
         digest.update(leaf.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
 
-    mapped(batch, note)
+    map_tensors(batch, note)
     return digest.hexdigest()

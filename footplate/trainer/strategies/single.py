@@ -75,9 +75,7 @@ class Single:
         precision = "no" if self._casts else self.precision
         # Accelerate recognises several processes on CPUs only if cpu is set.
         on_cpu = args.use_cpu or (self.peers.world > 1 and not torch.cuda.is_available())
-        if self.accelerator_config.use_configured_state:
-            self.accelerator_config.require_state()
-        else:
+        if not self.accelerator_config.use_configured_state:
             _forget_other_settings(precision, use_cpu=on_cpu)
         # These settings are for loaders that users prepare themselves: a shuffled one has Hugging Face's order.
         loading = DataLoaderConfiguration(

@@ -64,9 +64,9 @@ def wait_for_ever(rescue: Any) -> None:
     rescue._Look._is_silent = lambda self, part: False
 
 
-@switch("the generators of a checkpoint", module="footplate.trainer.checkpoint")
-def draw_anew(checkpoint: Any) -> None:
-    checkpoint.set_rng_state = lambda state: None
+@switch("the generators of a checkpoint", module="footplate.trainer.seeds")
+def draw_anew(seeds: Any) -> None:
+    seeds.set_rng_state = lambda state: None
 
 
 @switch("the fence", module="service.jobs.beat")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from footplate.trainer.strategies.device_copy import in_type, moved
+from footplate.trainer.strategies.device_copy import moved
 
 META = torch.device("meta")
 
@@ -25,16 +25,3 @@ def test_tensors_move_wherever_they_stand_and_all_else_stays() -> None:
     assert isinstance(there["pair"], Pair)
     assert (there["several"][1][1], there["id"], there["nothing"]) == ("name", 7, None)
     assert tensor.device.type == "cpu"
-
-
-def test_only_floating_point_tensors_change_their_type() -> None:
-    batch = {
-        "x": torch.ones(2),
-        "labels": [torch.ones(2, dtype=torch.long)],
-        "pair": Pair(torch.ones(1), torch.ones(1)),
-    }
-
-    there = in_type(batch, torch.bfloat16)
-
-    assert there["x"].dtype == there["pair"].left.dtype == torch.bfloat16
-    assert there["labels"][0].dtype == torch.long
