@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.components.component import component
-from footplate.trainer.losses.labels import IGNORE, BadLabel
+from footplate.trainer.losses.labels import IGNORE, bad_label
 from footplate.trainer.losses.loss import Loss, items, logits_of, regression, shifted
 
 
@@ -133,8 +133,8 @@ def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             f"{tuple(logits.shape)}, labels {tuple(labels.shape)} of {labels.dtype}"
         )
     logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
-    if labels.device.type == "cpu":
-        BadLabel.refuse("labels", labels, logits.shape[-1])
+    if labels.device.type == "cpu" and (error := bad_label("labels", labels, logits.shape[-1])):
+        raise error
     return logits, labels
 
 

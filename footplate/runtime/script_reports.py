@@ -236,7 +236,7 @@ class ScriptReports:
     def _keep(self, source: Path, step: int, *, may_link: bool) -> Checkpoint:
         folder, stamp = self._order.files.folder, self._order.stamp
         if source.resolve() == (folder / f"checkpoint-{step}").resolve():
-            return checkpoints.adopt(source.resolve(), step, stamp)
+            return checkpoints.seal(source.resolve(), step, stamp)
         part = self._part or Part(0, 0)
 
         def fill(target: Path) -> None:

@@ -14,7 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
         scratch.mkdir(parents=True)
         write(scratch)
         reached(Moment.AFTER_CHECKPOINT_WRITTEN)
-        sealed = _seal(scratch, step, stamp)
+        sealed = seal(scratch, step, stamp)
         reached(Moment.AFTER_CHECKPOINT_SEALED)
         final = parent / f"checkpoint-{step}"
         _move_into_place(scratch, final)
@@ -75,22 +75,11 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
         if isinstance(error, (OSError, SafetensorError)):
             raise CannotSave(f"checkpoint-{step} could not be written: {error}") from error
         raise
-    return Checkpoint(final, step, sealed.bytes, sealed.sha256)
+    return replace(sealed, path=final)
 
 
-def adopt(folder: Path, step: int, stamp: dict[str, Any]) -> Checkpoint:
-    """Seals a folder that another library has written completely, where it lies."""
-    sealed = _seal(folder, step, stamp)
-    return Checkpoint(folder, step, sealed.bytes, sealed.sha256)
-
-
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    bytes: int
-    sha256: str
-
-
-def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Manifest:
+def seal(folder: Path, step: int, stamp: dict[str, Any]) -> Checkpoint:
+    """Syncs a folder that is written completely, perhaps by another library, and adds the manifest."""
     _open_to_readers(folder)
     files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
     manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
@@ -100,7 +89,8 @@ def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Manifest:
     _synced(path)
     for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         _sync_directory(directory)
-    return _Manifest(sum(file["bytes"] for file in files.values()) + len(text), hashlib.sha256(text).hexdigest())
+    size = sum(file["bytes"] for file in files.values()) + len(text)
+    return Checkpoint(folder, step, size, hashlib.sha256(text).hexdigest())
 
 
 def _open_to_readers(folder: Path) -> None:
@@ -339,11 +329,7 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     stored, own = weights.read(folder), model.state_dict()
     there = {_address(own[name]) for name in stored if name in own}
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    missing = [
-        name
-        for name in own
-        if name not in stored and own[name].numel() and _address(own[name]) not in there
-    ]
+    missing = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
     extra = [name for name in stored if name not in own]
     wrong = [name for name in missing if name not in buffers]
     wrong += [name for name in extra if not _has_module_of(model, name)]

@@ -38,8 +38,6 @@ NEVER_CALLED = {
     "_issue_warnings_after_load": _FILES,
 }
 """Private methods. The Trainer never calls them, so an override has no effect."""
-OURS = frozenset({"_footplate"})
-"""Names of our own. A subclass that had one would replace what the Trainer keeps there."""
 
 
 def refuse_overrides(subclass: type) -> None:
@@ -52,8 +50,8 @@ def refuse_overrides(subclass: type) -> None:
                 raise NotAvailableYet(
                     f"{kind.__name__} overrides {name}, which this Trainer never calls", hint=f"instead: {instead}"
                 )
-        if taken := sorted(OURS & vars(kind).keys()):
+        if "_footplate" in vars(kind):
             raise NotAvailableYet(
-                f"{kind.__name__} defines a name that this Trainer uses for its own state: {', '.join(taken)}",
+                f"{kind.__name__} defines a name that this Trainer uses for its own state: _footplate",
                 hint="give it another name",
             )

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import IterableDataset, Sampler, SequentialSampler
 
-from footplate.contract import arguments as contract_arguments
 from footplate.trainer.data import Collator, DropUnused, has_length, make_loader, require_samples, without_columns
 from footplate.trainer.samplers import (
     BatchRebalanceSampler,
@@ -25,18 +24,6 @@ if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
-
-
-def get_train_dataloader(trainer: Trainer) -> Any:
-    if trainer.train_dataset is None:
-        raise ValueError("training needs a train_dataset")
-    return trainer._get_dataloader(
-        dataset=trainer.train_dataset,
-        description="Training",
-        batch_size=trainer._train_batch_size,
-        sampler_fn=trainer._get_train_sampler,
-        is_training=True,
-    )
 
 
 def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
@@ -68,15 +55,6 @@ def _named_set(trainer: Trainer, name: str) -> Any:
     if name not in sets:
         raise KeyError(f"eval_dataset has no set {name!r}: there is {', '.join(map(str, sets)) or 'one, unnamed'}")
     return sets[name]
-
-
-def get_test_dataloader(trainer: Trainer, test_dataset: Any) -> Any:
-    return trainer._get_dataloader(
-        dataset=test_dataset,
-        description="test",
-        batch_size=trainer.args.eval_batch_size,
-        sampler_fn=trainer._get_eval_sampler,
-    )
 
 
 def get_dataloader(
@@ -180,16 +158,3 @@ def eval_sampler(trainer: Trainer, eval_dataset: Any) -> Sampler[Any] | None:
 def _lengths(trainer: Trainer, dataset: Any) -> list[int]:
     names = getattr(trainer.processing_class, "model_input_names", None)
     return lengths_of(dataset, names[0] if names else None, trainer.args.length_column_name)
-
-
-def get_total_train_batch_size(trainer: Trainer, args: contract_arguments.TrainingArguments) -> int:
-    """Returns the number of samples of one optimizer step, over all processes."""
-    size = trainer._footplate.strategy.batch_size(trainer._train_batch_size)
-    return size * args.gradient_accumulation_steps * trainer._footplate.strategy.readers.world
-
-
-def num_examples(trainer: Trainer, dataloader: DataLoader[Any]) -> int:
-    dataset = getattr(dataloader, "dataset", None)
-    if has_length(dataset):
-        return len(dataset)  # type: ignore[arg-type]
-    return len(dataloader) * trainer._train_batch_size if has_length(dataloader) else 0

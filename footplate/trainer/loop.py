@@ -24,7 +24,7 @@ from footplate.trainer.position import Position, resumed
 from footplate.trainer.search import trial_state
 from footplate.trainer.seeds import data_seed, seed_all
 from footplate.trainer.state import TrainerState, TrainOutput
-from footplate.trainer.steps.choose import make_step
+from footplate.trainer.steps import make_step
 from footplate.trainer.steps.out_of_memory import explain as explain_memory
 from footplate.trainer.steps.step import Step
 from footplate.trainer.trial_save import try_saving

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.loss_total import LossSum
 from footplate.trainer.named import NamedOptimizers
@@ -63,24 +62,6 @@ def take_loss(trainer: Trainer) -> LossSum:
     return trainer._footplate.run.step.tally.take().joined(trainer._footplate.strategy.peers)
 
 
-def store_flos(trainer: Trainer) -> None:
-    """Adds the floating point operations of all processes to the state, and resets the counter."""
-    trainer.state.total_flos += trainer._footplate.strategy.readers.total(trainer.current_flos)
-    trainer.current_flos = 0.0
-
-
-def floating_point_ops(trainer: Trainer, inputs: dict[str, Any]) -> int:
-    """Returns the operations in forward and backward of one micro-batch: 6 per parameter and token.
-
-    Returns 0 if the model has no `num_parameters`.
-    """
-    count: Any = getattr(trainer.model, "num_parameters", None)
-    name = trainer._footplate.model_signature.main_input
-    if count is None or name not in inputs:
-        return 0
-    return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
-
-
 def count_flos(trainer: Trainer, batch: Any) -> None:
     trainer.current_flos += float(trainer.floating_point_ops(batch))
 
@@ -131,11 +112,6 @@ def log_metrics(trainer: Trainer, split: str, metrics: dict[str, Any]) -> None:
         print(f"  {key: <{keys}} = {shown[key]!s:>{values}}")
 
 
-def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
-    return {name: _readable(name, value) for name, value in metrics.items()}
-
-
 def save_metrics(trainer: Trainer, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
     """Writes `<split>_results.json`, and adds to `all_results.json`."""
     if not trainer.is_world_process_zero():
@@ -147,14 +123,6 @@ def save_metrics(trainer: Trainer, split: str, metrics: dict[str, Any], combined
         path = folder / "all_results.json"
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         _write(path, {**before, **metrics})
-
-
-def save_state(trainer: Trainer) -> None:
-    if not trainer.is_world_process_zero():
-        return
-    folder = Path(trainer.args.output_dir or ".")
-    folder.mkdir(parents=True, exist_ok=True)
-    trainer.state.save_to_json(folder / files.STATE)
 
 
 def note_process(trainer: Trainer, state: TrainerState) -> None:
@@ -184,7 +152,7 @@ def set_log_level(args: TrainingArguments) -> None:
             logging.getLogger(name).setLevel(args.get_process_log_level())
 
 
-def _readable(name: str, value: Any) -> Any:
+def readable(name: str, value: Any) -> Any:
     if "_mem_" in name:
         return f"{value >> 20}MB"
     if "_runtime" in name:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -156,12 +155,6 @@ def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint
         if trainer.args.push_to_hub and saved is not None:
             trainer._push_from_checkpoint(str(saved.path))
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
-
-
-def load_weights(trainer: Trainer, checkpoint: str, model: nn.Module | None) -> None:
-    strategy = trainer._footplate.strategy
-    with strategy.readable_folder(Path(checkpoint), files.is_not_optimizer) as folder:
-        strategy.load_weights(model if model is not None else trainer.model, folder)
 
 
 def save(trainer: Trainer) -> files.Checkpoint:

@@ -31,9 +31,9 @@ from footplate.trainer import (
 from footplate.trainer.argument_callbacks import watchers
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
-from footplate.trainer.checkpoint import Checkpoint
+from footplate.trainer.checkpoint import TRAINER_STATE_NAME, Checkpoint, is_not_optimizer
 from footplate.trainer.collators.choose import choose_collator
-from footplate.trainer.data import Collator, count_items
+from footplate.trainer.data import Collator, count_items, has_length
 from footplate.trainer.declined import refuse_overrides
 from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
@@ -294,14 +294,27 @@ class Trainer:
     # Data
 
     def get_train_dataloader(self) -> Any:
-        return loading.get_train_dataloader(self)
+        if self.train_dataset is None:
+            raise ValueError("training needs a train_dataset")
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="Training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Returns a loader. With persistent workers, each of the Trainer's own sets gets one loader that is kept."""
         return loading.get_eval_dataloader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        return loading.get_test_dataloader(self, test_dataset)
+        return self._get_dataloader(
+            dataset=test_dataset,
+            description="test",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+        )
 
     def _get_dataloader(
         self,
@@ -335,10 +348,15 @@ class Trainer:
 
     def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
         """Returns the number of samples of one optimizer step, over all processes."""
-        return loading.get_total_train_batch_size(self, args)
+        strategy = self._footplate.strategy
+        micro_batch_size = strategy.batch_size(self._train_batch_size)
+        return micro_batch_size * args.gradient_accumulation_steps * strategy.readers.world
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
-        return loading.num_examples(self, dataloader)
+        dataset: Any = getattr(dataloader, "dataset", None)
+        if has_length(dataset):
+            return len(dataset)
+        return len(dataloader) * self._train_batch_size if has_length(dataloader) else 0
 
     def get_tp_size(self) -> int:
         return self._footplate.strategy.tensor_parallel
@@ -463,14 +481,19 @@ class Trainer:
 
     def store_flos(self) -> None:
         """Adds the floating point operations of all processes to the state, and resets the counter."""
-        reporting.store_flos(self)
+        self.state.total_flos += self._footplate.strategy.readers.total(self.current_flos)
+        self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Returns the operations in forward and backward of one micro-batch.
 
         These are 6 per parameter and token if the model has `num_parameters`, else 0.
         """
-        return reporting.floating_point_ops(self, inputs)
+        count: Any = getattr(self.model, "num_parameters", None)
+        name = self._footplate.model_signature.main_input
+        if count is None or name not in inputs:
+            return 0
+        return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
 
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
         """Prints the metrics of one split in aligned columns."""
@@ -479,14 +502,17 @@ class Trainer:
     @staticmethod
     def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
         """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
-        return reporting.metrics_format(metrics)
+        return {name: reporting.readable(name, value) for name, value in metrics.items()}
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
         """Writes `<split>_results.json`, and adds to `all_results.json`."""
         reporting.save_metrics(self, split, metrics, combined)
 
     def save_state(self) -> None:
-        reporting.save_state(self)
+        if self.is_world_process_zero():
+            folder = Path(self.args.output_dir or ".")
+            folder.mkdir(parents=True, exist_ok=True)
+            self.state.save_to_json(folder / TRAINER_STATE_NAME)
 
     # Models and checkpoints
 
@@ -511,7 +537,9 @@ class Trainer:
         return saving.save(self)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        saving.load_weights(self, resume_from_checkpoint, model)
+        strategy = self._footplate.strategy
+        with strategy.readable_folder(Path(resume_from_checkpoint), is_not_optimizer) as folder:
+            strategy.load_weights(self.model if model is None else model, folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads the states of optimizer and schedule. It is called without a checkpoint, too, and then does nothing."""

@@ -7,7 +7,6 @@ of the failed step are checked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,46 +21,29 @@ _PER_PLACE = ("TokenClassification", "SemanticSegmentation")
 _WORDS = ("CausalLM", "LMHeadModel", "MaskedLM", "ConditionalGeneration", "PreTraining")
 
 
-@dataclass(frozen=True, slots=True)
-class BadLabel:
-    """A label out of range, and its index in the batch."""
+def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> DatasetError | None:
+    """Returns an error for the first label that is not a class, or None if all are classes or do not count."""
+    bad = _first_outside(labels, classes, ignore)
+    if bad is None:
+        return None
+    value, at = bad
+    place = f"sample {at[0]}" if len(at) == 1 else f"place {list(at)}"
+    hint = f"a label that does not count is {ignore}"
+    if value >= 0:
+        hint = f"give the model {value + 1} classes or more, or correct the data; {hint}"
+    text = f"{name} has {value} at {place} of the batch, and the model has the classes 0 to {classes - 1}: {hint}"
+    return DatasetError(text, hint=hint)
 
-    name: str
-    value: int
-    at: tuple[int, ...]
-    classes: int
-    ignore: int
 
-    @classmethod
-    def find(cls, name: str, labels: Any, classes: int, ignore: int = IGNORE) -> BadLabel | None:
-        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-            return None
-        bad = labels.ne(ignore) & (labels.lt(0) | labels.ge(classes))
-        places = bad.nonzero()
-        if not len(places):
-            return None
-        at = tuple(int(index) for index in places[0])
-        return cls(name, int(labels[at]), at, classes, ignore)
-
-    @classmethod
-    def refuse(cls, name: str, labels: Any, classes: int, ignore: int = IGNORE) -> None:
-        bad_label = cls.find(name, labels, classes, ignore)
-        if bad_label is not None:
-            raise DatasetError(str(bad_label), hint=bad_label.hint)
-
-    def __str__(self) -> str:
-        place = f"sample {self.at[0]}" if len(self.at) == 1 else f"place {list(self.at)}"
-        return (
-            f"{self.name} has {self.value} at {place} of the batch, and the model has the classes 0 to "
-            f"{self.classes - 1}: {self.hint}"
-        )
-
-    @property
-    def hint(self) -> str:
-        if self.value < 0:
-            return f"a label that does not count is {self.ignore}"
-        more = f"give the model {self.value + 1} classes or more"
-        return f"{more}, or correct the data; a label that does not count is {self.ignore}"
+def _first_outside(numbers: Any, classes: int, ignore: int = IGNORE) -> tuple[int, tuple[int, ...]] | None:
+    """Returns the first number that is not below `classes`, and its index."""
+    if not isinstance(numbers, Tensor) or numbers.is_floating_point() or numbers.is_complex():
+        return None
+    places = (numbers.ne(ignore) & (numbers.lt(0) | numbers.ge(classes))).nonzero()
+    if not len(places):
+        return None
+    at = tuple(int(index) for index in places[0])
+    return int(numbers[at]), at
 
 
 def classes_of(model: nn.Module) -> int | None:
@@ -91,7 +73,8 @@ def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[s
     classes = classes_of(model)
     if classes is not None:
         for name in names:
-            BadLabel.refuse(name, batch.get(name), classes, ignored_by(model))
+            if error := bad_label(name, batch.get(name), classes, ignored_by(model)):
+                raise error
 
 
 def explain(
@@ -117,9 +100,8 @@ def explain(
         return None
     for batch in batches:
         for name in names:
-            bad_label = BadLabel.find(name, batch.get(name), classes, ignored_by(model))
-            if bad_label is not None:
-                return DatasetError(str(bad_label), hint=bad_label.hint)
+            if misfit := bad_label(name, batch.get(name), classes, ignored_by(model)):
+                return misfit
     return None
 
 
@@ -136,10 +118,11 @@ def _unfit_tokens(tokens: Any, model: nn.Module) -> DatasetError | None:
         return DatasetError(text, hint=f"cut them where they are tokenized: max_length {places} or less")
     find = getattr(model, "get_input_embeddings", None)
     vectors = getattr(find() if find else None, "num_embeddings", None)
-    bad = None if vectors is None else BadLabel.find("input_ids", tokens, vectors)
+    bad = None if vectors is None else _first_outside(tokens, vectors)
     if bad is None:
         return None
-    text = f"input_ids has {bad.value} at place {list(bad.at)}, and the model has an embedding for {vectors} tokens"
+    value, at = bad
+    text = f"input_ids has {value} at place {list(at)}, and the model has an embedding for {vectors} tokens"
     return DatasetError(text, hint="use the tokenizer that belongs to the model, or give the model a larger vocab_size")
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from footplate.trainer.losses.labels import IGNORE, BadLabel
+from footplate.trainer.losses.labels import IGNORE, bad_label
 
 if TYPE_CHECKING:
     from footplate.trainer.losses.families import Family
@@ -56,8 +56,9 @@ def cross_entropy_sum(source: Tensor, target: Tensor, ignore: int = IGNORE) -> L
     """Cross entropy over dimension 1 of the source. A label out of range raises an error that names it."""
     try:
         total = functional.cross_entropy(source, target, ignore_index=ignore, reduction="sum")
-    except (IndexError, RuntimeError):
-        BadLabel.refuse("labels", target, source.shape[1], ignore)
+    except (IndexError, RuntimeError) as error:
+        if explained := bad_label("labels", target, source.shape[1], ignore):
+            raise explained from error
         raise
     return Loss(total, items(target, ignore))
 

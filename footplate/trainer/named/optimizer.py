@@ -90,7 +90,8 @@ class NamedOptimizers(Optimizer):
         ]
         self._output: Any = None
         self._micro_batches = 0
-        self._steps = 0
+        self.steps = 0
+        """The number of optimizer steps of the run, not of one member."""
         if self._with_output_loss:
             model.register_forward_hook(self._keep_output)
 
@@ -117,7 +118,7 @@ class NamedOptimizers(Optimizer):
 
     def _due(self, among: Iterable[_Member] | None = None) -> list[_Member]:
         among = self._members if among is None else among
-        return [member for member in among if (self._steps + 1) % member.spec.every == 0]
+        return [member for member in among if (self.steps + 1) % member.spec.every == 0]
 
     def backward(self, loss: Tensor) -> None:
         """Computes the gradients of the last forward's losses, for the optimizers that step next."""
@@ -140,7 +141,7 @@ class NamedOptimizers(Optimizer):
         self._average_over_micro_batches()
         for member in self._due():
             member.step()
-        self._steps += 1
+        self.steps += 1
         return loss
 
     def _average_over_micro_batches(self) -> None:
@@ -194,14 +195,9 @@ class NamedOptimizers(Optimizer):
         }
         return NamedSchedules(self, made)
 
-    @property
-    def steps(self) -> int:
-        """The number of optimizer steps of the run, not of one member."""
-        return self._steps
-
     def state_dict(self) -> dict[str, Any]:
         return {
-            "steps": self._steps,
+            "steps": self.steps,
             "optimizers": {member.spec.id: member.optimizer.state_dict() for member in self._members},
         }
 
@@ -212,7 +208,7 @@ class NamedOptimizers(Optimizer):
                 f"the checkpoint has the optimizers {', '.join(saved) or 'of another kind'}, and this run has "
                 f"{', '.join(ours)}: continue with the same optimizers"
             )
-        self._steps = state_dict["steps"]
+        self.steps = state_dict["steps"]
         for member in self._members:
             member.optimizer.load_state_dict(state_dict["optimizers"][member.spec.id])
 

@@ -7,7 +7,6 @@ gradients, so that a vote does not wait for a GPU.
 from __future__ import annotations
 
 import atexit
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -89,7 +88,6 @@ class Peers(OneProcess):
 
     def __init__(self, place: Place, backend: str | None, timeout: timedelta, device: torch.device) -> None:
         self.rank, self.world, self.local_rank = place.rank, place.world, place.local_rank
-        self.host = socket.gethostname()
         with sockets.opening():
             if not dist.is_initialized():
                 backend = backend or ("gloo" if device.type == "cpu" else f"{device.type}:nccl,cpu:gloo")
@@ -219,7 +217,7 @@ class Subgroup(Peers):
     """A subgroup of the processes, which communicate among themselves."""
 
     def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
-        self.rank, self.world, self.local_rank, self.host = of.rank // size, of.world // size, of.local_rank, of.host
+        self.rank, self.world, self.local_rank = of.rank // size, of.world // size, of.local_rank
         self._timeout = timeout
         circles = [list(range(first, of.world, size)) for first in range(size)]
         speaks_on_host = of._group is None

@@ -19,8 +19,7 @@ def save_in_place(checkpoint: Any) -> None:
         shutil.rmtree(final, ignore_errors=True)
         final.mkdir(parents=True)
         write(final)
-        sealed = checkpoint._seal(final, step, stamp)
-        return checkpoint.Checkpoint(final, step, sealed.bytes, sealed.sha256)
+        return checkpoint.seal(final, step, stamp)
 
     checkpoint.commit = commit
 
