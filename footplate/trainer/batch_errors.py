@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from footplate.trainer.losses.labels import explain as explain_labels
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -38,6 +41,66 @@ def no_labels(trainer: Trainer, error: ValueError) -> ValueError:
         f"{error}. The rows have {columns(trainer)}. If one of these columns has the labels, rename it: "
         '{"use": "rename", "args": {"columns": {"THAT COLUMN": "labels"}}} in data.map'
     )
+
+
+def explained(trainer: Trainer, batches: Sequence[Any], error: Exception) -> Exception | None:
+    """Returns the reason for a failed step, if a label or token in its host batches is that. Else adds a hint.
+
+    The hint says what the batch has, what the model takes, and what to change in a spec.
+    """
+    mappings = [batch for batch in batches if isinstance(batch, Mapping)]
+    reason = explain_labels(error, mappings, trainer.model, trainer.label_names or ("labels",))
+    if reason is None and mappings and any(text in str(error) for text in _MISFITS):
+        error.add_note(_shape_hint(trainer.model, mappings[0], error))
+    return reason
+
+
+_DTYPES = ("must have the same dtype", "expected scalar type", "to have the same dtype")
+_LAYERS = ("shapes cannot be multiplied", "size mismatch", "normalized_shape", "expected input", "invalid for input")
+_LOSSES = ("must match the size", "Target size", "target size", "shape mismatch", "Expected input batch_size")
+_MISFITS = (*_DTYPES, *_LAYERS, *_LOSSES)
+"""Texts in torch's errors about shapes and types of tensors."""
+
+
+def _shape_hint(model: nn.Module, batch: Mapping[str, Any], error: Exception) -> str:
+    text, facts = str(error), [f"the batch has {shapes_of(batch)}"]
+    is_of_loss = any(part in text for part in _LOSSES)
+    if (place := _failed_module(model, error)) is not None and not is_of_loss:
+        name, module, shape = place
+        facts.append(f"{name} is {type(module).__name__}({module.extra_repr()}) and got {shape}")
+    if is_of_loss:
+        advice = (
+            "Labels and outputs need shapes that fit: change the number of outputs in model.args (num_labels, "
+            "out_features), or rename the right column of the labels by the map rename"
+        )
+        labels, classes = batch.get("labels"), getattr(getattr(model, "config", None), "num_labels", 1)
+        if isinstance(labels, Tensor) and labels.is_floating_point() and labels.dim() == 1 and classes > 1:
+            advice = f"Labels of {classes} classes are whole numbers. The map labels makes them from names. {advice}"
+    elif any(part in text for part in _DTYPES):
+        advice = "Give the column numbers with a decimal point, or leave it out with the map drop"
+    else:
+        advice = (
+            "Change the size in model.args (such as in_features), or choose the columns of the rows by the maps "
+            "keep, drop and rename"
+        )
+    return f"{'; '.join(facts)}. {advice}"
+
+
+def _failed_module(model: nn.Module, error: Exception) -> tuple[str, nn.Module, str] | None:
+    """Returns the innermost part of the model in the traceback: its name, the module, and the shape of its input."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    place = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module, tensor = frame.f_locals.get("self"), frame.f_locals.get("input")
+        if isinstance(module, nn.Module) and id(module) in names and isinstance(tensor, Tensor):
+            place = names[id(module)], module, f"{tuple(tensor.shape)} {tensor.dtype}"
+    return place
+
+
+def shapes_of(batch: Mapping[str, Any]) -> str:
+    """Returns the names of a batch's tensors, with shapes and types."""
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    return ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items())
 
 
 def columns(trainer: Trainer) -> str:

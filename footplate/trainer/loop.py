@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer import reporting, saving
+from footplate.trainer import batch_errors, reporting, saving
 from footplate.trainer.data import Epoch
 from footplate.trainer.internals import Run
-from footplate.trainer.losses.labels import explain as explain_labels
 from footplate.trainer.model_changes import changed_for_training
 from footplate.trainer.placed_models import set_model
 from footplate.trainer.plan import Plan
@@ -194,10 +193,9 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, batch: int, batches: It
         run.batches = (epoch, batch, len(window))
         try:
             step.run(window, items)
-        except (RuntimeError, MemoryError, IndexError) as error:
-            explained = explain_labels(error, window, trainer.model, trainer.label_names or ("labels",))
-            if explained is not None:
-                raise explained from error
+        except (RuntimeError, MemoryError, IndexError, ValueError) as error:
+            if (reason := batch_errors.explained(trainer, window, error)) is not None:
+                raise reason from error
             explain_memory(error, window)
             raise
         batch += len(window)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from footplate.trainer import batch_errors
 from footplate.trainer.losses.loss import predictions
 from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.overrides import Shortcut
@@ -31,6 +32,14 @@ def prediction_step(
     without_gradients = torch.no_grad()
 
     def step(batch: Any) -> Seen:
+        try:
+            return predict(batch)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if (reason := batch_errors.explained(trainer, [batch], error)) is not None:
+                raise reason from error
+            raise
+
+    def predict(batch: Any) -> Seen:
         inputs = to_device(batch)
         labels, has_loss = labels_and_loss(trainer, inputs)
         with without_gradients:

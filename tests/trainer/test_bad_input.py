@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 
 from footplate.components import toy
 from footplate.contract.errors import DatasetError
+from footplate.contract.host.outcome import of_exception
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import DataCollatorWithPadding
 from footplate.trainer.state import TrainerState
@@ -283,3 +284,79 @@ def test_labels_in_another_column_are_named_with_the_map_that_renames_them(tmp_p
 
     with pytest.raises(ValueError, match=r"The rows have x, verdict\. .*\"use\": \"rename\""):
         a_trainer(tmp_path, model=NeedsLabels(), data=rows).train()
+
+
+class Compares(nn.Module):
+    """Compares its output with the labels by a loss."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net, self.loss = nn.Linear(4, 2), loss
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Any]:
+        return {"loss": self.loss(self.net(x), labels)}
+
+
+SUBTRACT: Any = lambda logits, labels: (logits - labels).sum()  # noqa: E731
+LINEAR = "net is Linear(in_features=4, out_features=2, bias=True)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "row", "says"),
+    [
+        (
+            SUBTRACT,
+            {"x": torch.ones(3), "labels": torch.ones(2)},
+            ["x (2, 3) torch.float32", LINEAR, "got (2, 3)", "model.args"],
+        ),
+        (
+            SUBTRACT,
+            {"x": torch.ones(4), "labels": torch.ones(3)},
+            ["labels (2, 3) torch.float32", "column of the labels"],
+        ),
+        (
+            nn.BCEWithLogitsLoss(),
+            {"x": torch.ones(4), "labels": 1.0},
+            ["labels (2,) torch.float32", "column of the labels"],
+        ),
+        (
+            SUBTRACT,
+            {"x": torch.ones(4, dtype=torch.long), "labels": 1.0},
+            ["x (2, 4) torch.int64", LINEAR, "decimal point"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("does", ["train", "evaluate"])
+def test_a_batch_of_another_shape_is_named_beside_what_the_model_takes(
+    tmp_path: Path, does: str, loss: Any, row: dict[str, Any], says: list[str]
+) -> None:
+    sizes = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2}
+    trainer = a_trainer(tmp_path, Compares(loss), data=[row] * 4, evaluated=[row] * 4, **sizes)
+
+    with pytest.raises((RuntimeError, ValueError)) as failed:
+        getattr(trainer, does)()
+
+    hint = of_exception(failed.value).error.hint or ""
+    assert [text for text in says if text not in hint] == [], hint
+    assert hint in "".join(failed.value.__notes__), "a script's user sees it in the traceback"
+
+
+def test_an_error_that_is_not_about_the_batch_gets_no_hint(tmp_path: Path) -> None:
+    def fail(logits: Tensor, labels: Tensor) -> Tensor:
+        raise RuntimeError("my own trouble")
+
+    trainer = a_trainer(tmp_path, Compares(fail), data=[{"x": torch.ones(4), "labels": 1.0}] * 4)
+    with pytest.raises(RuntimeError, match="my own trouble") as failed:
+        trainer.train()
+
+    assert of_exception(failed.value).error.hint is None
+
+
+def test_a_label_that_no_class_has_is_named_in_an_evaluation_too(tmp_path: Path) -> None:
+    rows = [{"x": torch.ones(4), "labels": 7}] * 4
+    trainer = a_trainer(tmp_path, Compares(nn.functional.cross_entropy), evaluated=rows)
+
+    with pytest.raises(DatasetError, match="labels has 7 at sample 0") as failed:
+        trainer.evaluate()
+
+    assert "num_labels" in (failed.value.hint or "")

@@ -75,6 +75,11 @@ def _lost_data_worker(error: BaseException) -> bool:
 OTHER_RANKS = "see this and the other ranks' lines"
 SMALLER = "a smaller per_device_train_batch_size with more gradient_accumulation_steps needs less memory"
 
+OUT_OF_RANGE = (
+    "a label or a token id is out of its range: labels are 0 to num_labels - 1, token ids less than vocab_size. With "
+    '"resources": {"gpus_per_node": 0} the error names the value'
+)
+
 DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_num_workers need less"
 
 EXCEPTIONS = (
@@ -91,6 +96,7 @@ EXCEPTIONS = (
     _Row(lambda error: isinstance(error, MemoryError), Reason.OOM, "out_of_memory", SMALLER),
     _Row(_is("torch.distributed.DistBackendError"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
     _Row(lost_a_peer, Reason.CRASHED, "peer_lost", OTHER_RANKS),
+    _Row(_says("device-side assert"), Reason.CRASHED, "cuda_error", OUT_OF_RANGE),
     _Row(_is("torch.AcceleratorError"), Reason.CRASHED, "cuda_error", "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
     _Row(_says("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS"), Reason.CRASHED, "cuda_error",
          "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
@@ -124,10 +130,16 @@ def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Fa
     return Failure(
         code=code or (ours.code if ours else "error"),
         message=message[:2000],
-        hint=(ours.hint if ours else None) or hint,
+        hint=(ours.hint if ours else None) or hint or _note(error),
         rank=rank,
         traceback=trace[-TRACEBACK_CHARS:],
     )
+
+
+def _note(error: BaseException) -> str | None:
+    """Returns the last note of an exception. The Trainer and users' code add notes that say what would work."""
+    notes = getattr(error, "__notes__", None)
+    return str(notes[-1])[:2000] if isinstance(notes, list) and notes else None
 
 
 def of_exit(code: int, *, rank: int, peak_rss_mb: float, oom_kills: int, output: str) -> Verdict:

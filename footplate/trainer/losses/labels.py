@@ -30,7 +30,8 @@ def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> Dat
     place = f"sample {at[0]}" if len(at) == 1 else f"place {list(at)}"
     hint = f"a label that does not count is {ignore}"
     if value >= 0:
-        hint = f"give the model {value + 1} classes or more, or correct the data; {hint}"
+        more = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
+        hint = f"{more}, or correct the data; {hint}"
     text = f"{name} has {value} at {place} of the batch, and the model has the classes 0 to {classes - 1}: {hint}"
     return DatasetError(text, hint=hint)
 
@@ -115,7 +116,8 @@ def _unfit_tokens(tokens: Any, model: nn.Module) -> DatasetError | None:
     places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if isinstance(places, int) and tokens.shape[-1] > places:
         text = f"a sample has {tokens.shape[-1]} tokens, and the model has positions for {places}"
-        return DatasetError(text, hint=f"cut them where they are tokenized: max_length {places} or less")
+        hint = f"cut them where they are tokenized: max_length {places} or less in the map tokenize"
+        return DatasetError(text, hint=hint)
     find = getattr(model, "get_input_embeddings", None)
     vectors = getattr(find() if find else None, "num_embeddings", None)
     bad = None if vectors is None else _first_outside(tokens, vectors)

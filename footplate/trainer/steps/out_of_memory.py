@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from footplate.trainer.batch_errors import shapes_of
 from footplate.trainer.data import batch_length
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.steps.step import Step
@@ -100,16 +101,11 @@ def explain(error: BaseException, window: list[Any]) -> None:
     """Adds the shapes of the step's batches and advice to an out-of-memory error."""
     if not is_out_of_memory(error):
         return
-    shapes = [_shapes(batch) for batch in window if isinstance(batch, Mapping)]
+    shapes = [shapes_of(batch) for batch in window if isinstance(batch, Mapping)]
     error.add_note(
         f"The step had {len(window)} micro-batches: {'; '.join(shapes[:4])}. Use auto_find_batch_size=True, a "
         "smaller per_device_train_batch_size with more gradient_accumulation_steps, bf16, activation_checkpointing"
     )
-
-
-def _shapes(batch: Mapping[str, Any]) -> str:
-    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-    return ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items())
 
 
 def find_executable_batch_size(
