@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import pytest
@@ -48,22 +47,6 @@ def test_sigterm_checkpoints_and_ends(argv: tuple[str, ...], start_node: NodeSta
     assert control.nodes[node.node].draining is True
     until(lambda: not any(map(is_alive, everyone)), within=20, what="everyone is gone")
     assert not list(start_node.journals.iterdir())
-
-
-def test_a_second_sigterm_is_at_once(start_node: NodeStarter, control: FakeControl) -> None:
-    worker = start_node()
-    job = control.submit(
-        control.node(), model="test/linear", data={"use": "test/data", "args": {"at": 9, "do": "hang"}}
-    )
-    control.await_kind(job, "progress", within=60)
-    everyone = children(worker.pid)
-
-    worker.signal(signal.SIGTERM)
-    until(lambda: control.nodes[control.node().node].draining, what="the node says that it drains")
-    worker.signal(signal.SIGTERM)
-
-    worker.wait(within=20)
-    until(lambda: not any(map(is_alive, everyone)), within=20, what="everyone is gone")
 
 
 def test_a_drain_without_redis_checkpoints_and_the_next_start_tells(

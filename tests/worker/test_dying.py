@@ -88,15 +88,7 @@ def runs_another(running: Running, control: FakeControl) -> None:
     assert control.done(job, within=60)["ending"] == "finished"
 
 
-def test_kill_training(running: Running, control: FakeControl) -> None:
-    os.kill(running.head, signal.SIGKILL)
-
-    running.all_gone(running.training)
-    assert control.done(running.job, within=20)["reason"] == "crashed"
-    runs_another(running, control)
-
-
-def test_what_a_killed_training_left_in_its_temporary_folder_goes_with_it(
+def test_kill_training_and_its_temporary_folder_goes_with_it(
     start_node: NodeStarter, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TemporaryDirectory(prefix="fp-") as scratch:
@@ -105,9 +97,11 @@ def test_what_a_killed_training_left_in_its_temporary_folder_goes_with_it(
         until(lambda: list(Path(scratch).glob("footplate-*/pymp-*")), what="data workers use the attempt's own folder")
 
         os.kill(running.head, signal.SIGKILL)
-        control.done(running.job, within=20)
 
+        running.all_gone(running.training)
+        assert control.done(running.job, within=20)["reason"] == "crashed"
         until(lambda: not list(Path(scratch).glob("footplate-*")), what="the attempt's folder is gone")
+        runs_another(running, control)
 
 
 def test_kill_the_supervisor(running: Running, control: FakeControl) -> None:
@@ -171,7 +165,9 @@ def test_kill_the_celery_parent(running: Running, control: FakeControl, start_no
     assert seqs == list(range(1, len(seqs) + 1))
 
 
-def test_a_second_worker_in_the_same_folder_refuses(running: Running, start_node: NodeStarter) -> None:
+def test_a_second_worker_in_the_same_folder_refuses(start_node: NodeStarter, control: FakeControl) -> None:
+    start_node()
+    control.node()
     second = start_node()
 
     assert second.wait() != 0
