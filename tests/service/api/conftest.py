@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,28 @@ KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
 PATIENCE = 120.0
 """Seconds for what comes at once, or never: however long a machine stands still."""
+
+
+def each_case(names: str | Sequence[str], cases: Sequence[Any]) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Runs a test for each case against one API process. `pytest.mark.parametrize` would start one for each case."""
+    words = [names] if isinstance(names, str) else list(names)
+
+    def over_all(test: Callable[..., Awaitable[None]]) -> Any:
+        async def run(**fixtures: Any) -> None:
+            for case in cases:
+                try:
+                    await test(**fixtures, **dict(zip(words, [case] if isinstance(names, str) else case, strict=True)))
+                except Exception as error:
+                    error.add_note(f"the case is {case!r}")
+                    raise
+
+        signature = inspect.signature(test)
+        kept = [parameter for name, parameter in signature.parameters.items() if name not in words]
+        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+        return run
+
+    return over_all
 
 
 class Api:

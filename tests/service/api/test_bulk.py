@@ -10,7 +10,7 @@ from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.lifecycle import JobState
 from service.api import bulk
 from service.store import jobs
-from tests.service.api.conftest import Api
+from tests.service.api.conftest import Api, each_case
 
 
 async def ask(api: Api, **body: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ async def test_more_than_one_answer_holds_go_on_behind_its_cursor(api: Api, monk
     assert await api.db.read(lambda conn: jobs.state_counts(conn)) == {"cancelled": 5}
 
 
-@pytest.mark.parametrize(("body", "pointer"), [
+@each_case(("body", "pointer"), [
     ({"action": "cancel"}, ""),
     ({"action": "cancel", "ids": ["a"], "where": {"tag": "b"}}, ""),
     ({"action": "cancel", "where": {}}, "/where"),

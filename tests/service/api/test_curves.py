@@ -14,7 +14,7 @@ from footplate.contract.resources.history import MetricSummaryList, SeriesList
 from service.api import curves, listing
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_curves import told
-from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.conftest import KEY, SPEC, Api, Serve, each_case
 from tests.service.api.test_keys import a_key, bearer
 
 
@@ -121,7 +121,7 @@ async def test_a_job_that_has_told_nothing_yet_has_no_curves(api: Api) -> None:
     assert (await api.client.get(f"/jobs/{job}/metrics/summary")).json() == {"data": [], "next_cursor": None}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "pointer"),
     [
         ("points=9", "/query/points"),

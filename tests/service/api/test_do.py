@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import Command
 from service.store import commands, jobs
-from tests.service.api.conftest import Api
+from tests.service.api.conftest import Api, each_case
 
 TRAINS = {
     "data": {"train": "toy/regression", "eval": "toy/regression"},
@@ -76,7 +74,7 @@ async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
     assert len(await asked(both, job)) == 1
 
 
-@pytest.mark.parametrize(("state", "hint"), [
+@each_case(("state", "hint"), [
     (JobState.STARTING, "it begins in a moment: ask again once it runs"),
     (JobState.PAUSED, "resume it first; resume itself takes max_steps"),
     (JobState.SUCCEEDED, "fork it to train further, or delete it"),
@@ -102,7 +100,7 @@ async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_wha
     assert refused["hint"] == "fork it to train further, or delete it"
 
 
-@pytest.mark.parametrize(("body", "pointer", "said", "hint"), [
+@each_case(("body", "pointer", "said", "hint"), [
     ({}, "", "nothing is asked for", 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'),
     ({"save": "yes"}, "/save", "is a string, true or false is needed", None),
     ({"sav": True}, "/sav", "no field is named 'sav'; there is: save, evaluate, set", "did you mean 'save'?"),
@@ -118,7 +116,7 @@ async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_wha
     ({"set": {"num_train_epochs": 4}}, "/set/num_train_epochs",
      "num_train_epochs says how long the run is only where max_steps does not", "set max_steps"),
     ({"set": {"max_steps": 40}}, "/set/max_steps", "step 40 is reached already", "at least 41"),
-    ({"set": {"max_steps": 40.5}}, "/set/max_steps", "is a number, a whole number is needed", None),
+    ({"set": {"max_steps": 40.5}}, "/set/max_steps", "is a number, a whole number is needed", "write 40 or 41"),
     ({"set": {"eval_steps": 5}}, "/set/eval_steps", "nobody counts eval_steps: eval_strategy is 'epoch'",
      'a fork with eval_strategy "steps" would'),
 ])  # fmt: skip

@@ -24,7 +24,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.resources.artifacts import File
 from footplate.errors import InvalidRequest
 from service import row_reports
-from tests.service.api.conftest import SPEC, Api, Serve
+from tests.service.api.conftest import SPEC, Api, Serve, each_case
 from tests.service.api.test_border import is_problem
 
 ROWS = b'{"x": 1, "y": 2}\n{"x": 3, "y": 4}\n'
@@ -135,7 +135,7 @@ async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
     assert is_problem(await api.client.get("/files?cursor=nonsense"), 422, "invalid_query")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "body", "code"),
     [
         ("rows.jsonl", b"", "empty_file"),

@@ -8,11 +8,9 @@ from base64 import urlsafe_b64encode
 from itertools import product
 from typing import Any
 
-import pytest
-
 from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import JobState
-from tests.service.api.conftest import SPEC, Api
+from tests.service.api.conftest import SPEC, Api, each_case
 
 
 async def test_a_posted_job_is_where_its_location_says(both: Api) -> None:
@@ -113,7 +111,7 @@ async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None
     assert (late.status_code, late.json()["code"]) == (412, "version_changed")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "pointer", "hint"),
     [
         ({}, "", "send one or more of name, tags, metadata, priority"),
@@ -221,7 +219,7 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
     assert seen == jobs[::-1]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "pointer", "hint"),
     [
         ("stat=queued", "/query/stat", "did you mean 'state'?"),
@@ -254,7 +252,7 @@ async def test_a_query_that_cannot_be_answered_says_why(api: Api, query: str, po
         assert error["hint"] == hint
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "detail"),
     [("tag=", "is empty"), ("limit=0", "must be at least 1"), ("limit=x", "must be a whole number")],
 )
@@ -278,7 +276,7 @@ def forged(*place: Any) -> str:
 SOME_JOB = "job_" + "1" * 32
 
 
-@pytest.mark.parametrize("query", [
+@each_case("query", [
     "tag=%00", "name=a%00b", "project=%00", "name=%ff", "name=%ed%a0%80",
     f"sort=name&cursor={forged('name', chr(0xD800), SOME_JOB)}", f"sort=name&cursor={forged('name', chr(0), SOME_JOB)}",
     f"sort=priority&cursor={forged('priority', 10**30, SOME_JOB)}", f"cursor={forged('-created', 0, chr(0))}",

@@ -16,7 +16,7 @@ from footplate.contract.lifecycle import JobState, Reason
 from service.api import stream_many
 from service.events import job_watch, tail
 from service.store import jobs
-from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
+from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, each_case
 from tests.support.processes import until_async
 
 Frames = list[dict[str, Any]]
@@ -193,7 +193,7 @@ async def test_one_that_is_deleted_is_told_and_the_others_go_on(api: Api) -> Non
     assert (again, code) == ([{"job": gone, "end": "deleted", "last": 1}], 1000)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("query", "code", "says"),
     [
         ("jobs=nonsense", 4404, "no job 'nonsense'"),

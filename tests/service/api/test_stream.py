@@ -18,7 +18,7 @@ from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import JobState
 from service.api import stream
 from service.events import tail
-from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, numbers, rest
+from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, each_case, numbers, rest
 from tests.support.processes import until_async
 
 
@@ -126,7 +126,7 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
     assert reads - before <= 10 * 12
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "code"),
     [
         ("/jobs/nonsense/stream", 4404),
