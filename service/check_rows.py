@@ -26,10 +26,7 @@ BATCH_ROWS = 1000
 
 
 def main(path: str, kind: str, tokenizer: str = "") -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(NICENESS)
+    limit_process(CPU_SECONDS)
     report = RowReport(count_tokens=_counter(tokenizer), deadline=time.monotonic() + SECONDS)
     try:
         if kind == "parquet":
@@ -39,6 +36,14 @@ def main(path: str, kind: str, tokenizer: str = "") -> None:
     except MemoryError:
         report.stop(f"the check ended, because the file needs more than {MEMORY_BYTES >> 30} GiB of memory")
     json.dump(report.as_json(), sys.stdout)
+
+
+def limit_process(cpu_seconds: int) -> None:
+    """Limits this process's memory and CPU time, so that a hostile file cannot take all of them."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(NICENESS)
 
 
 def _counter(tokenizer: str) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,8 @@ from service.store.times import now_ms
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 audit = logging.getLogger("footplate.audit")
 
+_CHECKS = ThreadPoolExecutor(4, thread_name_prefix="upload-checks")
+"""Apart from the threads that write files, because the check of a large file takes minutes."""
 MIB = 1024 * 1024
 LOOK_SECONDS = 2.0
 TOKENIZER = "tokenizer.json"
@@ -112,7 +115,7 @@ async def store_file(
     folder = services.settings.artifacts_path / layout.UPLOADS
     async with uploaded(pieces, folder, limit, partial(too_large, limit)) as upload:
         if check is not None:
-            await asyncio.to_thread(check, upload)
+            await asyncio.get_running_loop().run_in_executor(_CHECKS, check, upload)
         else:
             await asyncio.to_thread(check_content, upload.file, kind, upload.bytes)
         file = file_id(upload.sha256, kind)

@@ -15,6 +15,9 @@ from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.files import kind_of, no_reader
 
 HEAD_BYTES = 1024 * 1024
+LONGEST_PARSED = 64 * 1024
+"""The longest first line that is parsed here, in characters. While json parses, no request is answered. That takes 2 ms
+for this length, and 60 ms for a line of 1 MiB. The report of the rows has longer lines."""
 MAX_NAME_CHARS = 200
 PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip, zip and zstd."""
@@ -74,8 +77,8 @@ def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
 
 def _first_line(text: str, *, is_all: bool) -> Iterator[Problem]:
     line, end, _ = text.lstrip().partition("\n")
-    if not end and not is_all:
-        return  # longer than what was looked at
+    if len(line) > LONGEST_PARSED or (not end and not is_all):
+        return
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from service.api.form import form_file
 from service.api.openai import from_job
 from service.api.openai.models import Deleted, FileObject, Page
 from service.api.openai.results import results_of
-from service.api.openai.rows import check_rows, remember
+from service.api.openai.rows import check_upload, remember
 from service.api.uploads import Upload, body_of
 from service.deps import StrictRoute, services_of
 from service.jobs.file_kinds import InvalidFile, checked_name
@@ -42,7 +42,7 @@ async def create_file(request: Request) -> FileObject:
 
     def check(upload: Upload) -> None:
         require_purpose(form.fields.get("purpose"))
-        remember(upload.sha256, check_rows(upload.file))
+        remember(upload.sha256, check_upload(upload.file))
 
     row, _ = await store_file(services, name, form.pieces(), check)
     return from_job.file(row)

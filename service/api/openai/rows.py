@@ -5,24 +5,37 @@
     preference    {"input": {"messages": […]}, "preferred_output": […], "non_preferred_output": […]}    dpo
     prompts       {"messages": […, {"role": "user", …}], and any columns for the grader}         reinforcement
 
-The first line decides the format, and all other lines must have the same.
+The first line decides the format, and all other lines must have the same. A file of more than 64 KiB is checked by a
+process of its own:
+
+    python -I -m service.api.openai.rows < ROWS
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal
 
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import kind_of
+from service.check_rows import limit_process
 from service.jobs.file_kinds import PACKED
 
 Format = Literal["chat", "completions", "preference", "prompts"]
 Row = dict[str, Any]
 
 LONGEST_LINE = 16 * 1024 * 1024
+CHECKED_HERE_BYTES = 64 * 1024
+"""The largest file that is checked in the API process. While json parses a line, no request is answered. A line of
+this length takes 2 ms, and one of 16 MiB almost a second."""
+CHECK_SECONDS = 300
+"""The longest check in a process of its own. 100 MB take about 3 s."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 _CHAT_KEYS = frozenset({"messages", "tools", "parallel_tool_calls"})
@@ -45,15 +58,37 @@ class _Wrong(Exception):
     """The reason for which a line cannot be used, and what would work."""
 
 
-def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
+def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
     """Returns the format of a file and the number of its rows. Raises InvalidRows, which names the first wrong line."""
+    if file.seek(0, 2) <= CHECKED_HERE_BYTES:
+        file.seek(0)
+        return check_rows(file, parameter)
     file.seek(0)
-    if file.read(4).startswith(PACKED):
-        raise _refused(parameter, "the file is packed: unpack it first")
-    file.seek(0)
+    command = [sys.executable, "-I", "-m", "service.api.openai.rows"]
+    # Without this process's environment, which holds keys.
+    with subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as check:
+        assert check.stdin is not None
+        assert check.stdout is not None
+        # A check that has found a wrong line reads no further.
+        with suppress(BrokenPipeError), check.stdin as pipe:
+            shutil.copyfileobj(file, pipe, 1024 * 1024)
+        answer = check.stdout.read()
+    if check.returncode:
+        detail = f"the check of its rows ended with {check.returncode}: upload the rows in several files"
+        raise _refused(parameter, detail)
+    result = json.loads(answer)
+    if "problem" in result:
+        raise _refused(parameter, result["problem"])
+    return Rows(**result)
+
+
+def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
+    """Does the same as `check_upload`, in this process. The file is read once, from its beginning."""
     chosen: Format | None = None
     count = 0
     for number, line in _lines(file):
+        if number == 1 and line.startswith(PACKED):
+            raise _refused(parameter, "the file is packed: unpack it first")
         try:
             row = _object(line)
             is_format = _format_of(row)
@@ -80,10 +115,10 @@ def remember(sha256: str, rows: Rows) -> None:
 
 
 def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> Rows:
-    """Does the same as `check_rows` for a stored file, which another process or `POST /files` may have taken."""
+    """Does the same as `check_upload` for a stored file, which another process or `POST /files` may have taken."""
     if sha256 not in _CHECKED:
         with opened() as file:
-            remember(sha256, check_rows(file, parameter))
+            remember(sha256, check_upload(file, parameter))
     return _CHECKED[sha256]
 
 
@@ -218,3 +253,19 @@ _NAMES: dict[Format | None, str] = {
     "completions": "has a prompt and a completion",
     "preference": "has a preferred and a non-preferred output",
 }
+
+
+def main() -> None:
+    """Checks the rows on stdin, and prints the result as JSON."""
+    limit_process(CHECK_SECONDS)
+    try:
+        result: dict[str, Any] = asdict(check_rows(sys.stdin.buffer))
+    except InvalidRows as invalid:
+        result = {"problem": invalid.problems[0].detail}
+    except MemoryError:
+        result = {"problem": "a line needs too much memory: split it"}
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from service.api.form import form_file
 from service.api.openai import from_job
 from service.api.openai.files import require_purpose, rows_name
 from service.api.openai.models import CompletedUpload, FileObject, NewUpload, UploadObject, UploadPart
-from service.api.openai.rows import check_rows, remember
+from service.api.openai.rows import check_upload, remember
 from service.api.uploads import Upload, body_of, keep, uploaded
 from service.artifact_files import exactly, open_below
 from service.deps import Services, StrictRoute, read_model, services_of
@@ -104,7 +104,7 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
     def check(content: Upload) -> None:
         if body.md5 is not None and digest.hexdigest() != body.md5.lower():
             raise InvalidSpec([Problem("/md5", "other_content", f"the content has the MD5 {digest.hexdigest()}")])
-        remember(content.sha256, check_rows(content.file))
+        remember(content.sha256, check_upload(content.file))
 
     kept, _ = await store_file(services, row.name, pieces(), check)
     file = from_job.file(kept)

@@ -6,7 +6,9 @@ They are stored by their content, named in specs by their ids, and refused if un
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.resources.artifacts import File
 from footplate.errors import InvalidRequest
 from service import row_reports
+from service.jobs.file_kinds import check_content
 from tests.service.api.conftest import SPEC, Api, Serve, each_case
 from tests.service.api.test_border import is_problem
 
@@ -373,3 +376,12 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
         assert (await answer(file, args, most - 1)).status_code == 201
     for file, args in ((with_a_bad_one, {}), (table, {"delimiter": ";"}), (lines, {"offset": 9})):
         assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"
+
+
+def test_a_long_first_line_does_not_keep_requests_waiting_while_it_is_parsed() -> None:
+    line = b"{" + b",".join(b'"%d":{}' % number for number in range(90_000)) + b"}"
+    began = time.thread_time()
+
+    check_content(io.BytesIO(line), "jsonl", len(line))
+
+    assert time.thread_time() - began < 0.02

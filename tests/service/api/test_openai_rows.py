@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any
 
 import pytest
 
-from service.api.openai.rows import InvalidRows, Rows, check_rows
+from service.api.openai.rows import CHECKED_HERE_BYTES, InvalidRows, Rows, check_rows, check_upload
 
 USER = {"role": "user", "content": "2 + 2?"}
 ANSWER = {"role": "assistant", "content": "4"}
@@ -95,3 +96,21 @@ def test_one_broken_line_among_many_is_named_by_its_number() -> None:
 def test_a_file_without_readable_rows_is_refused(content: bytes, named: str) -> None:
     with pytest.raises(InvalidRows, match=named):
         check_rows(io.BytesIO(content))
+
+
+def test_a_large_line_is_parsed_in_another_process_with_the_same_result() -> None:
+    many = ",".join(f'"{number}": {{}}' for number in range(200_000))
+    good = json.dumps(CHAT).encode() + b"\n"
+    large = good * (CHECKED_HERE_BYTES // len(good) + 1)
+    bad = io.BytesIO(large + f'{{"messages": [{{{many}}}]}}\n'.encode())
+
+    assert check_upload(io.BytesIO(large)) == check_rows(io.BytesIO(large))
+    began = time.thread_time()
+    with pytest.raises(InvalidRows) as refused:
+        check_upload(bad)
+    here = time.thread_time() - began
+
+    with pytest.raises(InvalidRows) as expected:
+        check_rows(io.BytesIO(bad.getvalue()))
+    assert refused.value.problems == expected.value.problems
+    assert here < 0.05, "while this process parses, it answers no request"
