@@ -9,48 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from operator import methodcaller
+from typing import Any, TypeVar
 
 import httpx2
 
 T = TypeVar("T")
 CHUNK_BYTES = 64 * 1024
+WRITE_SECONDS = 10.0
 OnBytes = Callable[[str, int, int], None]
 """Is called while a file is sent or fetched: with its name, the bytes so far, and the bytes of the whole file."""
-
-
-class Line(Protocol):
-    """An answer that is read as it comes. After 101 Switching Protocols, it can be written to as well."""
-
-    response: httpx2.Response
-
-    async def read(self, within: float) -> bytes:
-        """Returns the next bytes, empty at the end. Raises httpx2.TransportError."""
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def rest(self) -> bytes:
-        """Returns all bytes that are still to come."""
-
-
-class Wire(Protocol):
-    tries: int
-    """The number of tries for a request that may be repeated."""
-    on_bytes: OnBytes | None
-
-    def request(self, method: str, path: str, **more: Any) -> httpx2.Request: ...
-
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Returns the answer with its body."""
-
-    def open(self, request: httpx2.Request) -> Any:
-        """Returns an async context manager that gives a Line."""
-
-    async def sleep(self, seconds: float) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -77,145 +47,102 @@ def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
         now(items.aclose())
 
 
-# Blocking -----------------------------------------------------------------------------------------------------------
+class Wire:
+    """Sends requests by an HTTP client. The subclasses below have the few calls that differ."""
 
+    _sleep: Callable[[float], Any]
+    _close: Callable[[Any], Any]
+    """Closes the client or an answer."""
+    _chunks: Callable[[httpx2.Response], Any]
+    _next: Callable[..., Any]
 
-class BlockingWire:
-    def __init__(self, client: httpx2.Client, tries: int, on_bytes: OnBytes | None = None) -> None:
+    def __init__(self, client: Any, tries: int, on_bytes: OnBytes | None = None) -> None:
+        """Sends a request that may be repeated at most `tries` times."""
         self._client, self.tries, self.on_bytes = client, tries, on_bytes
 
+    async def result(self, value: Any) -> Any:
+        """Returns the result of a call of the client, of an answer or of a network stream."""
+        return value
+
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
-        return self._client.build_request(method, path, **more)
+        request: httpx2.Request = self._client.build_request(method, path, **more)
+        return request
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        return self._client.send(request)
+        """Returns the answer with its body."""
+        answer: httpx2.Response = await self.result(self._client.send(request))
+        return answer
 
     @asynccontextmanager
     async def open(self, request: httpx2.Request) -> AsyncIterator[Line]:
-        response = self._client.send(request, stream=True)
+        """Yields an answer whose body is not read yet."""
+        answer = await self.result(self._client.send(request, stream=True))
+        chunks = self._chunks(answer)
         try:
-            yield _BlockingSocket(response) if response.status_code == 101 else _BlockingBody(response)
+            yield Line(answer, self.result, lambda: self._next(chunks, b""))
         finally:
-            response.close()
+            await self.result(self._close(answer))
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        await self.result(self._sleep(seconds))
 
     async def close(self) -> None:
-        self._client.close()
+        await self.result(self._close(self._client))
 
 
-class _BlockingBody:
-    def __init__(self, response: httpx2.Response) -> None:
+class BlockingWire(Wire):
+    _sleep, _next = staticmethod(time.sleep), staticmethod(next)
+    _close, _chunks = methodcaller("close"), methodcaller("iter_bytes")
+
+
+class AsyncWire(Wire):
+    _sleep, _next = staticmethod(asyncio.sleep), staticmethod(anext)
+    _close, _chunks = methodcaller("aclose"), methodcaller("aiter_bytes")
+
+    async def result(self, value: Any) -> Any:
+        return await value
+
+
+class Line:
+    """An answer that is read as it comes. After 101 Switching Protocols, it can be written to as well."""
+
+    def __init__(
+        self, response: httpx2.Response, result: Callable[[Any], Awaitable[Any]], next_chunk: Callable[[], Any]
+    ) -> None:
         self.response = response
-        self._chunks = response.iter_bytes()
+        self._result, self._next_chunk = result, next_chunk
+        self._socket = response.extensions["network_stream"] if response.status_code == 101 else None
 
     async def read(self, within: float) -> bytes:
-        return next(self._chunks, b"")
+        """Returns the next bytes, empty at the end. Raises httpx2.TransportError.
+
+        `within` limits the wait for bytes of a socket. The wait for bytes of a body has the limit of its request.
+        """
+        with _errors_of_httpx():
+            data = self._next_chunk() if self._socket is None else self._socket.read(CHUNK_BYTES, within)
+            return bytes(await self._result(data))
+
+    async def write(self, data: bytes) -> None:
+        assert self._socket is not None, "only a socket is written to"
+        with _errors_of_httpx():
+            await self._result(self._socket.write(data, WRITE_SECONDS))
 
     async def rest(self) -> bytes:
-        return self.response.read()
-
-    async def write(self, data: bytes) -> None:
-        raise httpx2.LocalProtocolError("nothing can be written here")
-
-
-class _Socket:
-    async def rest(self) -> bytes:
-        return b""  # The answer had no body.
+        """Returns all bytes of the body that are still to come."""
+        pieces = []
+        while piece := await self.read(0):
+            pieces.append(piece)
+        return b"".join(pieces)
 
 
-class _BlockingSocket(_Socket):
-    def __init__(self, response: httpx2.Response) -> None:
-        self.response = response
-        self._stream = response.extensions["network_stream"]
-
-    async def read(self, within: float) -> bytes:
-        try:
-            return bytes(self._stream.read(CHUNK_BYTES, within))
-        except _broken() as error:
-            raise _ours(error) from error
-
-    async def write(self, data: bytes) -> None:
-        try:
-            self._stream.write(data, WRITE_SECONDS)
-        except _broken() as error:
-            raise _ours(error) from error
-
-
-# On the event loop --------------------------------------------------------------------------------------------------
-
-
-class AsyncWire:
-    def __init__(self, client: httpx2.AsyncClient, tries: int, on_bytes: OnBytes | None = None) -> None:
-        self._client, self.tries, self.on_bytes = client, tries, on_bytes
-
-    def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
-        return self._client.build_request(method, path, **more)
-
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        return await self._client.send(request)
-
-    @asynccontextmanager
-    async def open(self, request: httpx2.Request) -> AsyncIterator[Line]:
-        response = await self._client.send(request, stream=True)
-        try:
-            yield _AsyncSocket(response) if response.status_code == 101 else _AsyncBody(response)
-        finally:
-            await response.aclose()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-
-class _AsyncBody:
-    def __init__(self, response: httpx2.Response) -> None:
-        self.response = response
-        self._chunks = response.aiter_bytes()
-
-    async def read(self, within: float) -> bytes:
-        return await anext(self._chunks, b"")
-
-    async def rest(self) -> bytes:
-        return await self.response.aread()
-
-    async def write(self, data: bytes) -> None:
-        raise httpx2.LocalProtocolError("nothing can be written here")
-
-
-class _AsyncSocket(_Socket):
-    def __init__(self, response: httpx2.Response) -> None:
-        self.response = response
-        self._stream = response.extensions["network_stream"]
-
-    async def read(self, within: float) -> bytes:
-        try:
-            return bytes(await self._stream.read(CHUNK_BYTES, within))
-        except _broken() as error:
-            raise _ours(error) from error
-
-    async def write(self, data: bytes) -> None:
-        try:
-            await self._stream.write(data, WRITE_SECONDS)
-        except _broken() as error:
-            raise _ours(error) from error
-
-
-WRITE_SECONDS = 10.0
-
-
-def _broken() -> tuple[type[Exception], ...]:
-    """Returns httpcore's errors, because a stream raises them without httpx2's translation."""
+@contextmanager
+def _errors_of_httpx() -> Iterator[None]:
+    """Translates the errors of a network stream, because httpcore raises its own there."""
     import httpcore2
 
-    return httpcore2.TimeoutException, httpcore2.NetworkError
-
-
-def _ours(error: Exception) -> httpx2.TransportError:
-    timed_out, _ = _broken()
-    if isinstance(error, timed_out):
-        return httpx2.ReadTimeout("nothing was said for too long")
-    return httpx2.ReadError(str(error) or type(error).__name__)
+    try:
+        yield
+    except httpcore2.TimeoutException as error:
+        raise httpx2.ReadTimeout("nothing was said for too long") from error
+    except httpcore2.NetworkError as error:
+        raise httpx2.ReadError(str(error) or type(error).__name__) from error

@@ -12,10 +12,12 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from footplate.sdk.waiting import Wire
+
 URL = "http://footplate.test"
 
 
-class FakeWire:
+class FakeWire(Wire):
     """Each answer is given once, in order; one that is an exception is raised."""
 
     tries = 4
