@@ -10,12 +10,14 @@ from footplate.cli.context import (
     Given,
     UsageError,
     Verbs,
+    add_changes,
     add_filters,
     add_job,
     add_verb,
     client_of,
     filters_of,
     find_all,
+    say_deleted,
 )
 from footplate.cli.submit import put
 from footplate.cli.text import say, say_json, tell
@@ -39,15 +41,9 @@ def add_verbs(verbs: Verbs) -> None:
     do = add_verb(verbs, "do", run_do, "have running jobs save, evaluate, or change an argument, at the next step")
     do.add_argument("--save", action="store_true", help="a checkpoint")
     do.add_argument("--evaluate", action="store_true", help="an evaluation")
-    do.add_argument(
-        "--set",
-        dest="changes",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="learning_rate, max_steps, logging_steps, eval_steps or save_steps, from then on; may be repeated; "
-        "learning_rate.ID=VALUE where there are several optimizers",
-    )
+    names = "learning_rate, max_steps, logging_steps, eval_steps or save_steps"
+    several = "learning_rate.ID=VALUE where there are several optimizers"
+    add_changes(do, f"{names}, from then on; {several}", metavar="NAME=VALUE")
     rm = add_verb(verbs, "rm", run_rm, "delete jobs that have ended, with their files")
     add_job(do, nargs="+")
     for verb in (cancel, pause, resume, rm):
@@ -122,5 +118,5 @@ def run_rm(given: Given) -> int:
         return _bulk(given, "delete")
     for job in find_all(client_of(given), given.job):
         job.delete()
-        say_json({"deleted": job.id}) if given.json else say(f"{job.id} deleted")
+        say_deleted(given, job.id)
     return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Given, NothingThere, UsageError, Verbs, add_verb, client_of
-from footplate.cli.text import age, say, say_json, short, table
+from footplate.cli.context import Given, NothingThere, UsageError, Verbs, add_verb, client_of, show
+from footplate.cli.text import age, say, short
 from footplate.contract.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -30,13 +30,9 @@ def run_nodes(given: Given) -> int:
     nodes = client.nodes()
     if wanted := given.drain or given.undrain:
         nodes = [client.drain(_meant(nodes, wanted).id, drain=given.drain is not None)]
-    if given.json:
-        for node in nodes:
-            say_json(node.model_dump(mode="json"))
-        return 0
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
-    table(head, map(_node_row, nodes), empty="no node has told yet; `footplate up` or `python -m worker` starts one")
-    return 0
+    empty = "no node has told yet; `footplate up` or `python -m worker` starts one"
+    return show(given, nodes, head, _node_row, empty=empty)
 
 
 def _meant(nodes: Sequence[Node], word: str) -> Node:
@@ -65,16 +61,9 @@ def run_components(given: Given) -> int:
         raise NothingThere(
             f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names) or ALL
         )
-    if given.json:
-        for component in matches:
-            say_json(component.model_dump(mode="json"))
-        return 0
-    table(
-        ("GROUP", "NAME", "WHAT IT IS"),
-        ((component.group, component.name, component.summary) for component in matches),
-        empty="no node has told yet what it has",
-    )
-    if given.name and len(matches) == 1:
+    head, empty = ("GROUP", "NAME", "WHAT IT IS"), "no node has told yet what it has"
+    show(given, matches, head, lambda component: (component.group, component.name, component.summary), empty=empty)
+    if given.name and len(matches) == 1 and not given.json:
         say("", *_arguments(matches[0]))
     return 0
 

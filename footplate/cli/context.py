@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from footplate.cli.text import clean
+from pydantic import BaseModel
+
+from footplate.cli.text import clean, say, say_json, table
 from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
     from footplate import Client, Job
 
+T = TypeVar("T", bound=BaseModel)
 FAILED, USAGE, NOT_FOUND, UNREACHABLE = 1, 2, 3, 4
 RETRIES = 2
 """Few retries, because a person waits for the answer."""
@@ -93,6 +96,35 @@ def client_of(given: Given, **more: Any) -> Client:
     from footplate import Client
 
     return Client(given.url, **{"retries": RETRIES, **more})
+
+
+def add_changes(parser: argparse.ArgumentParser, help: str, *, metavar: str = "a.b=v") -> None:
+    """Adds `--set`, which may be repeated."""
+    parser.add_argument(
+        "--set", dest="changes", action="append", default=[], metavar=metavar, help=f"{help}; may be repeated"
+    )
+
+
+def show(
+    given: Given,
+    items: Iterable[T],
+    head: Sequence[str],
+    row: Callable[[T], Sequence[object]],
+    *,
+    empty: str,
+    least: Sequence[str] = (),
+) -> int:
+    """Prints resources as a table, or with --json one per line."""
+    if given.json:
+        for item in items:
+            say_json(item.model_dump(mode="json"))
+    else:
+        table(head, map(row, items), empty=empty, least=least)
+    return 0
+
+
+def say_deleted(given: Given, name: str) -> None:
+    say_json({"deleted": name}) if given.json else say(f"{name} deleted")
 
 
 def find(client: Client, word: str) -> Job:

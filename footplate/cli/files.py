@@ -1,11 +1,11 @@
-"""The verbs `checkpoints`, `download` and `diff`: results of jobs, and the specs that they came from."""
+"""The verbs `checkpoints`, `download`, `export`, `upload`, `files` and `diff`: files of jobs and users, and specs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find, say_deleted, show
 from footplate.cli.text import age, say, say_json, size, table, tell
 from footplate.cli.transfers import transferring
 from footplate.sdk.row_reports import COLUMN_HEADS, column_cells, headline, problems
@@ -33,6 +33,11 @@ def add_verbs(verbs: Verbs) -> None:
     download.add_argument("paths", metavar="PATH", nargs="*", help="only these files; else all of them")
     download.add_argument("--checkpoint", help="fetch this checkpoint instead: an id, latest or best")
     download.add_argument("-o", "--output", help="the folder to write to; else one with the job's id, here")
+    export = add_verb(verbs, "export", run_export, "write a job's model, tokenizer and card to a folder")
+    add_job(export)
+    export.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
+    export.add_argument("--merge", action="store_true", help="merge the adapters into the weights")
+    export.add_argument("-o", "--output", metavar="FOLDER", help="the folder to write to; else one with the job's id")
     upload = add_verb(verbs, "upload", run_upload, "keep rows for specs to name, and print their ids")
     upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV, Parquet or text")
     upload.add_argument(
@@ -56,20 +61,13 @@ def run_checkpoints(given: Given) -> int:
         checkpoints = [saved.get(given.unpin).unpin()]
     else:
         checkpoints = saved.list()
-    if given.json:
-        for checkpoint in checkpoints:
-            say_json(checkpoint.model_dump(mode="json"))
-        return 0
     head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "PINNED", "SIZE", "AGE")
-    rows = (
-        (
-            checkpoint.id, checkpoint.step, checkpoint.attempt, checkpoint.status, "best" if checkpoint.is_best else "",
-            "pinned" if checkpoint.pinned else "", size(checkpoint.bytes), age(checkpoint.created_at),
-        )
-        for checkpoint in checkpoints
-    )  # fmt: skip
-    table(head, rows, empty="the job has saved no checkpoint yet")
-    return 0
+    return show(given, checkpoints, head, _checkpoint_row, empty="the job has saved no checkpoint yet")
+
+
+def _checkpoint_row(one: SavedCheckpoint) -> tuple[object, ...]:
+    best, pinned = "best" if one.is_best else "", "pinned" if one.pinned else ""
+    return one.id, one.step, one.attempt, one.status, best, pinned, size(one.bytes), age(one.created_at)
 
 
 def _delete(one: SavedCheckpoint, given: Given) -> int:
@@ -100,6 +98,13 @@ def run_download(given: Given) -> int:
     return 0
 
 
+def run_export(given: Given) -> int:
+    job = find(client_of(given), given.job)
+    written = job.export(given.output or f"{job.id}-export", checkpoint=given.checkpoint, merge=given.merge)
+    say_json([str(path) for path in written]) if given.json else say(*map(str, written))
+    return 0
+
+
 def run_upload(given: Given) -> int:
     with transferring(given) as client:
         for path in given.paths:
@@ -118,19 +123,16 @@ def run_files(given: Given) -> int:
     client = client_of(given)
     if given.delete:
         client.files.delete(given.delete)
-        say_json({"deleted": given.delete}) if given.json else say(f"{given.delete} deleted")
+        say_deleted(given, given.delete)
         return 0
     if given.file:
         return _show_rows(client.files.get(given.file), given)
-    uploads = list(client.files.list())
-    if given.json:
-        for file in uploads:
-            say_json(file.model_dump(mode="json"))
-        return 0
-    head = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE")
-    cells = ((file.id, file.name, file.rows, file.bad_rows, size(file.bytes), age(file.created_at)) for file in uploads)
-    table(head, cells, least=("AGE", "SIZE"), empty="no file was uploaded yet; footplate upload rows.jsonl does it")
-    return 0
+    head, empty = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; footplate upload does it"
+    return show(given, client.files.list(), head, _file_row, least=("AGE", "SIZE"), empty=empty)
+
+
+def _file_row(one: UploadedFile) -> tuple[object, ...]:
+    return one.id, one.name, one.rows, one.bad_rows, size(one.bytes), age(one.created_at)
 
 
 def _show_rows(file: UploadedFile, given: Given) -> int:

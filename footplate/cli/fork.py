@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import Given, Verbs, add_changes, add_job, add_verb, client_of, find
 from footplate.cli.submit import put
 from footplate.cli.text import say_json, tell
 from footplate.cli.watch import watch_job
@@ -22,14 +22,7 @@ SHOWN = 60
 def add_verbs(verbs: Verbs) -> None:
     fork = add_verb(verbs, "fork", run_fork, "go on from a job's checkpoint in another job, and print that one's id")
     add_job(fork)
-    fork.add_argument(
-        "--set",
-        dest="changes",
-        action="append",
-        default=[],
-        metavar="a.b=v",
-        help="change one value of its spec, as in training.learning_rate=1e-5; null takes it away; may be repeated",
-    )
+    add_changes(fork, "change one value of its spec, as in training.learning_rate=1e-5; null takes it away")
     fork.add_argument("--checkpoint", default="latest", metavar="C", help="latest (which it is else), best, or an id")
     fork.add_argument("--weights", action="store_true", help="take the weights alone, and begin at step 0")
     fork.add_argument("--name", help="what to call it; else it is called as the other one")

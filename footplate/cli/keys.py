@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Given, Verbs, add_part, add_verb, client_of
-from footplate.cli.text import age, say, say_json, table, tell
+from footplate.cli.context import Given, Verbs, add_part, add_verb, client_of, say_deleted, show
+from footplate.cli.text import age, say_json, tell
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Key
@@ -30,16 +30,9 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_list(given: Given) -> int:
-    keys = client_of(given).keys.list()
-    if given.json:
-        for key in keys:
-            say_json(key.model_dump(mode="json"))
-        return 0
     head = ("KEY", "BEGINS", "NAME", "PROJECT", "SCOPES", "AGE", "USED", "EXPIRES")
-    table(
-        head, map(_row, keys), empty="no key was made yet; the one that the service may be started with is not listed"
-    )
-    return 0
+    empty = "no key was made yet; the one that the service may be started with is not listed"
+    return show(given, client_of(given).keys.list(), head, _row, empty=empty)
 
 
 def _row(one: Key) -> tuple[object, ...]:
@@ -63,5 +56,5 @@ def run_delete(given: Given) -> int:
     client = client_of(given)
     for key in given.keys:
         client.keys.delete(key)
-        say_json({"deleted": key}) if given.json else say(f"{key} deleted")
+        say_deleted(given, key)
     return 0

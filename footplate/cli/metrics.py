@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import JOB_HELP, Given, UsageError, Verbs, add_verb, client_of, find_all
-from footplate.cli.text import number, say, say_json, short, sparkline, table
+from footplate.cli.text import number, rank, say, say_json, short, sparkline, table
 from footplate.contract.events import json_safe
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _plot(client: Client, jobs: Sequence[Job], given: Given) -> None:
 def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
     """Prints one line for each metric of each job, with the jobs of a metric below each other."""
     summaries = {job.id: job.metrics.summary() for job in jobs}
-    recorded = sorted({name for summary in summaries.values() for name in summary}, key=_rank)
+    recorded = sorted({name for summary in summaries.values() for name in summary}, key=rank)
     names = _chosen(recorded, wanted)
     curves = {job.id: job.metrics.series(*(names if wanted else ()), points=4 * WIDTH) for job in jobs}
     rows = (
@@ -114,7 +114,7 @@ def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
 def _draw(job: Job, wanted: str | None) -> int:
     """Draws the table of curves and returns the number of lines."""
     summary = job.metrics.summary()
-    names = _chosen(sorted(summary, key=_rank), wanted)
+    names = _chosen(sorted(summary, key=rank), wanted)
     curves = job.metrics.series(*(names if wanted else ()), points=4 * WIDTH)
     table(
         HEAD,
@@ -123,11 +123,6 @@ def _draw(job: Job, wanted: str | None) -> int:
         empty="the job has told no metrics yet",
     )
     return len(names) + 1 if names else 0
-
-
-def _rank(name: str) -> tuple[bool, bool, str]:
-    """Returns the sorting key that puts the most interesting metrics first."""
-    return name != "loss", not name.startswith("eval_"), name
 
 
 def _row(summary: MetricSummary, curve: Series) -> tuple[str, ...]:

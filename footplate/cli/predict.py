@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import Given, UsageError, Verbs, add_changes, add_job, add_verb, client_of, find
 from footplate.cli.submit import put
 from footplate.cli.text import clean, say_json
 
@@ -31,14 +31,7 @@ def add_verbs(verbs: Verbs) -> None:
     trial.add_argument("--complete", action="store_true", help="continue the text instead of answering it")
     for verb in (predict, trial):
         verb.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
-        verb.add_argument(
-            "--set",
-            dest="parameters",
-            action="append",
-            default=[],
-            metavar="a=v",
-            help="set max_tokens, temperature, top_p, stop or seed of a language model; may be repeated",
-        )
+        add_changes(verb, "set max_tokens, temperature, top_p, stop or seed of a language model", metavar="a=v")
 
 
 def run_try(given: Given) -> int:
@@ -77,7 +70,7 @@ def _lines() -> Iterator[str]:
 
 def _parameters(given: Given) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
-    for parameter in given.parameters:
+    for parameter in given.changes:
         put(parameters, parameter, "max_tokens=50")
     return parameters
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find
+from footplate.cli.context import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find, show
 from footplate.cli.text import age, duration, number, say, say_json, short, steps, table, why
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def add_verbs(verbs: Verbs) -> None:
     )
     ls.add_argument("--watch", action="store_true", help="show the table again every two seconds, until Ctrl-C")
     ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
-    show = add_verb(verbs, "show", run_show, "show one job")
-    add_job(show)
+    add_job(add_verb(verbs, "show", run_show, "show one job"))
     queue = add_verb(verbs, "queue", run_queue, "what waits, in which order, and why")
     add_job(queue, nargs="?")
 
@@ -136,13 +135,9 @@ def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
 def run_queue(given: Given) -> int:
     client = client_of(given)
     entries = client.queue(find(client, given.job).id if given.job else None)
-    if given.json:
-        for entry in entries:
-            say_json(entry.model_dump(mode="json"))
-    else:
-        head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
-        table(head, map(_waiting, entries), empty="nothing waits" if given.job is None else "this job does not wait")
-    return 0
+    head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
+    empty = "nothing waits" if given.job is None else "this job does not wait"
+    return show(given, entries, head, _waiting, empty=empty)
 
 
 def _waiting(one: QueuedJob) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_verb, client_of
+from footplate.cli.context import Given, UsageError, Verbs, add_changes, add_verb, client_of
 from footplate.cli.text import clean, say, say_json, short, tell
 from footplate.cli.watch import watch_job
 from footplate.contract.body import read_json
@@ -35,14 +35,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _add_spec(parser: Any) -> None:
     parser.add_argument("spec", metavar="SPEC", help="a JSON or YAML file, - for stdin, or JSON itself")
-    parser.add_argument(
-        "--set",
-        dest="changes",
-        action="append",
-        default=[],
-        metavar="a.b=v",
-        help="replace one value, as in training.max_steps=50; v is JSON, or else text; may be repeated",
-    )
+    add_changes(parser, "replace one value, as in training.max_steps=50; v is JSON, or else text")
     parser.add_argument(
         "--code", metavar="DIR", help="your own code, which the spec names things in: a folder or a .py"
     )

@@ -137,6 +137,11 @@ def why(job: JobInfo) -> str:
     return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
 
 
+def rank(name: str) -> tuple[bool, bool, str]:
+    """Returns the sorting key of a metric that puts the loss and evaluations first."""
+    return name != "loss", not name.startswith("eval_"), name
+
+
 def sparkline(values: Sequence[float], width: int = 32) -> str:
     """Returns a curve in one line: the mean of each part, scaled between the lowest and the highest."""
     finite = [value for value in values if math.isfinite(value)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_part, add_verb, client_of, count
-from footplate.cli.text import age, say, say_json, short, table, tell
+from footplate.cli.context import Given, UsageError, Verbs, add_part, add_verb, client_of, count, say_deleted, show
+from footplate.cli.text import age, say, say_json, short, tell
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Delivery, NewWebhook, Webhook
@@ -47,13 +47,8 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_list(given: Given) -> int:
-    webhooks = client_of(given).webhooks.list()
-    if given.json:
-        for webhook in webhooks:
-            say_json(webhook.model_dump(mode="json"))
-        return 0
-    table(("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW"), map(_row, webhooks), empty="nobody is told yet")
-    return 0
+    head = ("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW")
+    return show(given, client_of(given).webhooks.list(), head, _row, empty="nobody is told yet")
 
 
 def _row(one: Webhook) -> tuple[object, ...]:
@@ -122,13 +117,8 @@ def run_test(given: Given) -> int:
 
 def run_deliveries(given: Given) -> int:
     deliveries = islice(client_of(given).webhooks.deliveries(given.webhook), given.limit or None)
-    if given.json:
-        for delivery in deliveries:
-            say_json(delivery.model_dump(mode="json"))
-        return 0
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    table(head, map(_delivery_row, deliveries), empty="it was told nothing yet")
-    return 0
+    return show(given, deliveries, head, _delivery_row, empty="it was told nothing yet")
 
 
 def _delivery_row(one: Delivery) -> tuple[object, ...]:
@@ -138,5 +128,5 @@ def _delivery_row(one: Delivery) -> tuple[object, ...]:
 
 def run_delete(given: Given) -> int:
     client_of(given).webhooks.delete(given.webhook)
-    say_json({"deleted": given.webhook}) if given.json else say(f"{given.webhook} deleted")
+    say_deleted(given, given.webhook)
     return 0
