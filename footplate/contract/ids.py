@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import NewType
+from collections.abc import Callable
+from typing import NewType, TypeVar
 
+T = TypeVar("T")
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
 ClaimId = NewType("ClaimId", str)
@@ -32,40 +34,20 @@ def uuid7(now_ms: int | None = None) -> str:
     return f"{stamp & (1 << 48) - 1:012x}{tail:020x}"
 
 
-def new_job_id() -> JobId:
-    return JobId("job_" + uuid7())
+def _made(kind: Callable[[str], T], prefix: str) -> Callable[[], T]:
+    """Returns a function that makes a new id of this kind."""
+    return lambda: kind(f"{prefix}_{uuid7()}")
 
 
-def new_node_id() -> NodeId:
-    return NodeId("node_" + uuid7())
-
-
-def new_claim_id() -> ClaimId:
-    return ClaimId("claim_" + uuid7())
-
-
-def new_checkpoint_id() -> CheckpointId:
-    return CheckpointId("ckpt_" + uuid7())
-
-
-def new_key_id() -> KeyId:
-    return KeyId("key_" + uuid7())
-
-
-def new_webhook_id() -> WebhookId:
-    return WebhookId("hook_" + uuid7())
-
-
-def new_delivery_id() -> DeliveryId:
-    return DeliveryId("msg_" + uuid7())
-
-
-def new_upload_id() -> UploadId:
-    return UploadId("upload_" + uuid7())
-
-
-def new_part_id() -> PartId:
-    return PartId("part_" + uuid7())
+new_job_id = _made(JobId, "job")
+new_node_id = _made(NodeId, "node")
+new_claim_id = _made(ClaimId, "claim")
+new_checkpoint_id = _made(CheckpointId, "ckpt")
+new_key_id = _made(KeyId, "key")
+new_webhook_id = _made(WebhookId, "hook")
+new_delivery_id = _made(DeliveryId, "msg")
+new_upload_id = _made(UploadId, "upload")
+new_part_id = _made(PartId, "part")
 
 
 def is_id(text: str, prefix: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,8 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
+
+from footplate.contract.host.linux import die_with_parent
 
 POLL_SECONDS = 0.05
 QUICK_SECONDS = 10.0
@@ -25,8 +27,6 @@ UNUSABLE_SETTINGS = 2
 """The exit status of programs that refuse their settings. They are not restarted, because that would not help."""
 LOG_BYTES = 16 * 2**20
 """The size at which a log is renamed to `.1` when its program starts."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Failed(Exception):
@@ -89,7 +89,8 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=die_with(os.getpid()),
+                # The kernel watches the thread that forked, so the launcher starts children in its main thread.
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
         self.started_at, self.start_again_at = time.monotonic(), None
 
@@ -191,20 +192,6 @@ class Family:
             time.sleep(POLL_SECONDS)
         for child in children:
             child.kill()
-
-
-def die_with(parent: int) -> Callable[[], None]:
-    """Returns a preexec_fn with which the kernel kills the child when the launcher dies, even by SIGKILL.
-
-    The launcher must start children from its main thread, because the kernel watches the thread that forked.
-    """
-
-    def arrange() -> None:
-        _libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # The launcher died between the fork and this line.
-            os._exit(1)
-
-    return arrange
 
 
 def python(*words: str) -> list[str]:

@@ -9,16 +9,18 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
+from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
+from footplate.local.first_job import request
 from footplate.local.home import Home, hold, note_holder
-from footplate.local.processes import Child, Failed, Family, Program, Stop, Stopped, die_with, python
+from footplate.local.processes import Child, Failed, Family, Program, Stop, Stopped, python
 from footplate.local.redis import redis_for
 
 DEFAULT_PORT = 8080
@@ -147,14 +149,16 @@ class Launcher:
         printed: set[tuple[str, str]] = set()
 
         def is_announced() -> bool:
-            nodes = [node for node in self.get("/nodes")["data"] if node["seen_at"] >= started_at]
+            nodes = [node for node in request(f"{self.url}/nodes")["data"] if node["seen_at"] >= started_at]
             for node in nodes:
                 # The reasons why a node takes no work, and why its training has root's rights.
                 for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
                     if (node["name"], sentence) not in printed:
                         printed.add((node["name"], sentence))
                         say(f"{node['name']}: {sentence}")
-            return any(node["catalogue_hash"] for node in nodes) and bool(self.get("/components").get("models"))
+            return any(node["catalogue_hash"] for node in nodes) and bool(
+                request(f"{self.url}/components").get("models")
+            )
 
         def is_ready() -> bool:
             try:
@@ -164,12 +168,6 @@ class Launcher:
 
         what = "a node has announced its components"
         self.family.wait_until(is_ready, *self.family.children, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
-
-    def get(self, path: str) -> dict[str, Any]:
-        key = os.environ.get("FOOTPLATE_API_KEY")
-        request = Request(self.url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
-        with urlopen(request, timeout=10) as answer:
-            return dict(json.load(answer))
 
     def announce(self) -> None:
         logs = {child.program.name: str(child.program.log) for child in self.family.children}
@@ -185,7 +183,9 @@ class Launcher:
         if self.options.first_job and not self.home.first_job.exists():
             quiet = ["--quiet"] if self.options.as_json else []
             words = python("footplate.local.first_job", self.url, str(self.home.first_job), *quiet)
-            self.first_job = subprocess.Popen(words, start_new_session=True, preexec_fn=die_with(os.getpid()))
+            self.first_job = subprocess.Popen(
+                words, start_new_session=True, preexec_fn=partial(die_with_parent, os.getpid())
+            )
             # Without a wait the process would stay a zombie while the launcher runs.
             Thread(target=self.first_job.wait, daemon=True).start()
 
