@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
+from torch import Tensor
+
 from footplate.components.hf_processors import require_pad_token, require_tokenizer
+from footplate.trainer import collators
+from footplate.trainer.collators.padding import rounded_up, unfit
+
+IGNORE = -100
+LABELS = ("labels", "label")
 
 Multiple = Annotated[int | None, "Round lengths up to a multiple of this number, such as 8 for tensor cores"]
 Longest = Annotated[int | None, "Pad every batch to this length; null pads to the longest of the batch"]
@@ -13,25 +23,21 @@ Seed = Annotated[int | None, "The seed for masking; null uses training.seed"]
 
 def padding(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
     """Pads tokens to the longest of the batch."""
-    from footplate.trainer.collators import DataCollatorWithPadding
-
     require_pad_token(processor, "padding")
-    return DataCollatorWithPadding(processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
+    return collators.DataCollatorWithPadding(processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
 
 
 def stack() -> Any:
     """Stacks samples of one shape and keeps every key, nested ones and texts too."""
-    from footplate.trainer.collators import stack_collator
-
-    return stack_collator
+    return collators.stack_collator
 
 
 def token_classification(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
     """Pads tokens to the longest of the batch, and their labels with -100, which no loss counts."""
-    from footplate.trainer.collators import DataCollatorForTokenClassification
-
     require_pad_token(processor, "token-classification")
-    return DataCollatorForTokenClassification(processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
+    return collators.DataCollatorForTokenClassification(
+        processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of
+    )
 
 
 def masked_lm(
@@ -46,10 +52,8 @@ def masked_lm(
     seed: Seed = None,
 ) -> Any:
     """Masks tokens for a masked language model. The labels are the masked tokens."""
-    from footplate.trainer.collators import DataCollatorForLanguageModeling
-
     require_pad_token(processor, "masked-lm")
-    return DataCollatorForLanguageModeling(
+    return collators.DataCollatorForLanguageModeling(
         processor,
         whole_word_mask=whole_words,
         mlm_probability=mlm_probability,
@@ -62,18 +66,16 @@ def masked_lm(
 
 def causal_lm(processor: Any, /, *, pad_to_multiple_of: Multiple = None) -> Any:
     """Pads tokens, which are also the labels unless samples have labels. Padding is left out of the loss."""
-    from footplate.components.causal_batches import CausalBatches
-
     require_tokenizer(processor, "causal-lm")
     return CausalBatches(processor, pad_to_multiple_of)
 
 
 def seq2seq(processor: Any, model: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
     """Pads tokens and labels, each to their own longest. The model makes its decoder's inputs from the labels."""
-    from footplate.trainer.collators import DataCollatorForSeq2Seq
-
     require_pad_token(processor, "seq2seq")
-    return DataCollatorForSeq2Seq(processor, model, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
+    return collators.DataCollatorForSeq2Seq(
+        processor, model, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of
+    )
 
 
 def t5_spans(
@@ -85,11 +87,48 @@ def t5_spans(
     seed: Seed = None,
 ) -> Any:
     """Replaces spans of a text by sentinel tokens, as T5 does. The labels are the replaced spans."""
-    from footplate.trainer.collators import DataCollatorForT5MLM
-
     require_pad_token(processor, "t5-spans")
-    return DataCollatorForT5MLM(processor, noise_density, mean_noise_span_length, seed=seed)
+    return collators.DataCollatorForT5MLM(processor, noise_density, mean_noise_span_length, seed=seed)
 
 
 def _padded(max_length: int | None) -> dict[str, Any]:
     return {"padding": True if max_length is None else "max_length", "max_length": max_length}
+
+
+@dataclass
+class CausalBatches:
+    """Turns lists of tokens into tensors. Padding is found by the attention mask, not by the pad token.
+
+    The pad token is often also the token that ends a text. A model would otherwise never learn to end a text.
+    """
+
+    tokenizer: Any
+    pad_to_multiple_of: int | None = None
+
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        if "input_ids" not in samples[0] and (error := unfit(samples)):
+            raise error
+        tokens = [torch.as_tensor(sample["input_ids"], dtype=torch.long) for sample in samples]
+        masks = [
+            torch.as_tensor(sample["attention_mask"]) if "attention_mask" in sample else torch.ones_like(row)
+            for sample, row in zip(samples, tokens, strict=True)
+        ]
+        width = rounded_up(max(len(row) for row in tokens), self.pad_to_multiple_of)
+        if any(len(row) != width for row in tokens):
+            require_pad_token(self.tokenizer, "causal-lm")
+        pad = self.tokenizer.pad_token_id or 0
+        mask = self._filled(masks, width, 0)
+        name = next((label for label in LABELS if label in samples[0]), None)
+        filled = self._filled(tokens, width, pad)
+        if name is None:
+            labels = filled.masked_fill(mask == 0, IGNORE)
+        else:
+            labels = self._filled([torch.as_tensor(sample[name]) for sample in samples], width, IGNORE)
+        return {"input_ids": filled, "attention_mask": mask, "labels": labels}
+
+    def _filled(self, rows: Sequence[Tensor], width: int, value: int) -> Tensor:
+        result = torch.full((len(rows), width), value, dtype=torch.long)
+        for line, row in zip(result, rows, strict=True):
+            at = slice(0, len(row)) if self.tokenizer.padding_side == "right" else slice(width - len(row), width)
+            line[at] = row
+        return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,38 +10,28 @@ from footplate.components.rows import BadRow, Row, column, kind, without
 from footplate.contract.errors import did_you_mean
 
 
-@dataclass(frozen=True)
-class Rename:
-    names: dict[str, str]
-
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        for old in self.names:
-            column(rows, old)
-        for at, row in enumerate(rows):
-            taken = [new for old, new in self.names.items() if new in row and new not in self.names and new != old]
-            if taken:
-                raise BadRow(at, f"there is a column {taken[0]!r} already", hint="drop it before")
-        return [{self.names.get(name, name): value for name, value in row.items()} for row in rows]
+def renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
+    _require(names, rows)
+    for at, row in enumerate(rows):
+        taken = [new for old, new in names.items() if new in row and new not in names and new != old]
+        if taken:
+            raise BadRow(at, f"there is a column {taken[0]!r} already", hint="drop it before")
+    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
-@dataclass(frozen=True)
-class Keep:
-    names: tuple[str, ...]
-
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        for name in self.names:
-            column(rows, name)
-        return [{name: row[name] for name in self.names} for row in rows]
+def kept(names: Sequence[str], rows: list[Row]) -> list[Row]:
+    _require(names, rows)
+    return [{name: row[name] for name in names} for row in rows]
 
 
-@dataclass(frozen=True)
-class Drop:
-    names: tuple[str, ...]
+def dropped(names: Sequence[str], rows: list[Row]) -> list[Row]:
+    _require(names, rows)
+    return [without(row, names) for row in rows]
 
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        for name in self.names:
-            column(rows, name)
-        return [without(row, self.names) for row in rows]
+
+def _require(names: Iterable[str], rows: list[Row]) -> None:
+    for name in names:
+        column(rows, name)
 
 
 @dataclass(frozen=True)

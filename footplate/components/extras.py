@@ -1,9 +1,11 @@
-"""Marks components that need a library of an extra, so that a missing one is named before it is imported."""
+"""What components know of a library that may be missing, without an import, which could take seconds."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,3 +27,19 @@ def missing(component: Any) -> str:
     if not library or find_spec(library) is not None:
         return ""
     return f"{library} (pip install 'footplate[{extra}]')"
+
+
+def source_of(library: str, *path: str) -> list[ast.stmt]:
+    """Returns the statements of a library's module. The list is empty if the library is not installed."""
+    package = find_spec(library)
+    if package is None or not package.submodule_search_locations:
+        return []
+    return ast.parse(Path(package.submodule_search_locations[0], *path).read_text(encoding="utf-8")).body
+
+
+def public_names(library: str, *path: str) -> list[str]:
+    """Returns `__all__` of a library's module. The list is empty if the library is not installed."""
+    for line in source_of(library, *path):
+        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
+            return [str(name) for name in ast.literal_eval(line.value)]
+    return []

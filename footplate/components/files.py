@@ -1,6 +1,6 @@
 """Datasets from files. Paths are real files here: names like `data://…` were resolved before, and patterns too.
 
-None is read into memory: of lines it is held where each begins (lines.py), of tables they are mapped (tables.py).
+No file is read into memory. lines.py holds where each line begins, and tables.py maps tables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from footplate.components.csv_rows import CsvRows
 from footplate.components.extras import needs
+from footplate.components.file_streams import FileStream, LineReader, NumberedReader, ParquetReader
+from footplate.components.lines import JsonLines, TextFiles, TextLines, json_row, part, text_row
+from footplate.components.repository import files_of
+from footplate.components.tables import is_saved, parquet_rows, saved_rows
 from footplate.contract.errors import DatasetError
 
 Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]
@@ -24,12 +29,8 @@ Limit = Annotated[Annotated[int, Field(ge=1)] | None, "The largest number of row
 
 def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: Streaming = False) -> Any:
     """Rows of JSON lines files: each line is an object."""
-    from footplate.components.lines import JsonLines, json_row, part
-
     files = [Path(path) for path in paths]
     if streaming:
-        from footplate.components.file_streams import FileStream, LineReader
-
         return FileStream(files, LineReader(json_row), offset, limit)
     return part(JsonLines(files), offset, limit)
 
@@ -46,9 +47,6 @@ def csv(
     ] = False,
 ) -> Any:
     """Rows of CSV and TSV files. A column that holds only numbers has numbers as values."""
-    from footplate.components.csv_rows import CsvRows
-    from footplate.components.lines import part
-
     rows = part(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
     return _in_turn(rows) if streaming else rows
 
@@ -63,15 +61,11 @@ def text(
     streaming: Streaming = False,
 ) -> Any:
     """Rows of plain text in UTF-8."""
-    from footplate.components.lines import TextFiles, TextLines, part, text_row
-
     files = [Path(path) for path in paths]
     if by == "file":
         rows = part(TextFiles(files, column), offset, limit)
         return _in_turn(rows) if streaming else rows
     if streaming:
-        from footplate.components.file_streams import FileStream, LineReader
-
         return FileStream(files, LineReader(partial(text_row, column=column)), offset, limit)
     return part(TextLines(files, column), offset, limit)
 
@@ -86,13 +80,8 @@ def parquet(
     streaming: Streaming = False,
 ) -> Any:
     """Rows of Parquet files, converted once to a memory-mapped Arrow file, or read one by one."""
-    from footplate.components.lines import part
-    from footplate.components.tables import parquet_rows
-
     files = [Path(path) for path in paths]
     if streaming and files:
-        from footplate.components.file_streams import FileStream, ParquetReader
-
         return FileStream(files, ParquetReader(files, columns), offset, limit)
     return part(parquet_rows(files, columns), offset, limit)
 
@@ -108,10 +97,6 @@ def dataset(
     streaming: Streaming = False,
 ) -> Any:
     """Rows of a Hugging Face dataset, with numbers, texts and lists of them."""
-    from footplate.components.lines import part
-    from footplate.components.repository import files_of
-    from footplate.components.tables import is_saved, saved_rows
-
     folder = Path(path)
     if not is_saved(folder):
         kind, files = files_of(folder, config, split)
@@ -126,6 +111,4 @@ def dataset(
 
 
 def _in_turn(rows: Any) -> Any:
-    from footplate.components.file_streams import FileStream, NumberedReader
-
     return FileStream([Path()], NumberedReader(rows))

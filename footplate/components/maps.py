@@ -8,10 +8,16 @@ stream are changed as they are read, and every map keeps the stream's position (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
+from footplate.components.answers import Answers
+from footplate.components.chunking import Chunks
+from footplate.components.columns import Labels, dropped, kept, renamed
 from footplate.components.hf_processors import require_tokenizer
 from footplate.components.rows import Mapped, Row, is_stream, require_rows
+from footplate.components.streams import ChunkedStream, MappedStream
+from footplate.components.tokenizing import Chat, Tokenize, TokenizeWords
 from footplate.contract.errors import NotBuildable
 
 Longest = Annotated[int | None, "The largest number of tokens; longer texts are cut. null uses the tokenizer's limit"]
@@ -31,8 +37,6 @@ def tokenize(
     truncation: Annotated[bool, "Cut longer texts; false keeps them whole"] = True,
 ) -> Any:
     """Turns texts into tokens. The columns with texts are removed, and all others stay."""
-    from footplate.components.tokenizing import Tokenize
-
     require_tokenizer(processor, "tokenize")
     longest = max_target_length or max_length
     return mapped(rows, Tokenize(processor, column, pair, target, prefix, max_length, longest, truncation))
@@ -49,8 +53,6 @@ def tokenize_words(
     label_every_piece: Annotated[bool, "Label all tokens of a word; false labels only its first token"] = False,
 ) -> Any:
     """Turns lists of words into tokens, and labels of words into labels of tokens."""
-    from footplate.components.tokenizing import TokenizeWords
-
     require_tokenizer(processor, "tokenize-words")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable("tokenize-words needs a tokenizer with tokenizer.json: this one does not report words")
@@ -70,8 +72,6 @@ def answers(
     max_length: Longest = None,
 ) -> Any:
     """Turns questions and texts into tokens, and answers into positions of their first and last token (SQuAD)."""
-    from footplate.components.answers import Answers
-
     require_tokenizer(processor, "answers")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable(
@@ -93,11 +93,7 @@ def chunk(
         raise NotBuildable(f"chunk: block_size is {block_size}, but a block needs at least one token")
     end = getattr(processor, "eos_token_id", None) if end_texts else None
     if is_stream(rows):
-        from footplate.components.streams import ChunkedStream
-
         return ChunkedStream(rows, block_size, end)
-    from footplate.components.chunking import Chunks
-
     require_rows(rows)
     return Chunks(rows, block_size, end)
 
@@ -114,8 +110,6 @@ def chat(
     ] = "all",
 ) -> Any:
     """Turns conversations into tokens with the tokenizer's chat template."""
-    from footplate.components.tokenizing import Chat
-
     require_tokenizer(processor, "chat")
     template = getattr(processor, "chat_template", None)
     if not template:
@@ -133,25 +127,19 @@ def chat(
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:
     """Renames columns, and keeps all others."""
-    from footplate.components.columns import Rename
-
     if len(set(columns.values())) != len(columns):
         raise NotBuildable("rename: two columns would get one name")
-    return mapped(rows, Rename(dict(columns)))
+    return mapped(rows, partial(renamed, dict(columns)))
 
 
 def keep(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
     """Keeps these columns, and removes all others."""
-    from footplate.components.columns import Keep
-
-    return mapped(rows, Keep(tuple(columns)))
+    return mapped(rows, partial(kept, tuple(columns)))
 
 
 def drop(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
     """Removes these columns from every row."""
-    from footplate.components.columns import Drop
-
-    return mapped(rows, Drop(tuple(columns)))
+    return mapped(rows, partial(dropped, tuple(columns)))
 
 
 def labels(
@@ -163,8 +151,6 @@ def labels(
     names: Annotated[list[str] | None, "Names in the order of their numbers; null uses the model's config"] = None,
 ) -> Any:
     """Replaces names of classes by their numbers, and stores the names in the model's config."""
-    from footplate.components.columns import Labels
-
     config = getattr(model, "config", None)
     numbers_of_model = _names_of(config)
     numbers = {name: at for at, name in enumerate(names)} if names is not None else numbers_of_model
@@ -206,8 +192,4 @@ def name_classes(config: Any, names: list[str], known: dict[str, int]) -> None:
 
 def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
     """Applies a change to rows when they are read: by number if they have numbers, else in their order."""
-    if not is_stream(rows):
-        return Mapped(rows, change)
-    from footplate.components.streams import MappedStream
-
-    return MappedStream(rows, change)
+    return MappedStream(rows, change) if is_stream(rows) else Mapped(rows, change)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from footplate.components.maps import mapped
@@ -15,27 +14,26 @@ Grade = Callable[[dict[str, Any], dict[str, Any]], float]
 
 def preferences(rows: Any, /) -> Any:
     """Turns input, preferred_output and non_preferred_output into the columns prompt, chosen and rejected."""
-    return mapped(rows, Preferences())
+    return mapped(rows, _preferences)
 
 
-@dataclass(frozen=True)
-class Preferences:
-    def __call__(self, rows: list[Row]) -> list[Row]:
-        return [self._changed(row, at) for at, row in enumerate(rows)]
+def _preferences(rows: list[Row]) -> list[Row]:
+    return [_preference(row, at) for at, row in enumerate(rows)]
 
-    def _changed(self, row: Row, at: int) -> Row:
-        question = row.get("input")
-        if not isinstance(question, dict) or "messages" not in question:
-            raise BadRow(at, "column 'input' holds no messages", hint='for example {"messages": [{"role": "user", …}]}')
-        for name in ("preferred_output", "non_preferred_output"):
-            if not isinstance(row.get(name), list):
-                raise BadRow(at, f"column {name!r} holds no messages")
-        changed = {
-            "prompt": question["messages"],
-            "chosen": row["preferred_output"],
-            "rejected": row["non_preferred_output"],
-        }
-        return changed | ({"tools": question["tools"]} if question.get("tools") else {})
+
+def _preference(row: Row, at: int) -> Row:
+    question = row.get("input")
+    if not isinstance(question, dict) or "messages" not in question:
+        raise BadRow(at, "column 'input' holds no messages", hint='for example {"messages": [{"role": "user", …}]}')
+    for name in ("preferred_output", "non_preferred_output"):
+        if not isinstance(row.get(name), list):
+            raise BadRow(at, f"column {name!r} holds no messages")
+    changed = {
+        "prompt": question["messages"],
+        "chosen": row["preferred_output"],
+        "rejected": row["non_preferred_output"],
+    }
+    return changed | ({"tools": question["tools"]} if question.get("tools") else {})
 
 
 def reward_of(grade: Grade) -> Callable[..., list[float]]:

@@ -6,15 +6,13 @@ seconds.
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from footplate.components.extras import needs
+from footplate.components.extras import needs, public_names
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.contract.errors import NotBuildable, did_you_mean
 
@@ -99,14 +97,8 @@ embedding = EmbeddingTrainer()
 
 def loss_names() -> list[str]:
     """Returns the names of the library's losses. The list is empty if the library is not installed."""
-    package = find_spec(LIBRARY)
-    if package is None or not package.submodule_search_locations:
-        return []
-    file = Path(package.submodule_search_locations[0], "sentence_transformer", "losses", "__init__.py")
-    for line in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
-            return sorted(name for name in ast.literal_eval(line.value) if name.endswith("Loss"))
-    return []
+    names = public_names(LIBRARY, "sentence_transformer", "losses", "__init__.py")
+    return sorted(name for name in names if name.endswith("Loss"))
 
 
 def _dataset(rows: Any) -> Any:

@@ -1,17 +1,71 @@
-"""A tiny learned codec: what several optimizers are for. An encoder, an entropy bottleneck, a decoder."""
+"""The model toy/compression, a tiny learned codec with an encoder, an entropy bottleneck and a decoder.
+
+It is an example of what several optimizers are for.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from footplate.components.component import component
+
+TAIL = 4.0
+"""The logit beyond which a cumulative density counts as 0 or 1."""
 
 
-def compression(
-    *,
-    in_features: Annotated[int, "Numbers per sample"] = 8,
-    channels: Annotated[int, "Numbers that a sample is compressed to"] = 4,
-    rate_weight: Annotated[float, "How much the bits count beside the error"] = 0.01,
-) -> Any:
-    """A codec with an entropy bottleneck: `aux_loss` teaches its `.quantiles` where the channels' tails lie."""
-    from footplate.components.toy_codec import Codec
+class EntropyBottleneck(nn.Module):
+    """A logistic density per channel, trained by the main loss, and its quantiles, trained by a second loss."""
 
-    return Codec(in_features, channels, rate_weight)
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.quantiles = nn.Parameter(torch.tensor([-10.0, 0.0, 10.0]).repeat(channels, 1))
+        self.place, self.log_scale = nn.Parameter(torch.zeros(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the decoder's input and its cost in bits. In training, noise replaces rounding."""
+        medians = self.quantiles[:, 1].detach()
+        rounded = y + torch.rand_like(y) - 0.5 if self.training else torch.round(y - medians) + medians
+        likelihood = torch.sigmoid(self._logits(rounded + 0.5)) - torch.sigmoid(self._logits(rounded - 0.5))
+        return rounded, -torch.log2(likelihood.clamp(min=1e-9))
+
+    def _logits(self, y: Tensor) -> Tensor:
+        return (y - self.place) / self.log_scale.exp()
+
+    def loss(self) -> Tensor:
+        """Returns the distance of the quantiles from the density's tails and middle. Its gradient moves only them."""
+        place, scale = self.place.detach()[:, None], self.log_scale.detach().exp()[:, None]
+        wanted = torch.tensor([-TAIL, 0.0, TAIL], device=place.device)
+        return ((self.quantiles - place) / scale - wanted).abs().sum()
+
+
+class Codec(nn.Module):
+    """Trained on error and bits together; `logits` are the samples as they come back."""
+
+    def __init__(self, in_features: int = 8, channels: int = 4, rate_weight: float = 0.01) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(in_features, channels), nn.Linear(channels, in_features)
+        self.bottleneck = EntropyBottleneck(channels)
+        self.rate_weight = rate_weight
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        rounded, bits = self.bottleneck(self.encode(x))
+        back = self.decode(rounded)
+        loss = functional.mse_loss(back, x) + self.rate_weight * bits.mean()
+        return {"loss": loss, "logits": back}
+
+    def aux_loss(self) -> Tensor:
+        loss: Tensor = self.bottleneck.loss()
+        return loss
+
+
+compression = component(
+    Codec,
+    "A codec with an entropy bottleneck: `aux_loss` teaches its `.quantiles` where the channels' tails lie.",
+    in_features=Annotated[int, "Numbers per sample"],
+    channels=Annotated[int, "Numbers that a sample is compressed to"],
+    rate_weight=Annotated[float, "How much the bits count beside the error"],
+)

@@ -33,8 +33,9 @@ class _Slow(Dataset[dict[str, Tensor]]):
 
 class Regression(_Slow):
     def __init__(
-        self, n: int, in_features: int, out_features: int, noise: float, seed: int, seconds_per_item: float
-    ) -> None:
+        self, n: int = 512, in_features: int = 8, out_features: int = 4, noise: float = 0.1, seed: int = 0,
+        seconds_per_item: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(n, seconds_per_item)
         generator = torch.Generator().manual_seed(seed)
         # The function to learn is the same for every seed, so that an evaluation set may have another one.
@@ -50,8 +51,9 @@ class Regression(_Slow):
 
 class Classification(_Slow):
     def __init__(
-        self, n: int, in_features: int, classes: int, noise: float, seed: int, seconds_per_item: float
-    ) -> None:
+        self, n: int = 512, in_features: int = 8, classes: int = 4, noise: float = 1.0, seed: int = 0,
+        seconds_per_item: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(n, seconds_per_item)
         generator = torch.Generator().manual_seed(seed)
         centres = 2.0 * torch.randn(classes, in_features, generator=torch.Generator().manual_seed(1234))
@@ -63,7 +65,7 @@ class Classification(_Slow):
 
 
 class Text(_Slow):
-    def __init__(self, n: int, length: int, seed: int, seconds_per_item: float) -> None:
+    def __init__(self, n: int = 512, length: int = 64, seed: int = 0, seconds_per_item: float = 0.0) -> None:
         super().__init__(n, seconds_per_item)
         self.length = length
         dice, characters = random.Random(seed), ""
@@ -77,15 +79,8 @@ class Text(_Slow):
 
 
 _THINGS = (
-    "the driver",
-    "a fireman",
-    "the signal",
-    "an engine",
-    "the night train",
-    "a wagon",
-    "the station",
-    "a bridge",
-)
+    "the driver", "a fireman", "the signal", "an engine", "the night train", "a wagon", "the station", "a bridge",
+)  # fmt: skip
 _DEEDS = ("sees", "passes", "follows", "waits for", "calls", "leaves", "draws", "warns")
 _MANNERS = ("slowly", "at dawn", "in the rain", "with steam", "again", "without a sound")
 

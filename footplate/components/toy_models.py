@@ -10,7 +10,9 @@ from torch.nn import functional
 class Mlp(nn.Module):
     """Linear layers with ReLU between them."""
 
-    def __init__(self, in_features: int, hidden: int, depth: int, out_features: int, dropout: float) -> None:
+    def __init__(
+        self, in_features: int = 8, hidden: int = 64, depth: int = 2, out_features: int = 4, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         width = in_features
@@ -58,7 +60,10 @@ class Block(nn.Module):
 class GptForCausalLM(nn.Module):
     """Predicts the next token; the loss is the mean over all but the last of each sample."""
 
-    def __init__(self, vocab_size: int, layers: int, heads: int, width: int, context: int, dropout: float) -> None:
+    def __init__(
+        self, vocab_size: int = 32, layers: int = 2, heads: int = 2, width: int = 64, context: int = 128,
+        dropout: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         if width % heads:
             raise ValueError(f"toy/gpt: width {width} is not a multiple of heads {heads}")

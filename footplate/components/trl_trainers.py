@@ -13,11 +13,10 @@ import types
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from importlib import import_module
-from importlib.util import find_spec
 from operator import or_
-from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from footplate.components.extras import source_of
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
@@ -181,11 +180,7 @@ _REWARDS = Annotated[
 
 def _parameters(name: str) -> Iterator[inspect.Parameter]:
     """Yields the parameters that only this config has. There are none if TRL is not installed."""
-    package = find_spec("trl")
-    if package is None or not package.submodule_search_locations:
-        return
-    file = Path(package.submodule_search_locations[0], "trainer", f"{name.lower()}_config.py")
-    for config in ast.parse(file.read_text(encoding="utf-8")).body:
+    for config in source_of("trl", "trainer", f"{name.lower()}_config.py"):
         if isinstance(config, ast.ClassDef) and config.name == f"{name}Config":
             for line in config.body:
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):

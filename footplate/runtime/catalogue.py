@@ -18,10 +18,9 @@ from typing import Any
 from pydantic import TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
-from footplate.components.extras import missing
+from footplate.components.extras import missing, public_names
 from footplate.contract.components import GROUPS, PACKAGES, Catalogue, Described
 from footplate.runtime.build import registered
-from footplate.runtime.learning import torchmetrics_names
 
 
 def write(path: Path) -> None:
@@ -56,7 +55,7 @@ def describe_all() -> Iterator[Described]:
                 print(f"{group} {name} cannot be imported: {type(error).__name__}: {error}", file=sys.stderr)
     for name in sorted(set(METRICS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name}, over a whole evaluation")
-    names = torchmetrics_names()
+    names = [name for name in public_names("torchmetrics", "__init__.py") if name[0].isupper()]
     lacks = "" if names else "torchmetrics (pip install 'footplate[metrics]')"
     for name in sorted(set(TEXTS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name} of what was generated", needs=lacks)

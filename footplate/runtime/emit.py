@@ -36,10 +36,15 @@ PROGRESS_SECONDS = 0.25
 TICK_SECONDS = 1.0
 
 
+FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
+"""Events that only the first rank reports. Other ranks send a tick instead."""
+
+
 class Wire:
     """Sends lines to the supervisor."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, rank: int = 0) -> None:
+        self._is_first = rank == 0
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
         # A data loader's process shares this socket. It must not send its copy of the queued lines.
@@ -60,6 +65,8 @@ class Wire:
         is_users: bool = False,
     ) -> None:
         """Sends an event. `is_users` marks a note of the user's code. Of many such notes, some may be dropped."""
+        if not self._is_first and kind in FIRST_RANK_ONLY:
+            kind, data = TICK, {}
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
         self.flush()
         may_be_merged = is_users or (kind not in KEPT and kind not in (Kind.NOTE, OUTCOME))
@@ -128,26 +135,6 @@ def _line(event: dict[str, Any]) -> bytes:
         kept = dict(list(kept.items())[:64]) | {"truncated": True, "bytes": len(text)}
         text = json.dumps(json_safe({**event, "data": kept}), separators=(",", ":"))
     return text.encode() + b"\n"
-
-
-class SecondaryWire(Wire):
-    """The wire of a rank other than the first. It sends a tick in place of events that only the first rank reports."""
-
-    def send(
-        self,
-        kind: str,
-        data: dict[str, Any],
-        step: int | None = None,
-        epoch: float | None = None,
-        *,
-        is_users: bool = False,
-    ) -> None:
-        if kind in FIRST_RANK_ONLY:
-            kind, data = TICK, {}
-        super().send(kind, data, step, epoch, is_users=is_users)
-
-
-FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
 
 
 class StoppedEvaluating(Exception):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +51,6 @@ def metric(component: Component, load: Load, registered: Mapping[str, Any]) -> A
     if name.startswith(PREFIX):
         return partial(TorchMetric, name.removeprefix(PREFIX), **args) if args else name
     raise UnknownComponent(GROUPS["metrics"], name, {*registered, *METRICS, *TEXTS})
-
-
-def torchmetrics_names() -> list[str]:
-    """Returns the metrics of torchmetrics. They are read from its source, because the import would take seconds."""
-    package = find_spec("torchmetrics")
-    if package is None or package.origin is None:
-        return []
-    for line in ast.parse(Path(package.origin).read_text(encoding="utf-8")).body:
-        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
-            return [str(name) for name in ast.literal_eval(line.value) if str(name)[0].isupper()]
-    return []
 
 
 def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:

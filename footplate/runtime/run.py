@@ -43,7 +43,7 @@ from footplate.contract.spec_parts import Script
 from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, notes, own_code, own_loop, predictions, process_group
 from footplate.runtime.build import Parts, build
-from footplate.runtime.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
+from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.runtime.export import export
 from footplate.runtime.inherited_best import KeepBest
 from footplate.runtime.learning import check_trainer, save_model
@@ -63,7 +63,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting:
     """Runs one rank of one attempt, and sends its outcome to the supervisor. Returns 0."""
     started = time.monotonic()
     order = read_order(order_fd)
-    wire = SecondaryWire(events_fd) if order.rank else Wire(events_fd)
+    wire = Wire(events_fd, order.rank)
     emit: Emit | None = None
     another_s = False
     try:

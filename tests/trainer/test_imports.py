@@ -53,11 +53,10 @@ os._exit(0)
     assert python(script).splitlines()[-1] == "[]"
 
 
-def test_importing_footplate_and_the_components_imports_no_torch() -> None:
+def test_importing_footplate_imports_no_torch() -> None:
     script = """
-import sys, inspect
-import footplate, footplate.trainer, footplate.components.toy, footplate.components.files
-inspect.signature(footplate.components.toy.mlp)
+import sys
+import footplate, footplate.trainer
 assert "Trainer" in dir(footplate)
 print("torch" in sys.modules)
 """
