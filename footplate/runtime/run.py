@@ -48,7 +48,7 @@ from footplate.runtime.export import export
 from footplate.runtime.inherited_best import KeepBest
 from footplate.runtime.learning import check_trainer, save_model
 from footplate.runtime.live_commands import OurRun, Steering
-from footplate.runtime.serving.start import serve
+from footplate.runtime.serving.session import serve
 from footplate.runtime.starting_point import StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
 from footplate.trainer.checkpoint import CannotSave

@@ -19,7 +19,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime import run
 from footplate.runtime.build import build
 from footplate.runtime.emit import Emit, Wire
-from footplate.runtime.serving.start import session_of
+from footplate.runtime.serving.session import Session
 
 NOWHERE = {"resume_from": {"job": "job_" + "0" * 32, "mode": "weights"}}
 
@@ -83,10 +83,10 @@ def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedM
     args = replace(parsed.training, output_dir=str(folder))
     parts = build(parsed, order.roots)
     trainer = run.assemble(parsed, parts, args, emit, {})
-    session, answers = session_of(parsed, parts, trainer, order, emit, theirs)
-    thread = threading.Thread(target=session.run, args=answers)
+    session = Session(parsed, parts, trainer, order, emit, theirs)
+    thread = threading.Thread(target=session.run)
     thread.start()
-    client = ServedModel(ours, answers[1]._loaded, thread)
+    client = ServedModel(ours, session.loaded, thread)
     assert client.read().kind is PieceKind.ALIVE
     try:
         yield client

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.functional import normalize
 
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.texts import Clients
 
 
 class Embeddings:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 
-    def answer(self, body: dict[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
+    def answer(self, body: dict[str, Any], clients: Clients) -> dict[str, Any]:
         tokenizer = self._loaded.require_tokenizer()
         rows = [list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in body["inputs"]]
         for row in rows:
@@ -26,7 +26,7 @@ class Embeddings:
         size = self._loaded.limits.max_batch
         for first in range(0, len(rows), size):
             vectors += self._vectors(rows[first : first + size])
-            tick()
+            clients.tick()
         return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
 
     def _vectors(self, rows: list[list[int]]) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from footplate.runtime.predictions import arrays_of
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 from footplate.runtime.serving.rows import as_tensors, maps_for, prepared
 from footplate.runtime.serving.tasks import readable, task_of
-from footplate.runtime.serving.texts import Text, Texts
+from footplate.runtime.serving.texts import Clients, Text, Texts
 from footplate.trainer.collators import DataCollatorWithPadding
 from footplate.trainer.prediction_step import prediction_step
 
@@ -40,7 +40,7 @@ class Predictions:
             if component.use == "labels" and isinstance(names, list):
                 name_classes(loaded.config, [str(name) for name in names], {})
 
-    def answer(self, body: Mapping[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
+    def answer(self, body: Mapping[str, Any], clients: Clients) -> dict[str, Any]:
         inputs, most = body["inputs"], self._loaded.limits.max_inputs
         if len(inputs) > most:
             raise CannotAnswer(
@@ -49,24 +49,24 @@ class Predictions:
                 hint="send several requests",
             )
         if self._generates:
-            return {"predictions": list(self._generated(body, tick))}
+            return {"predictions": list(self._generated(body, clients))}
         try:
-            results = list(self._predicted(inputs, tick))
+            results = list(self._predicted(inputs, clients))
         except RuntimeError as error:
             # JSON has one kind of number: 1 may be a class or a token, or 1.0, and only the model knows.
             if "dtype" not in str(error) or self._loaded.spec.data.map:
                 raise
-            results = list(self._predicted(inputs, tick, as_floats=True))
+            results = list(self._predicted(inputs, clients, as_floats=True))
         return {"predictions": results}
 
-    def _predicted(self, inputs: Any, tick: Callable[[], None], *, as_floats: bool = False) -> Iterator[dict[str, Any]]:
+    def _predicted(self, inputs: Any, clients: Clients, *, as_floats: bool = False) -> Iterator[dict[str, Any]]:
         trainer, model = self._loaded.trainer, self._loaded.model
         loader = trainer.get_test_dataloader(self._rows(inputs, as_floats=as_floats))
         step = prediction_step(trainer, model, loss_only=False, ignore_keys=None)
         for batch in trainer._footplate.strategy.plain_loader(loader):
             outputs = _arrays("prediction", step(batch)[1])
             yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if _is_tensor(v)}))
-            tick()
+            clients.tick()
 
     def _rows(self, inputs: Any, *, as_floats: bool = False) -> Any:
         rows = prepared(inputs, self._loaded.spec)
@@ -86,7 +86,7 @@ class Predictions:
             inputs = {name: _cut(array[at], real) for name, array in batch.items() if array.ndim and len(array) > at}
             yield readable(self._task, row, inputs, self._loaded.config, self._loaded.tokenizer)
 
-    def _generated(self, body: Mapping[str, Any], tick: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    def _generated(self, body: Mapping[str, Any], clients: Clients) -> Iterator[dict[str, Any]]:
         parameters = body["parameters"]
         stops = tuple(parameters.get("stop") or ())
         texts = [
@@ -95,10 +95,8 @@ class Predictions:
         ]
         size = self._loaded.limits.max_batch
         for first in range(0, len(texts), size):
-            self._texts.generate(
-                texts[first : first + size], parameters["temperature"], parameters["top_p"], parameters.get("seed"),
-                lambda *_: None, lambda _: False, tick,
-            )  # fmt: skip
+            batch, seed = texts[first : first + size], parameters.get("seed")
+            self._texts.generate(batch, parameters["temperature"], parameters["top_p"], seed, clients)
         for text in texts:
             result = self._texts.whole(text)
             yield {"text": result, "finish_reason": text.finish or "length", "tokens": len(text.tokens)}

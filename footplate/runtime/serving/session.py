@@ -1,4 +1,4 @@
-"""The loop of a serving session: takes requests, answers them in batches, and ends after an idle time.
+"""A serving session: loads a checkpoint, takes requests, answers them in batches, and ends after an idle time.
 
 One thread reads requests from the supervisor's socket. The main thread answers them, so that torch is used by one
 thread only. Requests that can share one batch are answered together.
@@ -18,18 +18,21 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from footplate.contract.errors import FootplateError
-from footplate.contract.events import DoneData, Ending, json_safe
-from footplate.contract.host.launch import TICK
+from footplate.contract.errors import FootplateError, NotBuildable
+from footplate.contract.events import DoneData, Ending, Kind, StateData, json_safe
+from footplate.contract.host.launch import TICK, Order
 from footplate.contract.lifecycle import Reason
 from footplate.contract.serving import MAX_PIECE_BYTES, Piece, PieceKind, ServingRequest, Work
-from footplate.contract.spec_parts import Serve
+from footplate.contract.spec import JobSpec
+from footplate.runtime.build import Parts
 from footplate.runtime.emit import Emit
 from footplate.runtime.serving.embeddings import Embeddings
-from footplate.runtime.serving.loaded import CannotAnswer
+from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 from footplate.runtime.serving.predictions import Predictions
 from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
+from footplate.runtime.starting_point import find_starting_point
+from footplate.trainer.trainer import Trainer
 
 LOOK_SECONDS = 0.5
 """The longest time between two reads of the stop byte."""
@@ -81,28 +84,50 @@ def _batch_key(request: ServingRequest) -> Any:
     return request.adapter, body["temperature"], body["top_p"]
 
 
+def serve(spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emit, stream_fd: int | None) -> DoneData:
+    """Runs the whole session. `stream_fd` is the socket with the requests."""
+    if stream_fd is None:
+        raise NotBuildable("a serving session needs the socket of its requests", hint="upgrade this node")
+    start = find_starting_point(spec, order, emit)
+    if start is None:
+        raise NotBuildable("a serving session needs a checkpoint", hint="name one in resume_from")
+    start.load(trainer)
+    with socket.socket(fileno=stream_fd) as stream:
+        session = Session(spec, parts, trainer, order, emit, stream)
+        emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+        return session.run()
+
+
 class Session:
     """Answers requests until it is stopped, or until none has come for the idle time."""
 
-    def __init__(self, limits: Serve, emit: Emit, stream: socket.socket, base: SharedBase) -> None:
-        self._limits, self._emit, self._stream, self._base = limits, emit, stream, base
+    def __init__(
+        self, spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emit, stream: socket.socket
+    ) -> None:
+        assert spec.serve is not None
+        model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
+        model.eval()
+        self.loaded = Loaded(spec, spec.serve, trainer, model, parts.processor)
+        self._limits, self._emit, self._stream = spec.serve, emit, stream
+        self._base, self._texts = SharedBase(model, order.files), Texts(self.loaded)
+        predictions, embeddings = Predictions(self.loaded, self._texts, order.roots), Embeddings(self.loaded)
+        self._work: dict[Work, Callable[[Sequence[ServingRequest]], None]] = {
+            Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0].body, self)),
+            Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0].body, self)),
+            Work.COMPLETE: self._complete,
+        }
         self._requests = Requests(stream)
         self._answered = self._tokens = 0
         self._ticked_at = 0.0
 
-    def run(self, predictions: Predictions, texts: Texts, embeddings: Embeddings) -> DoneData:
-        answer: dict[Work, Callable[[Sequence[ServingRequest]], None]] = {
-            Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0].body, self.tick)),
-            Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0].body, self.tick)),
-            Work.COMPLETE: lambda batch: self._complete(texts, batch),
-        }
+    def run(self) -> DoneData:
         self._send(Piece(id="", kind=PieceKind.ALIVE))
         idle_since = time.monotonic()
         while not self._emit.asked_to_stop():
             batch = self._requests.next_batch(self._limits.max_batch)
             self.tick()
             if batch:
-                self._answer(batch, answer[batch[0].work])
+                self._answer(batch)
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > self._limits.idle:
                 self._emit.note(f"no request came for {self._limits.idle:g} s, so the session ends")
@@ -115,7 +140,7 @@ class Session:
             self._ticked_at = time.monotonic()
             self._emit.wire.send(TICK, {})
 
-    def _answer(self, batch: Sequence[ServingRequest], answer: Callable[[Sequence[ServingRequest]], None]) -> None:
+    def _answer(self, batch: Sequence[ServingRequest]) -> None:
         if not self._has_adapter(batch):
             return
         wanted = [request for request in batch if request.id not in self._requests.withdrawn]
@@ -124,12 +149,12 @@ class Session:
             self._send(Piece(id=request.id, kind=PieceKind.STARTED if is_wanted else PieceKind.ERROR))
         try:
             if wanted:
-                answer(wanted)
+                self._work[wanted[0].work](wanted)
         except Exception as error:
             # One request must not end the session of all others.
             refusal = _refusal(error)
             for request in wanted:
-                self._send(Piece(id=request.id, kind=PieceKind.ERROR, data=refusal))
+                self.say(request.id, PieceKind.ERROR, refusal)
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
         self._requests.withdrawn.difference_update(request.id for request in batch)
@@ -145,18 +170,18 @@ class Session:
             return False
         return True
 
-    def _complete(self, texts: Texts, batch: Sequence[ServingRequest]) -> None:
-        def say(request: str, kind: PieceKind, data: dict[str, Any]) -> None:
-            self._send(Piece(id=request, kind=kind, data=data))
+    def say(self, request: str, kind: PieceKind, data: dict[str, Any]) -> None:
+        self._send(Piece(id=request, kind=kind, data=data))
 
-        def is_withdrawn(request: str) -> bool:
-            return request in self._requests.withdrawn
+    def is_withdrawn(self, request: str) -> bool:
+        return request in self._requests.withdrawn
 
-        self._tokens += texts.answer(batch, say, is_withdrawn, self.tick)
+    def _complete(self, batch: Sequence[ServingRequest]) -> None:
+        self._tokens += self._texts.answer(batch, self)
         self._answered += len(batch)
 
     def _done(self, request: str, data: dict[str, Any]) -> None:
-        self._send(Piece(id=request, kind=PieceKind.DONE, data=data))
+        self.say(request, PieceKind.DONE, data)
         self._answered += 1
 
     def _send(self, piece: Piece) -> None:

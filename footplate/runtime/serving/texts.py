@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +17,22 @@ from torch import Tensor
 from footplate.contract.serving import PieceKind, ServingRequest
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 
-Say = Callable[[str, PieceKind, dict[str, Any]], None]
 STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
 STOP_WINDOW = 8
 """The number of tokens beside a stop text's characters in which this text is searched after each step."""
 REPLACEMENT = "\ufffd"
 """The character that stands for an incomplete one. Its other bytes are in the next token."""
+
+
+class Clients(Protocol):
+    """The clients that wait for the texts of a batch. A request is named by its id."""
+
+    def say(self, request: str, kind: PieceKind, data: dict[str, Any]) -> None: ...
+
+    def is_withdrawn(self, request: str) -> bool: ...
+
+    def tick(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -79,24 +88,17 @@ class Watch:
     """Called by `generate` after every step with all tokens so far. Returns which texts are finished."""
 
     def __init__(
-        self,
-        texts: Sequence[Text],
-        ends: frozenset[int],
-        decode: Callable[[list[int]], str],
-        say: Say,
-        is_withdrawn: Callable[[str], bool],
-        tick: Callable[[], None],
+        self, texts: Sequence[Text], ends: frozenset[int], decode: Callable[[list[int]], str], clients: Clients
     ) -> None:
-        self._texts, self._ends, self._decode = texts, ends, decode
-        self._say, self._is_withdrawn, self._tick = say, is_withdrawn, tick
+        self._texts, self._ends, self._decode, self._clients = texts, ends, decode, clients
         self._streams_at = 0.0
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         for text, token in zip(self._texts, input_ids[:, -1].tolist(), strict=True):
             text.add(token, self._ends, self._decode)
-            if text.finish is None and self._is_withdrawn(text.request):
+            if text.finish is None and self._clients.is_withdrawn(text.request):
                 text.finish = "withdrawn"
-        self._tick()
+        self._clients.tick()
         if time.monotonic() >= self._streams_at:
             self.stream()
             self._streams_at = time.monotonic() + STREAM_SECONDS
@@ -107,7 +109,7 @@ class Watch:
         """Sends what is new in each streamed text."""
         for text in self._texts:
             if text.is_streamed and (news := text.news(self._decode)):
-                self._say(text.request, PieceKind.CHUNK, {"index": text.index, "text": news})
+                self._clients.say(text.request, PieceKind.CHUNK, {"index": text.index, "text": news})
 
 
 class Texts:
@@ -119,13 +121,7 @@ class Texts:
         can = getattr(self._loaded.base, "can_generate", None)
         return callable(can) and bool(can())
 
-    def answer(
-        self,
-        batch: Sequence[ServingRequest],
-        say: Say,
-        is_withdrawn: Callable[[str], bool],
-        tick: Callable[[], None],
-    ) -> int:
+    def answer(self, batch: Sequence[ServingRequest], clients: Clients) -> int:
         """Answers the requests of a batch, and returns the number of generated tokens.
 
         A request that cannot be answered is refused alone.
@@ -143,31 +139,25 @@ class Texts:
                 texts += self._texts_of(request)
                 wanted.append(request)
             except CannotAnswer as error:
-                say(request.id, PieceKind.ERROR, {"code": error.code, "message": error.message, "hint": error.hint})
+                refusal = {"code": error.code, "message": error.message, "hint": error.hint}
+                clients.say(request.id, PieceKind.ERROR, refusal)
         if not texts:
             return 0
         settings = wanted[0].body
-        self.generate(texts, settings["temperature"], settings["top_p"], settings.get("seed"), say, is_withdrawn, tick)
+        self.generate(texts, settings["temperature"], settings["top_p"], settings.get("seed"), clients)
         for request in wanted:
             own = [text for text in texts if text.request == request.id]
-            say(request.id, PieceKind.DONE, self._answer_of(request, own))
+            clients.say(request.id, PieceKind.DONE, self._answer_of(request, own))
         return sum(len(text.tokens) for text in texts)
 
     def generate(
-        self,
-        texts: Sequence[Text],
-        temperature: float,
-        top_p: float,
-        seed: int | None,
-        say: Say,
-        is_withdrawn: Callable[[str], bool],
-        tick: Callable[[], None],
+        self, texts: Sequence[Text], temperature: float, top_p: float, seed: int | None, clients: Clients
     ) -> None:
         """Generates all texts together. A temperature of 0 always takes the likeliest token."""
         from transformers import StoppingCriteriaList
 
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
-        watch = Watch(texts, self._ends(), self._decode, say, is_withdrawn, tick)
+        watch = Watch(texts, self._ends(), self._decode, clients)
         if seed is not None:
             torch.manual_seed(seed)
         sampling: dict[str, Any] = (
