@@ -7,21 +7,26 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from footplate.components.extras import missing
+from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.splitting import split_rows
 from footplate.contract.components import GROUPS, entry_point_group
-from footplate.contract.errors import NotBuildable, UnknownComponent
+from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
 from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
 from footplate.contract.short_forms import REWARDS
 from footplate.contract.spec import JobSpec
-from footplate.contract.spec_parts import Component
-from footplate.runtime.learning import metric, named_optimizers
+from footplate.contract.spec_parts import Component, Optimizer
 from footplate.runtime.own_code import Own
+from footplate.trainer.metrics.choose import METRICS
+from footplate.trainer.metrics.text import TEXTS
+from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
+from footplate.trainer.named import NamedOptimizer
+from footplate.trainer.named.spec import parted
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,10 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         model=builder.model,
         collator=builder.collator,
         test=builder.mapped(builder.dataset(spec.data.test)),
-        metrics=[metric(component, load, registered("metrics")) for component in spec.metrics],
+        metrics=[metric(component) for component in spec.metrics],
         compute_metrics=builder.make("compute_metrics", spec.compute_metrics),
         loss=builder.make("losses", spec.loss),
-        optimizers=named_optimizers(spec.optimizers, load),
+        optimizers=named_optimizers(spec.optimizers),
         callbacks=[builder.make("callbacks", component) for component in spec.callbacks],
         rewards=builder.rewards(),
         make_trainer=_installed("trainers", spec.library_trainer) if spec.library_trainer else None,
@@ -203,6 +208,37 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=entry_point_group(group))}
 
 
+def named_optimizers(optimizers: Sequence[Optimizer] | None) -> list[Any]:
+    """Returns the optimizers in the order in which they step. The list is empty if `training` describes the one."""
+    return [
+        NamedOptimizer(
+            id=optimizer.id,
+            params=optimizer.params,
+            use=load("optimizers", optimizer.use),
+            args=optimizer.args,
+            loss=optimizer.loss,
+            schedule=load("schedules", optimizer.schedule.use) if optimizer.schedule else None,
+            schedule_args=optimizer.schedule.args if optimizer.schedule else {},
+            per=optimizer.schedule.per if optimizer.schedule else "step",
+            every=optimizer.every,
+            clip=optimizer.clip,
+        )
+        for optimizer in optimizers or ()
+    ]
+
+
+def metric(component: Component) -> Any:
+    """Returns the name of a metric, or a function that makes it. The Trainer makes each metric for each evaluation."""
+    name, args = component.use, component.args
+    if name in (*METRICS, *TEXTS) and not args:
+        return name
+    if name in (known := registered("metrics")) or ":" in name:
+        return partial(load("metrics", name), **args)
+    if name.startswith(PREFIX):
+        return partial(TorchMetric, name.removeprefix(PREFIX), **args) if args else name
+    raise UnknownComponent(GROUPS["metrics"], name, {*known, *METRICS, *TEXTS})
+
+
 def preload() -> None:
     """Imports the registry and our own components, for the warm parent. Jobs import components of other packages."""
     for group in GROUPS:
@@ -210,3 +246,31 @@ def preload() -> None:
     package = importlib.import_module("footplate.components")
     for module in pkgutil.iter_modules(package.__path__, "footplate.components."):
         importlib.import_module(module.name)
+
+
+def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
+    """Checks what depends on several parts, and sets whether the loss shifts labels.
+
+    Each parameter must have one optimizer, and a model whose adapter is merged at the end must not be sharded.
+    """
+    if _merges(trainer.model) and not trainer._footplate.strategy.holds_whole:
+        raise NotBuildable(
+            "peft.merge needs the whole model in one process, and this strategy shards the model",
+            hint="use ddp or one process, or leave merge out and merge the job's outputs later",
+        )
+    if hasattr(loss, "shifts_labels"):
+        loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
+    if optimizers:
+        try:
+            parted(trainer.model, optimizers)
+        except ValueError as error:
+            raise InvalidSpec([Problem("/optimizers", "not_parted", str(error))]) from error
+
+
+def save_model(trainer: Any, folder: Path) -> None:
+    """Saves the job's model: the whole model, its adapters, or the model with the adapters merged."""
+    (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
+
+
+def _merges(model: Any) -> bool:
+    return bool(getattr(model, MERGES_AT_END, False))

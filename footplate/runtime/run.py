@@ -42,11 +42,10 @@ from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
 from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, notes, own_code, own_loop, predictions, process_group
-from footplate.runtime.build import Parts, build
+from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.runtime.export import export
 from footplate.runtime.inherited_best import KeepBest
-from footplate.runtime.learning import check_trainer, save_model
 from footplate.runtime.live_commands import OurRun, Steering
 from footplate.runtime.serving.session import serve
 from footplate.runtime.starting_point import StartingPoint, find_starting_point, folder_for_loop

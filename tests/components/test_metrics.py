@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from footplate.components.extras import public_names
 from footplate.contract.errors import UnknownComponent
 from footplate.contract.spec_parts import Component
-from footplate.runtime.build import load, registered
-from footplate.runtime.learning import metric, torchmetrics_names
+from footplate.runtime.build import metric
 from footplate.trainer.metrics.choose import METRICS, make_metric
 
 LOGITS = torch.eye(3)[[0, 1, 1, 2, 0, 2]]
@@ -18,7 +18,7 @@ LABELS = torch.tensor([0, 1, 2, 2, 1, 2])
 
 
 def values(use: str, **args: Any) -> dict[str, float]:
-    made = make_metric(metric(Component(use=use, args=args), load, registered("metrics")))
+    made = make_metric(metric(Component(use=use, args=args)))
     made.update(LOGITS, LABELS)
     return made.compute()
 
@@ -36,16 +36,16 @@ def test_several_averages_have_names_of_their_own() -> None:
 
 def test_a_name_alone_stays_the_trainers_so_that_it_knows_what_there_will_be() -> None:
     for name in METRICS:
-        assert metric(Component(use=name), load, registered("metrics")) == name
+        assert metric(Component(use=name)) == name
 
 
 def test_torchmetrics_classes_take_their_arguments() -> None:
-    assert "F1Score" in torchmetrics_names()
+    assert "F1Score" in public_names("torchmetrics", "__init__.py")
     result = values("torchmetrics/F1Score", task="multiclass", num_classes=3, average="weighted")
     assert result["f1_score"] == pytest.approx(values("f1", average="weighted")["f1_weighted"])
 
 
 def test_an_unknown_one_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownComponent) as raised:
-        metric(Component(use="acuracy"), load, registered("metrics"))
+        metric(Component(use="acuracy"))
     assert raised.value.hint == "did you mean 'accuracy'?"

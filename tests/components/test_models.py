@@ -12,7 +12,7 @@ import torch
 
 from footplate.components import hf_models, hf_processors
 from footplate.contract.errors import NotBuildable
-from footplate.runtime.learning import check_trainer
+from footplate.runtime.build import check_trainer
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 BERT = {"model_type": "bert", **SMALL}

@@ -11,9 +11,8 @@ from torch.optim import lr_scheduler
 
 from footplate.contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
 from footplate.contract.testing import make_spec
-from footplate.runtime.build import load, registered
+from footplate.runtime.build import load, named_optimizers, registered
 from footplate.runtime.catalogue import arguments_schema
-from footplate.runtime.learning import named_optimizers
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.names import SchedulerType
 
@@ -121,7 +120,7 @@ def test_a_schedule_over_the_run_ends_where_its_optimizer_has_made_its_last_step
          "schedule": {"use": "linear", "args": {"num_training_steps": 4}, "per": "epoch"}},
     ])  # fmt: skip
     model = torch.nn.Linear(2, 1)
-    optimizer = NamedOptimizers(model, named_optimizers(spec.optimizers, load))
+    optimizer = NamedOptimizers(model, named_optimizers(spec.optimizers))
     schedule = optimizer.make_schedule(12)
 
     for _ in range(12):
