@@ -35,7 +35,7 @@ from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.safe_paths import NOT_THERE, link_below
-from worker.attempt.background import FIRST_SECONDS, LONGEST_SECONDS, Background, Event
+from worker.attempt.background import Background, Event
 from worker.attempt.output_files import AttemptOutputs, is_a_script
 
 log = logging.getLogger("footplate.worker")
@@ -109,27 +109,6 @@ class ArtifactSync(Background):
 
     def _goes_on(self) -> bool:
         return not self._given_up.is_set()
-
-    def _retry_while_unreachable(self, what: str, do: Callable[[], bool | None]) -> bool:
-        """Retries until the store answers. Returns False if the attempt gave up."""
-        away_since, wait = None, FIRST_SECONDS
-        while self._goes_on():
-            try:
-                done = do() is not False
-            except StoreUnreachable as error:
-                if away_since is None:
-                    away_since = time.monotonic()
-                    text = f"{what} waits, because the artifact store does not answer: {error}"
-                    self._report(Kind.NOTE, {"message": text, "code": "store_away"})
-                self._given_up.wait(wait)
-                wait = min(2 * wait, LONGEST_SECONDS)
-                continue
-            if away_since is not None:
-                away = time.monotonic() - away_since
-                text = f"the artifact store answers again, after {away:.0f} s, and {what} is done"
-                self._report(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
-            return done
-        return False
 
     # Fetch
 

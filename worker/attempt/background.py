@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
+from footplate.contract.bucket import StoreUnreachable
 from footplate.contract.events import Kind, now_text
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 """The first and the longest time between two tries at a store that does not answer. It doubles with each try."""
 
 Event = dict[str, Any]
+T = TypeVar("T")
 
 
 class Background:
@@ -32,6 +36,27 @@ class Background:
         self._given_up.set()
         with self._lock:
             self._is_closed = True
+
+    def _retry_while_unreachable(self, what: str, do: Callable[[], T]) -> T | None:
+        """Retries until the artifact store answers. Returns None if the attempt gave up."""
+        away_since, wait = None, FIRST_SECONDS
+        while not self._given_up.is_set():
+            try:
+                done = do()
+            except StoreUnreachable as error:
+                if away_since is None:
+                    away_since = time.monotonic()
+                    text = f"{what} waits, because the artifact store does not answer: {error}"
+                    self._report(Kind.NOTE, {"message": text, "code": "store_away"})
+                self._given_up.wait(wait)
+                wait = min(2 * wait, LONGEST_SECONDS)
+                continue
+            if away_since is not None:
+                away = time.monotonic() - away_since
+                text = f"the artifact store answers again, after {away:.0f} s, and {what} is done"
+                self._report(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
+            return done
+        return None
 
     def _report(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
         self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})

@@ -23,7 +23,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from footplate.contract import layout
-from footplate.contract.bucket import StoreUnreachable
 from footplate.contract.errors import NotFetched
 from footplate.contract.events import Kind
 from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_of
@@ -193,7 +192,8 @@ class HubFetch(Background):
     def _read(self, attempt: int) -> dict[str, str] | None:
         path = self._path(attempt)
         with suppress(FileNotFoundError):
-            return _PINNED.validate_json(self._retry_while_unreachable(lambda: self._content(path)))
+            content = self._retry_while_unreachable(f"{path} with the pinned revisions", lambda: self._content(path))
+            return None if content is None else _PINNED.validate_json(content)
         return None
 
     def _content(self, path: PurePosixPath) -> bytes:
@@ -210,7 +210,7 @@ class HubFetch(Background):
         content, path = json.dumps(commits, indent=1).encode(), self._path(self._grant.attempt)
         bucket = self._settings.bucket
         if bucket is not None:
-            self._retry_while_unreachable(lambda: bucket.write(content, str(path)))
+            self._retry_while_unreachable(f"{path} with the pinned revisions", lambda: bucket.write(content, str(path)))
             return
         file = self._settings.artifacts_path / path
         if not self._is_for_another_user:
@@ -223,15 +223,6 @@ class HubFetch(Background):
             opened.flush()
             os.fsync(opened.fileno())
         fresh.rename(file)
-
-    def _retry_while_unreachable(self, do: Any) -> Any:
-        """Retries while the store does not answer."""
-        while True:
-            try:
-                return do()
-            except StoreUnreachable:
-                if self._given_up.wait(LONGEST_SECONDS):
-                    raise
 
     def _note(self, message: str, **more: Any) -> None:
         self._report(Kind.NOTE, {"message": message, **more})
