@@ -1,4 +1,4 @@
-"""What components know of a library that may be missing, without an import, which could take seconds."""
+"""Facts about libraries that may be missing, without an import, which could take seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows of files as they come: nothing is read before its turn, and no more is held than a row, or of a table some.
+"""Streams of rows from files. A row is read when it is needed, and memory holds one row, or one batch of a table.
 
-A stream's place is a file, where in it the next row begins (a byte of lines, a row of tables), and the row's number. Of
-several loading processes each passes over all rows and makes its own share.
+A stream's position is a file, the offset of the next row, and the row's number. An offset is a byte of lines, or a row
+of a table. Each of several loading processes passes over all rows, and makes its own share of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Found = tuple[int, int, Callable[[], Row]]
 
 class Reader(Protocol):
     def read(self, path: Path, place: int) -> Iterator[Found]:
-        """All rows from a place on."""
+        """Yields the rows from this offset on."""
 
     def where(self, path: Path, place: int) -> str: ...
 

@@ -1,6 +1,6 @@
-"""Rows of files that are read line by line. Only where each row starts is held in memory: eight bytes per row.
+"""Rows of files that are read line by line. Memory holds only the offset of each row, which is eight bytes per row.
 
-Rows are read at their place and not from a file's current one: that is shared with every process that was forked.
+Rows are read with `pread`, because forked processes share the current position of an open file.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Lines:
 
 
 class JsonLines(Lines):
-    """Each line is an object."""
+    """Rows of JSON lines, of which each is an object."""
 
     def _row(self, content: bytes, path: Path) -> Row:
         return json_row(content)
 
 
 class TextLines(Lines):
-    """Each line that is not empty."""
+    """Rows of text, one for each line that is not empty."""
 
     def __init__(self, paths: Sequence[Path], column: str) -> None:
         self.column = column

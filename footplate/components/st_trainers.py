@@ -26,7 +26,6 @@ def encoder(
     max_length: Annotated[int | None, "The largest number of tokens of a text; null takes the model's own"] = None,
 ) -> Any:
     """Turns texts into vectors (SentenceTransformer)."""
-    # As for TRL: the library decides at its import whose arguments and callbacks its own derive from.
     library = _library()
     # The Trainer moves the model to its device.
     options = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
@@ -123,5 +122,6 @@ def _loss(model: Any, name: str, args: dict[str, Any]) -> Any:
 def _library() -> Any:
     import footplate
 
+    # Before the import, in which the library chooses the Trainer that its own classes derive from.
     footplate.install()
     return import_module(LIBRARY)

@@ -1,7 +1,7 @@
 """Maps over streams. Each row is changed as it is read, and its position is saved, so that no row is read twice.
 
-A stream that tells its place (`state_dict`, `load_state_dict`, as torch's and those of `datasets` do) tells it through
-its maps as well. What a map holds back, such as the tokens that fill no block yet, is part of the place.
+If a stream can save its position, with `state_dict` and `load_state_dict`, a map over it can as well. The position
+includes what a map holds back, such as tokens that do not fill a block yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of columnar files: Parquet's, and those that Hugging Face's `datasets` saves. Mapped, not read into memory."""
+"""Rows of Parquet files, and of the files that `save_to_disk` of Hugging Face's `datasets` writes. All are mapped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class Table:
 
 
 def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
-    """All files one after the other, in a file without a name that goes with this process and its children."""
+    """Returns the rows of all files in order, from one Arrow file into which they are converted.
+
+    That file has no name, so the system removes it with the last process that has it mapped.
+    """
     if not paths:
         raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
     import pyarrow

@@ -19,14 +19,14 @@ mlp = component(
     "A small multi-layer perceptron. Whole-number labels are classified, others regressed.",
     in_features=Numbers,
     hidden=Annotated[int, Field(ge=1), "Width of the hidden layers"],
-    depth=Annotated[int, Field(ge=0), "How many hidden layers"],
-    out_features=Annotated[int, Field(ge=1), "Numbers, or classes, that come out"],
+    depth=Annotated[int, Field(ge=0), "The number of hidden layers"],
+    out_features=Annotated[int, Field(ge=1), "Numbers, or classes, in an output"],
     dropout=Annotated[float, Field(ge=0, lt=1), "Share of hidden units left out in training"],
 )
 gpt = component(
     GptForCausalLM,
     "A tiny GPT over characters, its output tied to its embedding.",
-    vocab_size=Annotated[int, Field(ge=1), "Characters it knows; toy/text has 32"],
+    vocab_size=Annotated[int, Field(ge=1), "The number of characters; toy/text has 32"],
     layers=Annotated[int, Field(ge=1), "Transformer blocks"],
     heads=Annotated[int, Field(ge=1), "Attention heads"],
     width=Annotated[int, Field(ge=1), "Numbers per token; a multiple of heads"],
@@ -39,8 +39,8 @@ regression = component(
     n=Samples,
     in_features=Numbers,
     out_features=Annotated[int, Field(ge=1), "Numbers to predict"],
-    noise=Annotated[float, Field(ge=0), "Standard deviation of what cannot be learned"],
-    seed=Annotated[int, "Which data"],
+    noise=Annotated[float, Field(ge=0), "The standard deviation of the noise, which cannot be learned"],
+    seed=Annotated[int, "The seed of the data"],
     seconds_per_item=Slow,
 )
 classification = component(
@@ -50,7 +50,7 @@ classification = component(
     in_features=Numbers,
     classes=Annotated[int, Field(ge=1), "Clouds of points, one per class"],
     noise=Annotated[float, Field(ge=0), "How far the clouds spread"],
-    seed=Annotated[int, "Which data"],
+    seed=Annotated[int, "The seed of the data"],
     seconds_per_item=Slow,
 )
 text = component(
@@ -58,6 +58,6 @@ text = component(
     "Sentences of a small grammar, cut into samples of characters, for a language model.",
     n=Samples,
     length=Annotated[int, Field(ge=1), "Characters per sample"],
-    seed=Annotated[int, "Which text"],
+    seed=Annotated[int, "The seed of the text"],
     seconds_per_item=Slow,
 )

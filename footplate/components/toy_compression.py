@@ -43,7 +43,7 @@ class EntropyBottleneck(nn.Module):
 
 
 class Codec(nn.Module):
-    """Trained on error and bits together; `logits` are the samples as they come back."""
+    """Trained on the error and the bits together. `logits` are the decoded samples."""
 
     def __init__(self, in_features: int = 8, channels: int = 4, rate_weight: float = 0.01) -> None:
         super().__init__()
@@ -66,6 +66,6 @@ compression = component(
     Codec,
     "A codec with an entropy bottleneck: `aux_loss` teaches its `.quantiles` where the channels' tails lie.",
     in_features=Annotated[int, "Numbers per sample"],
-    channels=Annotated[int, "Numbers that a sample is compressed to"],
-    rate_weight=Annotated[float, "How much the bits count beside the error"],
+    channels=Annotated[int, "Numbers in a compressed sample"],
+    rate_weight=Annotated[float, "The weight of the bits beside the error"],
 )

@@ -14,7 +14,7 @@ ALPHABET = " .,abcdefghijklmnopqrstuvwxyz\n!?"
 
 
 class _Slow(Dataset[dict[str, Tensor]]):
-    """Takes its time where a demonstration asks for it."""
+    """A dataset whose items can take some time, for demonstrations."""
 
     def __init__(self, n: int, seconds_per_item: float) -> None:
         self.n, self.seconds_per_item = n, seconds_per_item

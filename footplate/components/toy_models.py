@@ -33,7 +33,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a feed-forward layer, each added to what it got."""
+    """Attention to earlier tokens, then a feed-forward layer. Each is added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Block(nn.Module):
 
 
 class GptForCausalLM(nn.Module):
-    """Predicts the next token; the loss is the mean over all but the last of each sample."""
+    """Predicts the next token. The loss is a mean over all tokens of a sample but the last."""
 
     def __init__(
         self, vocab_size: int = 32, layers: int = 2, heads: int = 2, width: int = 64, context: int = 128,

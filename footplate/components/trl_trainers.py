@@ -141,6 +141,7 @@ _CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "con
 def _library() -> Any:
     import footplate
 
+    # Before the import, in which TRL chooses the Trainer that its own classes derive from.
     footplate.install()
     return import_module("trl")
 

@@ -232,11 +232,11 @@ def metric(component: Component) -> Any:
     name, args = component.use, component.args
     if name in (*METRICS, *TEXTS) and not args:
         return name
-    if name in (known := registered("metrics")) or ":" in name:
+    if name in (names := registered("metrics")) or ":" in name:
         return partial(load("metrics", name), **args)
     if name.startswith(PREFIX):
         return partial(TorchMetric, name.removeprefix(PREFIX), **args) if args else name
-    raise UnknownComponent(GROUPS["metrics"], name, {*known, *METRICS, *TEXTS})
+    raise UnknownComponent(GROUPS["metrics"], name, {*names, *METRICS, *TEXTS})
 
 
 def preload() -> None:

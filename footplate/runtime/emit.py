@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
+from footplate.contract.events import KEPT, CheckpointData, Kind, ProgressData, StateData, json_safe, now_text
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
 from footplate.contract.lifecycle import StopMode
@@ -163,6 +163,9 @@ class Emit(TrainerCallback):
         self._state: TrainerState | None = None
         self._reported_step = 0
         self._trains = False
+
+    def report_running(self) -> None:
+        self.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
 
     def note(self, message: str, **more: Any) -> None:
         self.wire.send(Kind.NOTE, {"message": message, **more})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from footplate.contract.errors import NotBuildable
-from footplate.contract.events import DoneData, Ending, Kind, StateData
+from footplate.contract.events import DoneData, Ending
 from footplate.contract.host.launch import Order
 from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
@@ -18,7 +18,7 @@ CARD = "README.md"
 
 def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: Emit) -> DoneData:
     """Writes the outputs and returns the outcome. Raises NotBuildable if there are no adapters to merge."""
-    emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+    emit.report_running()
     if wanted.merge and not adapters.are_in(trainer.model):
         raise NotBuildable(
             f"the model, a {type(trainer.model).__name__}, has no adapters to merge", hint="export it without merge"

@@ -30,7 +30,7 @@ from footplate.contract.arguments import Seq2SeqTrainingArguments as Generating
 from footplate.contract.arguments import stated
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import OwnCodeError
-from footplate.contract.events import DoneData, Ending, Kind, StateData, json_safe
+from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host import outcome, tracker_folders
 from footplate.contract.host.bundle_files import at_its_place, unpacked
 from footplate.contract.host.data_fingerprint import fingerprints, require_same, write_record
@@ -127,7 +127,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
     if EXTENSIONS_VARIABLE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
-        emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+        emit.report_running()
         return own_loop.run(spec, order, emit, lambda: folder_for_loop(spec, order, emit))
     tracker_folders.use_outputs(spec, order, os.environ)
     parts = build(spec, order.roots)
@@ -141,7 +141,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
         return export(spec.export, spec, trainer, order, emit)
     if spec.serve is not None:
         return serve(spec, parts, trainer, order, emit, inherited)
-    emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+    emit.report_running()
     if order.rank == 0 and "wandb" in spec.report_to and os.environ.get("WANDB_MODE") == "offline":
         emit.note("W&B works offline: its run is among the outputs, in wandb/. `wandb sync` sends it to W&B's server")
     if not order.gpus and order.rank == 0 and (trainer.args.bf16 or trainer.args.fp16):

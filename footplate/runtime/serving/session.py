@@ -19,7 +19,7 @@ import torch
 from pydantic import ValidationError
 
 from footplate.contract.errors import FootplateError, NotBuildable
-from footplate.contract.events import DoneData, Ending, Kind, StateData, json_safe
+from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host.launch import TICK, Order
 from footplate.contract.lifecycle import Reason
 from footplate.contract.serving import MAX_PIECE_BYTES, Piece, PieceKind, ServingRequest, Work
@@ -94,7 +94,7 @@ def serve(spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emi
     start.load(trainer)
     with socket.socket(fileno=stream_fd) as stream:
         session = Session(spec, parts, trainer, order, emit, stream)
-        emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+        emit.report_running()
         return session.run()
 
 
