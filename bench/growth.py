@@ -23,7 +23,7 @@ from sqlalchemy import make_url, text
 
 from bench import plot, report
 from bench.post import SPEC, cpu_seconds, database_url, load, serve
-from service.jobs.place import look
+from service.jobs.place import plan_queue
 from service.store.database import Database
 from tests.conformance.acting import Stage
 from tests.support.many_jobs import copy_job
@@ -137,7 +137,7 @@ def _measure(
             listed = many.took(lambda: many.get("/jobs?limit=50"))
             urgent = many.took(lambda: many.get("/jobs?limit=50&state=queued&sort=-priority"))
             queued = many.took(lambda: many.get("/queue?limit=50"))
-            looked = many.took(lambda: many.db.read_now(look))
+            looked = many.took(lambda: many.db.read_now(plan_queue))
             rows += [
                 report.Row(f"{what}: POST to POST at none", rates, "×", "≥ 0.8"),
                 report.Row(f"{what}: the same by the service's CPU time", costs, "×", "≥ 0.8"),

@@ -23,7 +23,7 @@ from service.api import views
 from service.api.documented import takes
 from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
 from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
-from service.jobs.fork import Forked, forked, patched, source
+from service.jobs.fork import forked, note_of, patched, source
 from service.jobs.submit import replay, submit
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -84,7 +84,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
             job_id=new_job_id(),
             idempotency=use,
             by=services.caller.by,
-            note=differences.as_note(),
+            note=note_of(differences, spec),
             has_webhook=services.webhooks.may_listen(spec.project),
             traceparent=request.scope.get(TRACEPARENT),
             warnings=_warnings(spec, document, fork.patch),
@@ -103,8 +103,8 @@ def _accepted(services: Services, document: dict[str, Any]) -> tuple[dict[str, A
     return document, accept(services, document)
 
 
-def _job(row: JobRow, differences: Forked) -> ForkedJob:
-    return ForkedJob(**views.job_fields(row), fork=ForkOf(**differences.as_json()))
+def _job(row: JobRow, differences: ForkOf) -> ForkedJob:
+    return ForkedJob(**views.job_fields(row), fork=differences)
 
 
 def _warnings(spec: JobSpec, document: dict[str, Any], patch: Mapping[str, Any]) -> list[SpecWarning]:

@@ -32,9 +32,9 @@ from service.api.files import missing_files
 from service.api.views import etag
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, beside, job_id, read_body, read_model, services_of
-from service.jobs.amend import Amendments, amend
+from service.jobs.amend import amend
 from service.jobs.delete import delete
-from service.jobs.remove_folders import why_it_stays_there
+from service.jobs.remove_folders import why_it_stays
 from service.jobs.submit import IdempotencyUse, Submitted, reads, submit
 from service.store import attempts, jobs
 from service.store.rows import JobRow
@@ -240,7 +240,7 @@ async def amend_job(request: Request, response: Response, job: JobPath) -> Job:
     """Changes the fields that are sent, and keeps the others."""
     services = services_of(request)
     amendment = await read_model(request, Amendment)
-    changes: Amendments = amendment.model_dump(mode="json", include=amendment.model_fields_set)  # type: ignore[assignment]
+    changes = amendment.model_dump(mode="json", include=amendment.model_fields_set)
     if not changes:
         hint = f"send one or more of {', '.join(_AMENDABLE)}"
         raise InvalidSpec([Problem("", "nothing_to_change", "the body has no field", hint)])
@@ -294,4 +294,4 @@ def remove_folders(store: Store, folders: list[str]) -> None:
     Rows are deleted first, so a crash in between leaves files without rows and never rows without files.
     """
     for folder in folders:
-        why_it_stays_there(store, folder)
+        why_it_stays(store, folder)

@@ -143,14 +143,14 @@ class ManyJobs:
 
     async def _join_matching(self, filter: JobFilter) -> None:
         opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
-        sight = await self._tail.lookout.since(filter, since)
-        if len(sight.heads) > MOST:
+        seen = await self._tail.job_watch.since(filter, since)
+        if len(seen.heads) > MOST:
             detail = f"more than {MOST:,} jobs match, and one stream follows no more"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
         if self._wanted.since is None:
             # Jobs that ended before this socket was opened are not sent, but are followed if they are resumed.
-            self._ended_at |= {head.job: head.last_no for head in sight.heads if head.is_over and head.job < opened}
-        self._join_new(sight.heads)
+            self._ended_at |= {head.job: head.last_no for head in seen.heads if head.is_over and head.job < opened}
+        self._join_new(seen.heads)
         self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
         self._look_at = time.monotonic() + LOOK_SECONDS
 
@@ -234,10 +234,10 @@ class ManyJobs:
         """Joins the jobs that match now. If SQL is unreachable, the next look finds the jobs that were missed."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         with suppress(Unavailable):
-            sight = await self._tail.lookout.look(filter)
-            self._join_new(sight.heads)
-            if sight.at - WINDOW_MS > self._since + WINDOW_MS:
-                self._since = sight.at - WINDOW_MS
+            seen = await self._tail.job_watch.look(filter)
+            self._join_new(seen.heads)
+            if seen.at - WINDOW_MS > self._since + WINDOW_MS:
+                self._since = seen.at - WINDOW_MS
                 self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
 
     def _join_new(self, heads: Sequence[job_list.Head]) -> None:

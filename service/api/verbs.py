@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field, JsonValue
 from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.components import Catalogue
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.fields import Group, Slug, Whole
+from footplate.contract.fields import Group
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.resources.jobs import Job
@@ -20,9 +18,9 @@ from service.api.documented import takes
 from service.api.jobs import IDEMPOTENCY_KEY, answered, idempotency, look
 from service.deps import JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
 from service.jobs.cancel import cancel
-from service.jobs.do import Wish, do
+from service.jobs.do import Do, do
 from service.jobs.pause import pause
-from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
+from service.jobs.resume import NO_CHANGES, Resume, resume
 from service.store.rows import JobRow
 from service.store.times import now_ms
 
@@ -38,21 +36,6 @@ class Cancel(Group):
 
 class Pause(Group):
     pass
-
-
-class Resume(Group):
-    """The fields of the spec that a resume may change. A field that is left out does not change."""
-
-    priority: Annotated[Whole, Field(ge=-100, le=100)] | None = None
-    pool: Slug | None = None
-    resources: dict[str, Any] | None = None
-    """The fields of the spec's `resources` to replace."""
-    max_steps: Annotated[Whole, Field(ge=1)] | None = None
-    """A higher limit of steps."""
-    num_train_epochs: Annotated[float, Field(gt=0)] | None = None
-    """A higher limit of epochs."""
-    time_limit: float | str | None = None
-    """A higher time limit, in seconds or as "4h"."""
 
 
 @router.post(
@@ -90,21 +73,8 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
 async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     """A job that is still stopping is queued as soon as it has stopped."""
     services, body = services_of(request), await read_model(request, Resume)
-    verb = resuming(services, ResumeChanges(**body.model_dump()), services.catalogues.announced)
+    verb = resuming(services, body, services.catalogues.announced)
     return answered(response, *await apply(services, job, verb))
-
-
-class Do(Group):
-    """The commands that the training loop carries out after its current step."""
-
-    save: bool = False
-    """Write a checkpoint."""
-    evaluate: bool = False
-    """Run an evaluation."""
-    set: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments of training to change for the rest of the job, later attempts included: learning_rate, max_steps,
-    logging_steps, eval_steps, save_steps. With several optimizers, learning_rate is an object of numbers by their
-    ids."""
 
 
 @router.post(
@@ -122,10 +92,10 @@ async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     services, raw = services_of(request), await read_body(request)
     body = await beside(len(raw), lambda: model_of(raw, Do))
     once = idempotency(request, f"do {job_id(job)}\n".encode() + raw)
-    wish, project, by = Wish(body.save, body.evaluate, body.set), services.project, services.caller.by
+    project, by = services.project, services.caller.by
 
     def verb(conn: Connection, job: JobId) -> JobRow:
-        return do(conn, project, job, wish, now_ms(), once=once, by=by)
+        return do(conn, project, job, body, now_ms(), once=once, by=by)
 
     return answered(response, *await apply(services, job, verb))
 
@@ -140,7 +110,7 @@ def pausing(services: Services) -> Verb:
     return lambda conn, job: pause(conn, project, job, now_ms(), stop_seconds=seconds, by=by)
 
 
-def resuming(services: Services, changes: ResumeChanges = NO_CHANGES, catalogues: Sequence[Catalogue] = ()) -> Verb:
+def resuming(services: Services, changes: Resume = NO_CHANGES, catalogues: Sequence[Catalogue] = ()) -> Verb:
     project, by = services.project, services.caller.by
     return lambda conn, job: resume(conn, project, job, changes, now_ms(), by=by, catalogues=catalogues)
 

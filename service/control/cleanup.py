@@ -15,7 +15,7 @@ from service.control.state import ControlState
 from service.jobs.pins import prune_pins
 from service.jobs.prune import DAY_MS, late_window, prune_deleted, prune_folders, prune_late
 from service.jobs.prune import prune as prune_rows
-from service.jobs.remove_folders import why_it_stays_there
+from service.jobs.remove_folders import why_it_stays
 from service.store import attempts, checkpoints, jobs, uploads
 from service.store.rows import CheckpointRow
 
@@ -59,7 +59,7 @@ async def prune(state: ControlState) -> None:
 
 def is_removed(artifacts: Store, upload: UploadId) -> bool:
     """Deletes the parts of an upload. Returns False if some of them stay."""
-    return why_it_stays_there(artifacts, str(layout.parts_folder(upload))) is None
+    return why_it_stays(artifacts, str(layout.parts_folder(upload))) is None
 
 
 def write_probe(artifacts: Store) -> None:

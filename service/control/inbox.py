@@ -12,7 +12,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Unavailable
 from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, NodeBeat
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain
-from service.jobs.inbox import Heard, answer, words
+from service.jobs.inbox import Answers, answer, unasked_replies
 
 log = logging.getLogger("footplate.control")
 
@@ -27,19 +27,19 @@ async def read_inbox(state: ControlState) -> None:
     try:
         messages = await _take(state)
         now, clock = state.outside.now_ms(), state.outside.clock()
-        for heard in await _answer(state, messages, now):
+        for answers in await _answer(state, messages, now):
             if any(isinstance(message, AttemptBeat) for message in messages):
                 reached(Moment.AFTER_BEAT_COMMITS)
-            if heard.granted:
+            if answers.granted:
                 reached(Moment.AFTER_GRANT_COMMITS)
-            for key, number in heard.alive:
+            for key, number in answers.alive:
                 state.memory.timers.heard(key, number, clock)
-            _count(state, heard)
-            state.announce(heard.jobs)
-            if heard.has_new_room or heard.lost or heard.told_to_stop:
+            _count(state, answers)
+            state.announce(answers.jobs)
+            if answers.has_new_room or answers.lost or answers.told_to_stop:
                 state.place_again()
-            await state.send(heard.replies)
-            if heard.granted:
+            await state.send(answers.replies)
+            if answers.granted:
                 reached(Moment.AFTER_GRANT_SENT)
     except UNREACHABLE:
         # Leases depend on the inbox alone, so only this duty decides whether Redis works.
@@ -67,7 +67,7 @@ def _parsed(state: ControlState, raw: bytes) -> Received | None:
         return None
 
 
-async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[Heard]:
+async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[Answers]:
     """Answers all messages in one transaction.
 
     If that fails, each message gets its own, so that one bad message costs no other sender its lease.
@@ -84,26 +84,26 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
         if len(messages) == 1:
             state.counts.events_dead += 1
             return []
-    return [heard for message in messages for heard in await _answer(state, [message], now)]
+    return [answers for message in messages for answers in await _answer(state, [message], now)]
 
 
-def _count(state: ControlState, heard: Heard) -> None:
+def _count(state: ControlState, answers: Answers) -> None:
     counts, memory = state.counts, state.memory
-    counts.claims_granted += heard.granted
-    counts.claims_denied += heard.denied
-    counts.beats += heard.beats
-    counts.stale_refused += heard.superseded
-    state.count(heard)
-    memory.depths.update(heard.depths)
+    counts.claims_granted += answers.granted
+    counts.claims_denied += answers.denied
+    counts.beats += answers.beats
+    counts.stale_refused += answers.superseded
+    state.count(answers)
+    memory.depths.update(answers.depths)
     counts.journal_depth = memory.depths.total()
-    memory.unreadable.update(heard.unreadable)
+    memory.unreadable.update(answers.unreadable)
     counts.journals_unreadable = memory.unreadable.total()
 
 
 async def push(state: ControlState) -> None:
     """Pushes each stop and each command once, without waiting for a heartbeat. Replies to heartbeats repeat them."""
     stop_left = state.stop_left()
-    replies = await state.db.read(lambda conn: words(conn, stop_left))
+    replies = await state.db.read(lambda conn: unasked_replies(conn, stop_left))
     unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
     await state.send([(keys.reply(reply.claim), reply) for reply in unsent])
     state.memory.pushed = set(replies)

@@ -6,7 +6,7 @@ from functools import partial
 
 from footplate.contract.crash_points import Moment, reached
 from service.control.state import ControlState
-from service.jobs.place import look, start
+from service.jobs.place import plan_queue, start
 from service.store import queue
 
 PLAN_AGAIN_SECONDS = 5.0
@@ -21,10 +21,10 @@ async def place(state: ControlState) -> None:
     while await state.db.read(lambda conn: queue.has_due(conn, now)):
         await state.write(lambda conn: queue.release(conn, now))
     must_plan = memory.room_changed or clock - memory.placed_at > PLAN_AGAIN_SECONDS
-    glimpse, memory.glimpse = None if must_plan else memory.glimpse, None
+    queue_state, memory.queue_state = None if must_plan else memory.queue_state, None
     memory.room_changed = False
-    plan = await state.db.read(lambda conn: look(conn, unless=glimpse))
-    if plan.is_news:
+    plan = await state.db.read(lambda conn: plan_queue(conn, unless=queue_state))
+    if plan.is_new:
         memory.placed_at = clock
         for first in range(0, len(plan.placements), STARTED_AT_ONCE):
             placements = plan.placements[first : first + STARTED_AT_ONCE]
@@ -36,4 +36,4 @@ async def place(state: ControlState) -> None:
         if plan.changed or plan.gone:
             await state.write(lambda conn: queue.explain(conn, plan.changed, plan.gone))
     if not plan.placements:
-        memory.glimpse = plan.glimpse
+        memory.queue_state = plan.queue_state

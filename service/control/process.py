@@ -15,7 +15,7 @@ from service.control.counters import Counts
 from service.control.duties import DUTIES, Duty
 from service.control.state import UNREACHABLE, ControlState, LockUncertain, Outside
 from service.settings import ServiceSettings
-from service.store.control_lock import single
+from service.store.control_lock import control_lock
 from service.store.database import Database
 
 log = logging.getLogger("footplate.control")
@@ -42,7 +42,7 @@ class Control:
         self._settings, self._duties = settings, duties
         self._checked_at = float("-inf")
         self._state = ControlState(db, settings, Outside(settings.redis), on_events, self._is_alone)
-        self._lock = single(settings.database_url)
+        self._lock = control_lock(settings.database_url)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
 

@@ -25,7 +25,7 @@ from service.control.celery_producer import CeleryProducer, send_all
 from service.control.counters import Counts, Depths
 from service.jobs.beat import StopLeft
 from service.jobs.conclude import Effects
-from service.jobs.place import Glimpse
+from service.jobs.place import QueueState
 from service.jobs.remove_folders import Remover
 from service.jobs.rescue import Timers, stop_left
 from service.settings import ServiceSettings
@@ -113,7 +113,7 @@ class Memory:
     send_everything: bool = True
     room_changed: bool = True
     """Nodes may have free slots that the last plan did not know."""
-    glimpse: Glimpse | None = None
+    queue_state: QueueState | None = None
     """The state of queue and nodes at the last placement, if it found nothing to start."""
     placed_at: float = 0.0
     rescued_at: float = 0.0

@@ -18,19 +18,19 @@ WINDOW_MS = 60_000
 MOST = 1000
 
 
-class Sight(NamedTuple):
+class JobsSeen(NamedTuple):
     at: int
     """Milliseconds. Every job created a window before is here, was in an earlier result, or has ended."""
     heads: list[Head]
     """The newest first. One more than MOST means that there are more."""
 
 
-class Lookout:
+class JobWatch:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._looks: dict[JobFilter, tuple[float, asyncio.Task[Sight]]] = {}
+        self._looks: dict[JobFilter, tuple[float, asyncio.Task[JobsSeen]]] = {}
 
-    async def look(self, filter: JobFilter) -> Sight:
+    async def look(self, filter: JobFilter) -> JobsSeen:
         """Returns a result that is at most a second old."""
         now = time.monotonic()
         begun, task = self._looks.get(filter, (-LOOK_SECONDS, None))
@@ -39,8 +39,8 @@ class Lookout:
             begun, task = self._looks[filter] = (now, asyncio.create_task(self.since(filter, now_ms() - WINDOW_MS)))
         return await asyncio.shield(task)
 
-    async def since(self, filter: JobFilter, moment: int) -> Sight:
+    async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
         """Returns the present result, with the jobs that were created since that moment."""
         at = now_ms()
         heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST + 1, since=moment))
-        return Sight(at, heads)
+        return JobsSeen(at, heads)

@@ -104,8 +104,8 @@ def _next_begins(ends: dict[tuple[int, str], Curve]) -> dict[int, int | None]:
     return lowest_later
 
 
-def _lower(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
+def _lower(*steps: int | None) -> int | None:
+    return min((step for step in steps if step is not None), default=None)
 
 
 def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int, axis: Axis) -> Series:

@@ -26,7 +26,7 @@ from footplate.contract.errors import FootplateError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
-from service.events.job_watch import Lookout
+from service.events.job_watch import JobWatch
 from service.store import events, jobs
 from service.store.database import Database
 from service.store.rows import EventRow
@@ -145,7 +145,7 @@ class Tail:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self.lookout = Lookout(db)
+        self.job_watch = JobWatch(db)
         self._channels: dict[JobId, dict[str, Channel]] = {}
         """Channels by job and project, because a request with the wrong project must not get the owner's events."""
         self._loop: asyncio.AbstractEventLoop | None = None

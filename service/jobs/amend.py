@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -13,21 +14,20 @@ from footplate.contract.ids import JobId
 from service.store import events, jobs
 from service.store.rows import JobRow
 
-
-class Amendments(TypedDict, total=False):
-    """The changes that a PATCH may make. A missing key leaves its column."""
-
-    name: str | None
-    tags: list[str]
-    metadata: dict[str, Any]
-    priority: int
+COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "name": ("name", lambda name: name or ""),
+    "tags": ("tags", json.dumps),
+    "metadata": ("job_metadata", json.dumps),
+    "priority": ("priority", int),
+}
+"""The fields that a PATCH may change, each with its column and the form of its values there."""
 
 
 def amend(
     conn: Connection,
     project: str,
     job_id: JobId,
-    changes: Amendments,
+    changes: Mapping[str, Any],
     now: int,
     *,
     if_version: int | None = None,
@@ -36,7 +36,7 @@ def amend(
     """Returns the changed job. Raises NotFound, or PreconditionFailed if it is no longer at `if_version`."""
     job = jobs.lock_for_user(conn, project, job_id)
     require_version(job, if_version)
-    columns = _columns(changes)
+    columns = {COLUMNS[name][0]: COLUMNS[name][1](value) for name, value in changes.items()}
     if columns:
         jobs.change(conn, job_id, now=now, **columns)
         note = jobs.asked_by(by, {"message": f"changed: {', '.join(changes)}"})
@@ -52,16 +52,3 @@ def require_version(job: JobRow, version: int | None) -> None:
         raise PreconditionFailed(
             f"job {job.id} is at version {job.version}, not {version}", hint="read it again, then send your change"
         )
-
-
-def _columns(changes: Amendments) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    if "name" in changes:
-        columns["name"] = changes["name"] or ""
-    if "tags" in changes:
-        columns["tags"] = json.dumps(changes["tags"])
-    if "metadata" in changes:
-        columns["job_metadata"] = json.dumps(changes["metadata"])
-    if "priority" in changes:
-        columns["priority"] = changes["priority"]
-    return columns

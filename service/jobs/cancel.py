@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
-from service.jobs.stopping import is_claimed, lock_for, refuse, request_stop, settle
+from service.jobs.stopping import lock_for, refuse, stop
 from service.store import jobs
 from service.store.rows import JobRow
 
@@ -29,19 +29,10 @@ def cancel(
         return job
     if job.state.is_terminal:
         refuse(job, Action.CANCEL)
-    if job.state.holds_slots and is_claimed(conn, job):
-        request_stop(
-            conn,
-            job,
-            desired=Desired.CANCEL,
-            reason=Reason.CANCEL,
-            mode=mode,
-            stop_seconds=stop_seconds,
-            now=now,
-            by=by,
-        )
-    else:
-        settle(conn, job, to=JobState.CANCELLED, desired=Desired.CANCEL, reason=Reason.CANCEL, now=now, by=by)
+    stop(
+        conn, job, to=JobState.CANCELLED, desired=Desired.CANCEL, reason=Reason.CANCEL, mode=mode,
+        stop_seconds=stop_seconds, now=now, by=by,
+    )  # fmt: skip
     return jobs.get(conn, project, job_id)
 
 

@@ -13,10 +13,8 @@ from footplate.contract.ids import JobId
 from service.jobs import start_checkpoint
 from service.jobs.prune import rotate
 from service.store import checkpoints, events, jobs
-from service.store.checkpoints import COMMITTED, CORRUPT, DELETED, DELETING
+from service.store.checkpoints import BEST, COMMITTED, CORRUPT, DELETED, DELETING, LATEST
 from service.store.rows import CheckpointRow, JobRow
-
-LATEST, BEST = "latest", "best"
 
 
 class CheckpointNeeded(FootplateError):
@@ -134,20 +132,14 @@ def require_committed(row: CheckpointRow) -> CheckpointRow:
 
 
 def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> CheckpointRow:
-    there = [candidate for candidate in rows if candidate.status == COMMITTED]
-    if name == LATEST:
-        matches, why = there, f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}"
-    elif name == BEST:
-        matches = [candidate for candidate in there if candidate.is_best]
-        why = f"job {job_id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone"
-    else:
-        matches, why = (
-            [candidate for candidate in rows if candidate.id == name],
-            f"job {job_id} has no checkpoint {name[:80]!r}",
-        )
-    if not matches:
-        raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
-    return matches[0]
+    row = checkpoints.named(checkpoints.committed(rows) if name in (LATEST, BEST) else rows, name)
+    if row is not None:
+        return row
+    why = {
+        LATEST: f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}",
+        BEST: f"job {job_id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone",
+    }.get(name, f"job {job_id} has no checkpoint {name[:80]!r}")
+    raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
 
 
 def _add_note(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from footplate.contract.events import DoData, DoneData, Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason
+from footplate.contract.machine import Retry
 from service.jobs.prune import rotate
 from service.store import attempts, commands, events, jobs
 from service.store.rows import JobRow
@@ -81,22 +82,6 @@ class Move:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRules:
-    max_attempts: int
-    on: frozenset[str]
-    backoff_seconds: float
-
-    @classmethod
-    def of(cls, job: JobRow, default_backoff_seconds: float) -> RetryRules:
-        rules = json.loads(job.spec).get("retry", {})
-        return cls(
-            max_attempts=rules.get("max_attempts", 3),
-            on=frozenset(rules.get("on", (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED))),
-            backoff_seconds=rules.get("backoff") or default_backoff_seconds,
-        )
-
-
 def conclude(
     conn: Connection, job: JobRow, end: End, now: int, effects: Effects, *, retry_backoff_seconds: float
 ) -> None:
@@ -107,7 +92,8 @@ def conclude(
         error=_json(end.error), result=_json(end.result or None),
     )  # fmt: skip
     attempts.end_sources(conn, job.id, job.attempt, now)
-    move = next_move(job, end, RetryRules.of(job, retry_backoff_seconds), now)
+    retry = Retry.model_validate(json.loads(job.spec)["retry"])
+    move = next_move(job, end, retry, retry.backoff or retry_backoff_seconds, now)
     kept: dict[str, Any] = (
         {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
     )
@@ -123,7 +109,7 @@ def conclude(
     effects.failures += [move.reason] * (move.to is JobState.FAILED)
 
 
-def next_move(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
+def next_move(job: JobRow, end: End, retry: Retry, backoff_seconds: float, now: int) -> Move:
     if end.ending == "finished":
         if job.desired is Desired.CANCEL:
             return Move(JobState.CANCELLED, Reason.FINISHED_FIRST, "it finished before the cancel reached it")
@@ -132,7 +118,7 @@ def next_move(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
         return Move(JobState.CANCELLED, Reason.CANCEL)
     if end.ending == "stopped":
         return _after_a_stop(job)
-    return _after_a_failure(job, end, retry, now)
+    return _after_a_failure(job, end, retry, backoff_seconds, now)
 
 
 def _after_a_stop(job: JobRow) -> Move:
@@ -150,9 +136,9 @@ def _queued_after(job: JobRow, why: str) -> Move:
     return Move(JobState.QUEUED, Reason.DRAINED, why)
 
 
-def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
+def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float, now: int) -> Move:
     was_stopping = job.state is JobState.STOPPING
-    retryable = end.ending == "lost" or end.reason in retry.on
+    retryable = end.ending == "lost" or end.reason.value in retry.on
     used = {"spent": job.spent + 1, "stuck": job.stuck + 1, "error": _json(end.error)}
     if was_stopping and retryable and job.desired is Desired.PAUSE:
         return Move(JobState.PAUSED, Reason.PAUSE, "it ended before it could checkpoint")
@@ -164,13 +150,13 @@ def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
     # A job that gets further in each attempt is not at fault, so its wait does not grow.
-    wait = retry.backoff_seconds * 2**job.stuck
+    wait = backoff_seconds * 2**job.stuck
     message = f"{_describe_end(job, end)}; the next attempt starts in {wait:g} s"
     return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 
 
-def _why_not_again(job: JobRow, end: End, retry: RetryRules) -> tuple[Reason, str] | None:
-    if end.reason not in retry.on:
+def _why_not_again(job: JobRow, end: End, retry: Retry) -> tuple[Reason, str] | None:
+    if end.reason.value not in retry.on:
         return end.reason, f"{end.reason} is not in retry.on" if end.ending == "lost" else _cause(end)
     is_spent = job.spent + 1 >= retry.max_attempts
     if job.stuck + 1 >= POISON_AFTER and (end.ending == "lost" or not is_spent):

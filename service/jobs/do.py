@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NoReturn
 
+from pydantic import Field, JsonValue
 from sqlalchemy import Connection
 
 from footplate.contract.arguments.read import FIELDS
@@ -18,6 +18,7 @@ from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.errors import Conflict, IdempotencyMismatch, InvalidSpec, Problem, did_you_mean
 from footplate.contract.events import DoData, Kind
 from footplate.contract.explain import kind_of
+from footplate.contract.fields import Group
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState
 from footplate.contract.messages import Command
@@ -47,11 +48,17 @@ _WHY_NOT = {
 _INSTEAD = {"num_train_epochs": "set max_steps"}
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Do(Group):
+    """The commands that the training loop carries out after its current step."""
+
     save: bool = False
+    """Write a checkpoint."""
     evaluate: bool = False
-    set: dict[str, Any] = field(default_factory=dict)
+    """Run an evaluation."""
+    set: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments of training to change for the rest of the job, later attempts included: learning_rate, max_steps,
+    logging_steps, eval_steps, save_steps. With several optimizers, learning_rate is an object of numbers by their
+    ids."""
 
     def words(self) -> str:
         """Returns the command in words, for a person."""
@@ -63,7 +70,7 @@ def do(
     conn: Connection,
     project: str,
     job_id: JobId,
-    wish: Wish,
+    request: Do,
     now: int,
     *,
     once: IdempotencyUse | None = None,
@@ -76,27 +83,30 @@ def do(
     if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:
         _refuse(job)
     asked = commands.of_job(conn, job_id)
-    if problems := list(islice(_problems(job, wish, asked), MAX_PROBLEMS)):
+    if problems := list(islice(_problems(job, request, asked), MAX_PROBLEMS)):
         raise InvalidSpec(problems)
     if len(asked) >= MOST:
         raise Conflict(
-            f"job {job_id} keeps {MOST} such wishes, and no more: each of its attempts has to be told of all of them",
+            f"job {job_id} keeps {MOST} commands, and no more, because each of its attempts receives all of them",
             hint="a schedule, or a callback of your own, changes a rate as often as you like",
             state=job.state,
         )
-    wish = _exact(wish)
-    data = DoData(status="asked", message=f"asked for: {wish.words()}", by=by, save=wish.save, evaluate=wish.evaluate,
-                  set=wish.set)  # fmt: skip
+    request = _exact(request)
+    data = DoData(
+        status="asked", message=f"asked for: {request.words()}", by=by, save=request.save, evaluate=request.evaluate,
+        set=request.set,
+    )  # fmt: skip
     no = events.append(conn, job_id, Kind.DO, data.model_dump(exclude_defaults=True), now)
     assert no is not None
-    commands.insert_command(conn, job_id, Command(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
+    commands.insert_command(conn, job_id, Command(no=no, save=request.save, evaluate=request.evaluate, set=request.set))
     return jobs.get(conn, project, job_id)
 
 
-def _exact(wish: Wish) -> Wish:
+def _exact(request: Do) -> Do:
     """Converts numbers to the type of their argument: 5e2 steps are 500, and a rate of 1 is 1.0."""
     types: dict[str, Callable[[Any], Any]] = {"max_steps": int, "learning_rate": _rate}
-    return replace(wish, set={name: types.get(name, _same)(value) for name, value in wish.set.items()})
+    exact = {name: types.get(name, _same)(value) for name, value in request.set.items()}
+    return request.model_copy(update={"set": exact})
 
 
 def _rate(value: Any) -> Any:
@@ -109,16 +119,14 @@ def _same(value: Any) -> Any:
 
 def _was_asked(conn: Connection, job: JobRow, once: IdempotencyUse, now: int) -> bool:
     """Returns True if the same request was made before. The caller holds the job's lock."""
-    holder_row = idempotency.find(conn, job.project, once.key)
-    holder = holder_row or idempotency.take(
-        conn, IdempotencyRow(job.project, once.key, once.body_sha256, job.id, None, now)
-    )  # fmt: skip
+    own = IdempotencyRow(job.project, once.key, once.body_sha256, job.id, None, now)
+    holder = idempotency.take(conn, own)
     if (holder.body_sha256, holder.job_id) != (once.body_sha256, job.id):
         raise IdempotencyMismatch(
             f"the Idempotency-Key {once.key!r} was used for something else, on job {holder.job_id}",
-            hint="use a new key for every wish, or send the first request again",
+            hint="use a new key for every command, or send the first request again",
         )
-    return holder_row is not None
+    return holder is not own
 
 
 _LATER = {
@@ -137,30 +145,30 @@ def _refuse(job: JobRow) -> NoReturn:
 # Problems of a command -----------------------------------------------------------------------------------------------
 
 
-def _problems(job: JobRow, wish: Wish, asked: list[Command]) -> Iterator[Problem]:
-    if wish == Wish():
+def _problems(job: JobRow, request: Do, asked: list[Command]) -> Iterator[Problem]:
+    if request == Do():
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
         yield Problem("", "nothing_to_do", "nothing is asked for", hint)
     spec = JobSpec.parse(json.loads(job.spec))
     if isinstance(spec.loop, Script):
-        yield from _problems_of_a_script(wish)
+        yield from _problems_of_a_script(request)
         return
     if why := _has_no_loop(spec):
-        wanted = [name for name in ("save", "evaluate", "set") if getattr(wish, name)]
+        wanted = [name for name in ("save", "evaluate", "set") if getattr(request, name)]
         yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
         return
     has_rows = spec.data.eval is not None or spec.data.split is not None
-    if wish.evaluate and not has_rows and (spec.trainer is None or not spec.trainer.is_own):
+    if request.evaluate and not has_rows and (spec.trainer is None or not spec.trainer.is_own):
         yield Problem("/evaluate", "nothing_to_evaluate", "the job has no data.eval", "a fork of it could have some")
-    unknown = [name for name in wish.set if name not in SETTABLE]
+    unknown = [name for name in request.set if name not in SETTABLE]
     yield from (_cannot_be_set(name) for name in unknown)
-    settable = {name: value for name, value in wish.set.items() if name in SETTABLE}
+    settable = {name: value for name, value in request.set.items() if name in SETTABLE}
     yield from _wrong(job, spec, settable, asked)
 
 
-def _problems_of_a_script(wish: Wish) -> Iterator[Problem]:
+def _problems_of_a_script(request: Do) -> Iterator[Problem]:
     """Yields problems that are certain before the script's Trainer is known. The node refuses the rest by name."""
-    for name, value in wish.set.items():
+    for name, value in request.set.items():
         if name not in SETTABLE:
             yield _cannot_be_set(name)
         elif isinstance(value, bool) or not isinstance(value, int | float):

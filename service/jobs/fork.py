@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,10 +16,11 @@ from footplate.contract.arguments import Seq2SeqTrainingArguments
 from footplate.contract.body import pointer_to
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId
+from footplate.contract.resources.jobs import ForkOf, ForkPoint, Inexact, SpecChange
 from footplate.contract.spec import JobSpec
 from service.jobs.start_checkpoint import Start, choose
 from service.store import checkpoints, commands, jobs
-from service.store.rows import CheckpointRow, JobRow, loads
+from service.store.rows import JobRow, loads
 
 Json = dict[str, Any]
 MAX_SAID = 20
@@ -56,52 +56,22 @@ WHY = (
 OTHER_CODE = "other code runs, or runs in another place"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One value of the spec that the patch has changed."""
+def note_of(fork: ForkOf, spec: JobSpec) -> Json:
+    """Returns a note for the history: a sentence with the changed pointers.
 
-    pointer: str
-    old: Any
-    new: Any
-
-    def as_json(self) -> Json:
-        return {"pointer": self.pointer, "from": self.old, "to": self.new}
-
-
-@dataclass(frozen=True, slots=True)
-class Forked:
-    """The differences of a fork, for its answer and for its history."""
-
-    job: JobId
-    checkpoint: CheckpointRow
-    mode: str
-    changes: Sequence[Change]
-    breaks: Sequence[tuple[str, str]]
-    ends_there: bool
-    """True if its `max_steps` are not beyond the checkpoint's step."""
-
-    def as_json(self) -> Json:
-        return {
-            "job": self.job,
-            "checkpoint": {"id": self.checkpoint.id, "step": self.checkpoint.step},
-            "mode": self.mode,
-            "changes": [change.as_json() for change in self.changes],
-            "exact": not self.breaks,
-            "breaks_exactness": [{"pointer": pointer, "detail": detail} for pointer, detail in self.breaks],
-        }
-
-    def as_note(self) -> Json:
-        """Returns a sentence and the changed pointers, without values, because those of `env` may be secret."""
-        what = "goes on from" if self.mode == "full" else "takes the weights of"
-        changed = _some([change.pointer for change in self.changes]) or "nothing"
-        message = f"{what} job {self.job} at step {self.checkpoint.step}; the fork changes {changed}"
-        if self.mode == "full":
-            exactly = f"not as that job would have: {_some([pointer for pointer, _ in self.breaks])}"
-            message += f"; {exactly if self.breaks else 'exactly as that job would have'}"
-        if self.ends_there:
-            message += f"; no step is left to train, because max_steps ends at {self.checkpoint.step} or before"
-        checkpoint = {"id": self.checkpoint.id, "step": self.checkpoint.step}
-        return {"message": message, "code": "forked", "job": self.job, "checkpoint": checkpoint, "mode": self.mode}
+    It has no values, because those of `env` may be secret.
+    """
+    step = fork.checkpoint.step
+    what = "goes on from" if fork.mode == "full" else "takes the weights of"
+    changed = _some([change.pointer for change in fork.changes]) or "nothing"
+    message = f"{what} job {fork.job} at step {step}; the fork changes {changed}"
+    if fork.mode == "full":
+        inexactly = f"not as that job would have: {_some([change.pointer for change in fork.breaks_exactness])}"
+        message += f"; {'exactly as that job would have' if fork.exact else inexactly}"
+        if 0 < spec.training.max_steps <= step:
+            message += f"; no step is left to train, because max_steps ends at {step} or before"
+    checkpoint = fork.checkpoint.model_dump()
+    return {"message": message, "code": "forked", "job": fork.job, "checkpoint": checkpoint, "mode": fork.mode}
 
 
 def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[Start, Json]:
@@ -149,7 +119,8 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -> Forked:
+def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -> ForkOf:
+    """Returns the differences between a job and its fork."""
     changes = list(_changes("", document_of(start.job), {**spec.as_json(), "resume_from": None}))
     breaks = dict(_breaks(changes, mode))
     for name, value in was_set.items():
@@ -159,18 +130,24 @@ def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -
         elif name not in NEUTRAL_TRAINING:
             why = f"it was set to {json.dumps(value)} while job {start.job.id} ran, and the fork goes by its spec"
             breaks[pointer] = why
-    ends_there = mode == "full" and 0 < spec.training.max_steps <= start.checkpoint.step
-    return Forked(start.job.id, start.checkpoint, mode, changes, list(breaks.items()), ends_there)
+    return ForkOf(
+        job=start.job.id,
+        checkpoint=ForkPoint(id=start.checkpoint.id, step=start.checkpoint.step),
+        mode=mode,
+        changes=tuple(changes),
+        exact=not breaks,
+        breaks_exactness=tuple(Inexact(pointer=pointer, detail=why) for pointer, why in breaks.items()),
+    )
 
 
-def _changes(pointer: str, old: Any, new: Any) -> Iterator[Change]:
+def _changes(pointer: str, old: Any, new: Any) -> Iterator[SpecChange]:
     """Yields the changes of all leaves. A list is one value."""
     if isinstance(old, dict) and isinstance(new, dict) and (old or new):
         for name in [*old, *(name for name in new if name not in old)]:
             left_out = _default_of(name) if pointer == "/training" else None
             yield from _changes(pointer + pointer_to(name), old.get(name, left_out), new.get(name, left_out))
     elif old != new or isinstance(old, bool) is not isinstance(new, bool):
-        yield Change(pointer, old, new)
+        yield SpecChange.model_validate({"pointer": pointer, "from": old, "to": new})
 
 
 def _default_of(argument: str) -> Any:
@@ -183,7 +160,7 @@ def _defaults() -> Json:
     return Seq2SeqTrainingArguments().to_dict()
 
 
-def _breaks(changes: Sequence[Change], mode: str) -> Iterator[tuple[str, str]]:
+def _breaks(changes: Sequence[SpecChange], mode: str) -> Iterator[tuple[str, str]]:
     """Yields changes after which the new run differs from the continued old one, with reasons."""
     if mode == "weights":
         text = "only the weights are taken: optimizer, schedule, place in the data and random numbers start again"

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import ClaimId
 from footplate.contract.lifecycle import JobState, Reason
-from footplate.contract.messages import CheckpointOffer, Claim, Denial, Grant
+from footplate.contract.messages import Claim, Denial, Grant
 from footplate.contract.tracing import of_attempt
 from service.jobs import gang, start_checkpoint
 from service.settings import ServiceSettings
@@ -37,17 +37,8 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
 
 def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, settings: ServiceSettings) -> Grant:
     # This attempt's own checkpoints are left out, because all of its nodes must continue from the same one.
-    offers = [
-        CheckpointOffer(
-            id=row.id,
-            step=row.step,
-            path=row.path,
-            manifest_sha256=row.manifest_sha256,
-            was_corrupt=row.status == checkpoints.CORRUPT,
-        )
-        for row in checkpoints.offers(conn, job.id)
-        if row.attempt < job.attempt
-    ]
+    own = [row for row in checkpoints.offers(conn, job.id) if row.attempt < job.attempt]
+    offers = [start_checkpoint.offered(row, was_corrupt=row.status == checkpoints.CORRUPT) for row in own]
     parts = attempts.sources_of(conn, job.id, job.attempt)
     left_ms = None if job.time_limit_ms is None else max(0, job.time_limit_ms - job.running_ms)
     return Grant(

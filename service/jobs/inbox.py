@@ -19,7 +19,7 @@ from service.store import attempts, commands, jobs
 
 
 @dataclass(slots=True)
-class Heard(Effects):
+class Answers(Effects):
     """The answers, by the list that each goes to, and further consequences."""
 
     replies: list[tuple[str, Message]] = field(default_factory=list)
@@ -42,66 +42,66 @@ def answer(
     now: int,
     settings: ServiceSettings,
     stop_left: StopLeft,
-) -> Heard:
-    heard = Heard()
+) -> Answers:
+    answers = Answers()
     for message in messages:
         if isinstance(message, Claim):
-            _claim(conn, message, now, settings, heard)
+            _claim(conn, message, now, settings, answers)
         elif isinstance(message, AttemptBeat):
-            _attempt(conn, message, now, stop_left, heard)
+            _attempt(conn, message, now, stop_left, answers)
         else:
-            _node(conn, message, now, settings, heard)
-    return heard
+            _node(conn, message, now, settings, answers)
+    return answers
 
 
-def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, heard: Heard) -> None:
+def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, answers: Answers) -> None:
     refusal = protocol_refusal(claim.protocol)
     answered = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
-    heard.replies.append((keys.reply(claim.claim), answered))
+    answers.replies.append((keys.reply(claim.claim), answered))
     if isinstance(answered, Denial):
-        heard.denied += 1
+        answers.denied += 1
     else:
-        heard.granted += 1
-        heard.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
-        heard.jobs.add(claim.job)
+        answers.granted += 1
+        answers.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
+        answers.jobs.add(claim.job)
         if answered.rendezvous is not None:
-            _send_rendezvous(conn, answered, heard)
+            _send_rendezvous(conn, answered, answers)
         reached(Moment.BEFORE_GRANT_COMMITS)
 
 
-def _send_rendezvous(conn: Connection, last: Grant, heard: Heard) -> None:
+def _send_rendezvous(conn: Connection, last: Grant, answers: Answers) -> None:
     """Sends the rendezvous to the other nodes, which wait for this last claim."""
     for part in attempts.sources_of(conn, last.job, last.attempt):
         if part.claim is not None and part.claim != last.claim:
             reply = AttemptReply(claim=part.claim, rendezvous=last.rendezvous, watermark=part.watermark)
-            heard.replies.append((keys.reply(part.claim), reply))
+            answers.replies.append((keys.reply(part.claim), reply))
 
 
-def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, heard: Heard) -> None:
+def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, answers: Answers) -> None:
     reply = attempt_beat(conn, beat, now, stop_left)
-    heard.beats += 1
-    heard.replies.append((keys.reply(beat.claim), reply))
+    answers.beats += 1
+    answers.replies.append((keys.reply(beat.claim), reply))
     is_over = reply.superseded or reply.closed
-    heard.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
+    answers.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
     if reply.superseded:
-        heard.superseded += 1
+        answers.superseded += 1
     else:
-        heard.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
+        answers.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
     reached(Moment.BEFORE_BEAT_COMMITS)
 
 
-def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, heard: Heard) -> None:
+def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, answers: Answers) -> None:
     beaten = node_beat(conn, beat, now, settings)
-    heard.beats += 1
-    heard.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
-    heard.alive.append((node_key(beat.node, beat.boot), beat.number))
-    heard.add(beaten)
-    heard.depths[beat.node] = beat.unsent
-    heard.unreadable[beat.node] = beat.unreadable
-    heard.has_new_room |= beaten.has_new_room
+    answers.beats += 1
+    answers.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
+    answers.alive.append((node_key(beat.node, beat.boot), beat.number))
+    answers.add(beaten)
+    answers.depths[beat.node] = beat.unsent
+    answers.unreadable[beat.node] = beat.unreadable
+    answers.has_new_room |= beaten.has_new_room
 
 
-def words(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
+def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
     """Returns messages that workers get without asking, by claim and by the number of the decision."""
     replies: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):

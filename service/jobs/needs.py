@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
 
 from footplate.contract.spec import JobSpec
 from service.jobs.installed import parts_of
@@ -42,13 +43,11 @@ class Needs:
 
     @classmethod
     def from_json(cls, text: str) -> Needs:
-        fields = json.loads(text)
         # A job that was queued before an upgrade has no parts, and goes to any node, as before.
-        parts = tuple(fields.get("parts", ()))
-        return cls(**{**fields, "capability": tuple(fields["capability"]), "parts": parts})
+        return _ADAPTER.validate_json(text)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return _ADAPTER.dump_json(self).decode()
 
     def __str__(self) -> str:
         count, processes = self.gpus_per_node, self.processes_per_node or 1
@@ -60,6 +59,9 @@ class Needs:
             what += f" (compute capability {'.'.join(map(str, self.capability))} or higher where it is a GPU)"
         where = f"in pool {self.pool!r}"
         return f"{what} {where}" if self.nodes == 1 else f"{self.nodes} nodes with {what} each {where}"
+
+
+_ADAPTER = TypeAdapter(Needs)
 
 
 def _capability(spec: JobSpec) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
-from service.jobs.stopping import is_claimed, lock_for, refuse, request_stop, settle
+from service.jobs.stopping import lock_for, refuse, stop
 from service.store import jobs
 from service.store.rows import JobRow
 
@@ -20,11 +20,8 @@ def pause(
         return job
     if job.state.is_terminal or job.desired is Desired.CANCEL:
         refuse(job, Action.PAUSE)
-    if job.state.holds_slots and is_claimed(conn, job):
-        mode = StopMode.CHECKPOINT
-        request_stop(
-            conn, job, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=mode, stop_seconds=stop_seconds, now=now, by=by
-        )
-    else:
-        settle(conn, job, to=JobState.PAUSED, desired=Desired.PAUSE, reason=Reason.PAUSE, now=now, by=by)
+    stop(
+        conn, job, to=JobState.PAUSED, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=StopMode.CHECKPOINT,
+        stop_seconds=stop_seconds, now=now, by=by,
+    )  # fmt: skip
     return jobs.get(conn, project, job_id)

@@ -1,14 +1,14 @@
 """Reads what waits and what is free, and starts what can start.
 
-`look` only reads, so it delays no writer. `start` and `queue.explain` write its results in short transactions. Jobs and
-nodes may have changed meanwhile, so `start` reads those that it is about again.
+`plan_queue` only reads, so it delays no writer. `start` and `queue.explain` write its results in short transactions.
+Jobs and nodes may have changed meanwhile, so `start` reads the jobs and nodes of the plan again.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -23,9 +23,9 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import SHARES_JOBS, Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
-from service.jobs.placement import Free, Line, Placement, Plan, Room, Waiting, place
+from service.jobs.placement import FreeRoom, Line, Placement, Plan, Room, place, take_all
 from service.store import attempts, jobs, nodes, queue
-from service.store.queue import Head, QueuedRow
+from service.store.queue import Head
 from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
@@ -36,8 +36,8 @@ _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
-    """The state that must change before another look can start anything, except for nodes that come or change."""
+class QueueState:
+    """The state that must change before another plan can start anything, except for nodes that come or change."""
 
     heads: tuple[Head, ...]
     """The first job of every line. If it cannot start, no job behind it can."""
@@ -47,12 +47,12 @@ class Glimpse:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The results of one look at the queue and the nodes."""
+class Planned:
+    """The results of one plan."""
 
-    glimpse: Glimpse
-    is_news: bool = True
-    """False if nothing has changed since the last look, so that nothing else was read."""
+    queue_state: QueueState
+    is_new: bool = True
+    """False if nothing has changed since the last plan, so that nothing else was read."""
     placements: list[Placement] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Reason and message of the shapes whose reason has changed."""
@@ -60,28 +60,23 @@ class Look:
     """Shapes that no waiting job has any more."""
 
 
-def look(conn: Connection, unless: Glimpse | None = None) -> Look:
+def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
     """Reads the heads of all lines and the nodes, and plans. Stops early if all is as in `unless`."""
-    glimpse = Glimpse(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
-    if glimpse == unless:
-        return Look(glimpse, is_news=False)
-    lines = [Line(head.shape, _jobs(_needs(head.needs), queue.line(conn, head))) for head in glimpse.heads]
+    queue_state = QueueState(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
+    if queue_state == unless:
+        return Planned(queue_state, is_new=False)
+    lines = [Line(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
     plan = place(lines, load_rooms(conn)) if lines else Plan()
     was = queue.explanations(conn)
     waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
     changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
-    return Look(glimpse, True, plan.placements, changed, was.keys() - waits.keys())
-
-
-def _jobs(needs: Needs, rows: Iterable[QueuedRow]) -> Iterator[Waiting]:
-    return (Waiting(row.id, needs, row.priority, row.queued_at, row.version) for row in rows)
+    return Planned(queue_state, True, plan.placements, changed, was.keys() - waits.keys())
 
 
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
-    """Starts jobs and returns them. A job that has changed since the look, or whose nodes have, is left as it is."""
+    """Starts jobs and returns them. A job that has changed since the plan, or whose nodes have, is left as it is."""
     wanted = {share.node for placement in placements for share in placement.shares}
-    rooms = {room.node: room for room in load_rooms(conn, wanted)}
-    free = Free(rooms.values())
+    rooms = {room.node: FreeRoom(room) for room in load_rooms(conn, wanted)}
     # All are locked at once in the order of their ids, as everywhere.
     queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
     started = []
@@ -89,9 +84,9 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
         job = queued.get(placement.job_id)
         if job is None or job.state is not JobState.QUEUED or job.version != placement.version:
             continue
-        if not free.take(placement.shares):
+        if not take_all(rooms, placement.shares):
             continue
-        _start(conn, job, placement, ", ".join(rooms[share.node].name for share in placement.shares), now)
+        _start(conn, job, placement, ", ".join(rooms[share.node].room.name for share in placement.shares), now)
         started.append(job.id)
     if started:
         reached(Moment.BEFORE_PLACE_COMMITS)
@@ -166,15 +161,11 @@ def _start(conn: Connection, job: JobRow, placement: Placement, where: str, now:
         message=f"attempt {attempt} goes to {where}",
         next_attempt=attempt, next_fence=fence, not_before=None,
     )  # fmt: skip
-    row = AttemptRow(
-        job_id=job.id, attempt=attempt, fence=fence, placed_at=now, claimed_at=None, running_at=None, ended_at=None,
-        ending=None, reason=None, error=None, result=None, running_ms=0,
-    )  # fmt: skip
+    row = AttemptRow(job_id=job.id, attempt=attempt, fence=fence, placed_at=now)
     parts = [
         SourceRow(
             job_id=job.id, attempt=attempt, source=source, node=share.node, boot=share.boot, slots=share.slots,
-            gpus=json.dumps(share.gpus), claim=None, sent_at=None, claimed_at=None, running_at=None, watermark=0,
-            ended_at=None, done=None,
+            gpus=json.dumps(share.gpus),
         )
         for source, share in enumerate(placement.shares)
     ]  # fmt: skip

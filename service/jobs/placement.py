@@ -12,8 +12,8 @@ start, no job behind it can, and all of them wait for the same reason. A line is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
@@ -22,25 +22,10 @@ from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
+from service.store.queue import QueuedRow
 
 MOST_REFUSALS = 3
 """The most refusals in the message of a waiting job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    job_id: JobId
-    needs: Needs
-    priority: int
-    since: int
-    """The time at which it was queued. The older job goes first."""
-    version: int = 1
-    """The job's version when it was read. A job that has changed since then is not started."""
-
-    @property
-    def rank(self) -> tuple[int, int, JobId]:
-        """Returns the sorting key of waiting jobs."""
-        return -self.priority, self.since, self.job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +34,8 @@ class Line:
 
     shape: str
     """The name of the needs in SQL."""
-    jobs: Iterable[Waiting]
+    needs: Needs
+    jobs: Iterable[QueuedRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +83,7 @@ class Placement:
     job_id: JobId
     shares: tuple[Share, ...]
     version: int = 1
+    """The job's version when it was read. A job that has changed since then is not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +103,7 @@ class Plan:
 
 def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
     """Returns placements in the order of their decisions, and the reason for which the rest of each line waits."""
-    rooms = [_Free(room) for room in sorted(nodes, key=lambda room: room.node)]
+    rooms = [FreeRoom(room) for room in sorted(nodes, key=lambda room: room.node)]
     shapes: dict[str, _Shapes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
@@ -126,53 +113,39 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
     while heads:
         _, job, line, rest = heads[0]
         if (shape := shapes.get(line.shape)) is None:
-            shape = shapes[line.shape] = _Shapes(job.needs, rooms)
+            shape = shapes[line.shape] = _Shapes(line.needs, rooms)
         if shape.exists and (chosen := shape.choose()) is not None:
-            shares = tuple(room.take(job.needs) for room in chosen)
-            plan.placements.append(Placement(job.job_id, shares, job.version))
+            shares = tuple(room.take(line.needs) for room in chosen)
+            plan.placements.append(Placement(job.id, shares, job.version))
             if (following := next(rest, None)) is not None:
                 heapreplace(heads, (following.rank, following, line, rest))
                 continue
         else:
             plan.waits[line.shape] = shape.wait
-            if shape.exists and job.needs.pool not in pools_with_reservation and shape.reserve():
-                pools_with_reservation.add(job.needs.pool)
+            if shape.exists and line.needs.pool not in pools_with_reservation and shape.reserve():
+                pools_with_reservation.add(line.needs.pool)
         heappop(heads)
     return plan
 
 
 def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
     """Returns the placement that a job of this shape would get now, or the reason for which it would wait."""
-    alone = Line("", [Waiting(JobId(""), needs, priority=0, since=0)])
+    alone = Line("", needs, [QueuedRow(JobId(""), priority=0, queued_at=0, version=1)])
     plan = place([alone], nodes)
     return plan.placements[0] if plan.placements else plan.waits[alone.shape]
 
 
-class Free:
-    """The free resources of some nodes, for a caller that starts what was planned a moment ago."""
-
-    def __init__(self, rooms: Iterable[Room]) -> None:
-        self._rooms = {room.node: room for room in rooms}
-
-    def take(self, shares: Sequence[Share]) -> bool:
-        """Takes all of these shares. Returns False and takes none if one of the nodes has changed."""
-        if not all(self._has(share) for share in shares):
-            return False
-        for share in shares:
-            room = self._rooms[share.node]
-            left = tuple(gpu for gpu in room.free_gpus if gpu.uuid not in share.gpus)
-            self._rooms[share.node] = replace(room, free_slots=room.free_slots - share.slots, free_gpus=left)
-        return True
-
-    def _has(self, share: Share) -> bool:
-        room = self._rooms.get(share.node)
-        if room is None or room.boot != share.boot or not room.is_open:
-            return False
-        return room.free_slots >= share.slots and {gpu.uuid for gpu in room.free_gpus} >= set(share.gpus)
+def take_all(rooms: Mapping[NodeId, FreeRoom], shares: Sequence[Share]) -> bool:
+    """Takes shares that were planned a moment ago. Returns False and takes none if one of the nodes has changed."""
+    if not all(share.node in rooms and rooms[share.node].has(share) for share in shares):
+        return False
+    for share in shares:
+        rooms[share.node].give(share)
+    return True
 
 
-class _Free:
-    """A node during placement. Its free resources only shrink."""
+class FreeRoom:
+    """A node with what is free. Its free resources only shrink."""
 
     __slots__ = ("gpus", "room", "slots")
 
@@ -187,11 +160,19 @@ class _Free:
     def take(self, needs: Needs) -> Share:
         """Reserves what the job needs. If the node has less, reserves all that is free."""
         count = gpu_count(needs, self.room)
-        taken = [gpu for gpu in self.gpus if _suits(needs, gpu)][:count]
-        self.gpus = [gpu for gpu in self.gpus if gpu not in taken]
-        slots = slot_count(needs, self.room)
-        self.slots -= min(slots, self.slots)
-        return Share(self.room.node, self.room.boot, slots, tuple(gpu.uuid for gpu in taken))
+        gpus = tuple(gpu.uuid for gpu in self.gpus if _suits(needs, gpu))[:count]
+        share = Share(self.room.node, self.room.boot, slot_count(needs, self.room), gpus)
+        self.give(share)
+        return share
+
+    def has(self, share: Share) -> bool:
+        """Returns True if the node still has this share to give, and was not started again."""
+        is_same = self.room.boot == share.boot and self.room.is_open
+        return is_same and self.slots >= share.slots and {gpu.uuid for gpu in self.gpus} >= set(share.gpus)
+
+    def give(self, share: Share) -> None:
+        self.slots -= min(share.slots, self.slots)
+        self.gpus = [gpu for gpu in self.gpus if gpu.uuid not in share.gpus]
 
     def missing(self, needs: Needs) -> int:
         """Returns the number of slots and GPUs that must become free before it fits."""
@@ -206,7 +187,7 @@ class _Shapes:
     together.
     """
 
-    def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
+    def __init__(self, needs: Needs, rooms: list[FreeRoom]) -> None:
         together = [[free for free in rooms if free.room.gpus], [free for free in rooms if not free.room.gpus]]
         alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [rooms]
         self._kinds = [_Shape(needs, kind_rooms) for kind_rooms in alike]
@@ -214,7 +195,7 @@ class _Shapes:
         self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
         self.exists = any(kind.exists for kind in self._kinds)
 
-    def choose(self) -> list[_Free] | None:
+    def choose(self) -> list[FreeRoom] | None:
         return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
 
     def reserve(self) -> bool:
@@ -225,7 +206,7 @@ class _Shapes:
 class _Shape:
     """All jobs with the same needs. Their candidates are found once, and dropped as they fill up."""
 
-    def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
+    def __init__(self, needs: Needs, rooms: list[FreeRoom]) -> None:
         self.needs = needs
         suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
         lacks = {free.room.node: why for free in suiting if (why := free.room.lacks(needs)) is not None}
@@ -243,11 +224,11 @@ class _Shape:
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)
 
-    def choose(self) -> list[_Free] | None:
+    def choose(self) -> list[FreeRoom] | None:
         """Returns as many nodes as such a job needs, or None. Outdated ranks in the heap are renewed."""
         if len(self._heap) < self.needs.nodes:
             return None
-        chosen: list[tuple[int, int, _Free]] = []
+        chosen: list[tuple[int, int, FreeRoom]] = []
         while self._heap and len(chosen) < self.needs.nodes:
             rank, order, free = heappop(self._heap)
             if not free.fits(self.needs):
@@ -273,7 +254,7 @@ class _Shape:
             free.take(self.needs)
         return True
 
-    def _rank(self, free: _Free) -> int:
+    def _rank(self, free: FreeRoom) -> int:
         """Returns the sorting key of candidates.
 
         GPU jobs fill nodes up, and CPU jobs spread over nodes without GPUs.

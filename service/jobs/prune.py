@@ -15,7 +15,7 @@ from footplate.contract.bucket import RemoteStore
 from footplate.contract.ids import CheckpointId, JobId
 from footplate.contract.layout import attempt_folder, job_folder
 from service.artifact_files import Store
-from service.jobs.remove_folders import why_it_stays_there
+from service.jobs.remove_folders import why_it_stays
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
 
@@ -48,7 +48,7 @@ def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str
 
     Only jobs in `deleted` count. A folder without rows may be all that is left of a job after a restore from a backup.
     """
-    tried = {job: why_it_stays_there(artifacts, str(job_folder(job))) for job in deleted}
+    tried = {job: why_it_stays(artifacts, str(job_folder(job))) for job in deleted}
     return {job: why for job, why in tried.items() if why is not None}
 
 
@@ -118,35 +118,27 @@ def late_window(now: int) -> tuple[int, int]:
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 
-def prune_late(artifacts: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
+def prune_late(store: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[str]:
     """Deletes checkpoints that no job can continue from, because their attempt was given up before they were reported.
 
     The time is the attempt's end in SQL, not the folder's age. After a restore from a backup, SQL has no row of newer
     checkpoints, but those attempts are given up only then.
     """
-    if isinstance(artifacts, RemoteStore):
-        return _prune_late_there(artifacts, lost)
-    root, gone = artifacts.resolve(), []
+    gone = []
     for (job, attempt), known_paths in lost.items():
-        folder = root / attempt_folder(job, attempt)
-        for late in folder.glob("checkpoint-*"):
-            if str(late.relative_to(root)) not in known_paths and late.resolve() == late and late.is_dir():
-                shutil.rmtree(late, ignore_errors=True)
+        for late in _checkpoint_folders(store, str(attempt_folder(job, attempt))):
+            if late not in known_paths and why_it_stays(store, late) is None:
                 gone.append(late)
     return gone
 
 
-def _prune_late_there(store: RemoteStore, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
-    """Does the same in a bucket, also with half uploads of nodes that died."""
-    gone = []
-    for (job, attempt), known_paths in lost.items():
-        folder = str(attempt_folder(job, attempt))
+def _checkpoint_folders(store: Store, folder: str) -> list[str]:
+    """Returns the checkpoints below an attempt's folder, in a bucket also half uploads of nodes that died."""
+    if isinstance(store, RemoteStore):
         names = {file.path.partition("/")[0] for file in store.files(folder)}
-        for late in sorted(f"{folder}/{name}" for name in names if name.startswith("checkpoint-")):
-            if late not in known_paths:
-                store.remove(late)
-                gone.append(Path(late))
-    return gone
+    else:
+        names = {path.name for path in (store / folder).glob("*") if path.is_dir() and not path.is_symlink()}
+    return sorted(f"{folder}/{name}" for name in names if name.startswith("checkpoint-"))
 
 
 def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:

@@ -104,9 +104,9 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     nodes_by_id = {node.id: node for node in nodes.everyone(conn)}
     for job in jobs.active(conn):
         parts = attempts.sources_of(conn, job.id, job.attempt)
-        look = _Look(conn, job, parts, nodes_by_id, timers, clock, now, settings, rescued)
-        look.at_the_job()
-        used |= look.used
+        active = _ActiveJob(conn, job, parts, nodes_by_id, timers, clock, now, settings, rescued)
+        active.decide()
+        used |= active.used
     used |= _silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
     for family in ("lease", "node", "claim", "start", "stop", "end", "running", "report"):
         timers.forget(family, but=used)
@@ -115,7 +115,7 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     return rescued
 
 
-class _Look:
+class _ActiveJob:
     """One active job, and the ways in which its time can be over."""
 
     def __init__(
@@ -129,7 +129,7 @@ class _Look:
         self.now, self.settings, self.rescued = now, settings, rescued
         self.used: set[Hashable] = set()
 
-    def at_the_job(self) -> None:
+    def decide(self) -> None:
         if self.job.runs_elsewhere:
             self._at_a_run_elsewhere()
             return

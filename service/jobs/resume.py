@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import Connection
 
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import Conflict, InvalidSpec, Problem
 from footplate.contract.events import Kind
+from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from footplate.contract.spec import JobSpec
+from service.jobs.installed import on_no_node
 from service.jobs.needs import Needs
-from service.jobs.requires import nowhere
 from service.jobs.stopping import lock_for, refuse
 from service.store import checkpoints, commands, events, jobs
 from service.store.rows import JobRow
@@ -29,27 +30,29 @@ _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 IT_IS_DONE = "it is done: POST /jobs/{id}/fork goes on from one of its checkpoints, in a job of its own"
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeChanges:
-    """The changes that a resume can make. None leaves a field as it is."""
+class Resume(Group):
+    """The fields of the spec that a resume may change. A field that is left out does not change."""
 
-    priority: int | None = None
-    pool: str | None = None
+    priority: Annotated[Whole, Field(ge=-100, le=100)] | None = None
+    pool: Slug | None = None
     resources: dict[str, Any] | None = None
-    """Fields of spec.resources to replace. Here None is a value."""
-    max_steps: int | None = None
-    num_train_epochs: float | None = None
+    """The fields of the spec's `resources` to replace."""
+    max_steps: Annotated[Whole, Field(ge=1)] | None = None
+    """A higher limit of steps."""
+    num_train_epochs: Annotated[float, Field(gt=0)] | None = None
+    """A higher limit of epochs."""
     time_limit: float | str | None = None
+    """A higher time limit, in seconds or as "4h"."""
 
 
-NO_CHANGES = ResumeChanges()
+NO_CHANGES = Resume()
 
 
 def resume(
     conn: Connection,
     project: str,
     job_id: JobId,
-    changes: ResumeChanges,
+    changes: Resume,
     now: int,
     *,
     by: str | None = None,
@@ -102,7 +105,7 @@ def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, column
     events.append(conn, job.id, Kind.STATE, jobs.asked_by(by, data), now)
 
 
-def _require_held(job: JobRow, changes: ResumeChanges) -> None:
+def _require_held(job: JobRow, changes: Resume) -> None:
     """Accepts a repeated resume, but raises Conflict or InvalidSpec for changes that come too late."""
     columns = _changed(job, changes, catalogues=())
     if not columns:
@@ -110,7 +113,7 @@ def _require_held(job: JobRow, changes: ResumeChanges) -> None:
     asked, was = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
     if columns["priority"] == job.priority and asked.model_copy(update={"priority": was.priority}) == was:
         return
-    names = ", ".join(name for name, value in asdict(changes).items() if value is not None)
+    names = ", ".join(changes.model_dump(exclude_none=True))
     raise Conflict(
         f"job {job.id} is {job.state} already, and a resume changes a job that rests: {names}",
         hint="pause it first; PATCH changes its priority at any time",
@@ -127,7 +130,7 @@ def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None
         raise InvalidSpec([Problem("/max_steps", "out_of_range", f"step {reached} is reached already", hint)])
 
 
-def _changed(job: JobRow, changes: ResumeChanges, catalogues: Sequence[Catalogue]) -> dict[str, Any]:
+def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> dict[str, Any]:
     """Returns the columns that the changes lead to, or none without changes."""
     if changes == NO_CHANGES:
         return {}
@@ -139,7 +142,7 @@ def _changed(job: JobRow, changes: ResumeChanges, catalogues: Sequence[Catalogue
     _set(document["training"], "max_steps", changes.max_steps)
     _set(document["training"], "num_train_epochs", changes.num_train_epochs)
     spec = JobSpec.parse(document)
-    if changes.resources and (problems := nowhere(spec, catalogues)):
+    if changes.resources and (problems := on_no_node(spec, catalogues)):
         raise InvalidSpec(problems)
     limit = spec.resources.time_limit
     return {

@@ -25,10 +25,11 @@ from service.jobs.model_card import model_card
 from service.jobs.start_checkpoint import choose
 from service.jobs.submit import submit
 from service.store import checkpoints, jobs
+from service.store.checkpoints import BEST, LATEST
 from service.store.rows import CheckpointRow, JobRow
 
-LATEST, BEST, STEP = "latest", "best", "step-"
-"""Names of a checkpoint beside its id. The last one has the step's number behind it."""
+STEP = "step-"
+"""The name of a checkpoint beside its id, with the step's number behind it."""
 OPEN = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 KEPT = ("model", "processor", "collator", "trainer", "code", "env", "secrets", "project", "priority")
 """The fields that a session takes from the job's spec."""
@@ -180,7 +181,7 @@ def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
         )
     rows = checkpoints.of_job(conn, job.id)
     name = name or _final(spec, rows)
-    by_step = {f"{STEP}{row.step}": row.id for row in reversed(rows) if row.status == checkpoints.COMMITTED}
+    by_step = {f"{STEP}{row.step}": row.id for row in reversed(checkpoints.committed(rows))}
     try:
         checkpoint = choose(rows, job, by_step.get(name, name))
     except InvalidSpec as invalid:
@@ -191,7 +192,7 @@ def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
 
 def _final(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
     """Returns "best" if the job ends with its best checkpoint and has one, else "latest"."""
-    has_best = any(row.is_best and row.status == checkpoints.COMMITTED for row in rows)
+    has_best = checkpoints.named(checkpoints.committed(rows), BEST) is not None
     return BEST if has_best and spec["training"].get("load_best_model_at_end") else LATEST
 
 

@@ -64,12 +64,9 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
 
 def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> CheckpointRow:
     """Returns the wanted one of a job's checkpoints, which are sorted newest first. Raises InvalidSpec."""
-    there = [row for row in rows if row.status == checkpoints.COMMITTED]
-    matches = {"latest": there, "best": [row for row in there if row.is_best]}.get(wanted)
-    if matches is None:
-        matches = [row for row in there if row.id == wanted]
-    if matches:
-        return matches[0]
+    there = checkpoints.committed(rows)
+    if row := checkpoints.named(there, wanted):
+        return row
     code, detail = _why_not(rows, there, job, wanted)
     hint = f"wait for one; or submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
     hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else hint
@@ -135,8 +132,8 @@ def offer(conn: Connection, job: JobRow) -> list[CheckpointOffer]:
     row = None if job.starts_from is None else checkpoints.find(conn, CheckpointId(job.starts_from))
     if row is None:
         return []
-    return [
-        CheckpointOffer(
-            id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256, of=row.job_id
-        )
-    ]  # fmt: skip
+    return [offered(row, of=row.job_id)]
+
+
+def offered(row: CheckpointRow, **others: Any) -> CheckpointOffer:
+    return CheckpointOffer(id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256, **others)

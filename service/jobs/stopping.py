@@ -33,10 +33,16 @@ def withdraw(conn: Connection, job: JobRow, now: int) -> None:
     attempts.end_sources(conn, job.id, job.attempt, now)
 
 
-def settle(
-    conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int, by: str | None
-) -> None:
-    """Moves a job that no worker holds directly to its final or paused state."""
+def stop(
+    conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, mode: StopMode,
+    stop_seconds: float, now: int, by: str | None,
+) -> None:  # fmt: skip
+    """Sends a stop request to the worker that holds the job. Moves a job that no worker holds to the state `to`."""
+    if job.state.holds_slots and is_claimed(conn, job):
+        request_stop(
+            conn, job, desired=desired, reason=reason, mode=mode, stop_seconds=stop_seconds, now=now, by=by
+        )  # fmt: skip
+        return
     if job.state is JobState.STARTING:
         withdraw(conn, job, now)
     jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, by=by, desired=desired, not_before=None)

@@ -14,8 +14,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import IdempotencyMismatch
 from footplate.contract.events import Kind
 from footplate.contract.files import named_in
-from footplate.contract.ids import Fence, JobId
-from footplate.contract.lifecycle import Desired, JobState, Reason
+from footplate.contract.ids import JobId
 from footplate.contract.references import references
 from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
@@ -126,32 +125,12 @@ def new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId
         tags=json.dumps(list(spec.tags)) if spec.tags else "[]",
         job_metadata=json.dumps(spec.metadata) if spec.metadata else "{}",
         priority=spec.priority,
-        state=JobState.QUEUED,
-        reason=Reason.SUBMITTED,
-        message=None,
-        desired=Desired.RUN,
-        version=1,
-        attempt=0,
-        fence=Fence(0),
-        stop_mode=None,
-        stop_deadline=None,
-        not_before=None,
-        spent=0,
-        stuck=0,
-        running_ms=0,
         time_limit_ms=None if limit is None else round(limit * 1000),
         needs=_needs_json(Needs.of(spec)),
         last_no=last_no,
         created_at=now,
         updated_at=now,
         queued_at=now,
-        started_at=None,
-        finished_at=None,
-        progress=None,
-        metrics=None,
-        result=None,
-        error=None,
-        outputs=None,
         spec=spec_json,
     )
 

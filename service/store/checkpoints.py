@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from service.store.mapping import columns_of, plain_list, values_of
 from service.store.rows import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints, jobs
 
+LATEST, BEST = "latest", "best"
+"""The names of a checkpoint beside its id."""
 COMMITTED, CORRUPT, DELETING, DELETED = "committed", "corrupt", "deleting", "deleted"
 """DELETING means that no attempt is offered the checkpoint any more, but its folder may still exist."""
 GONE = frozenset({DELETING, DELETED})
@@ -71,6 +73,17 @@ class Held:
 def held(conn: Connection, job_id: JobId) -> list[Held]:
     """Returns a job's checkpoints that must stay, because other jobs that have not ended start from them."""
     return [Held(*row) for row in conn.execute(_HELD, {"job_id": job_id})]
+
+
+def committed(rows: Iterable[CheckpointRow]) -> list[CheckpointRow]:
+    return [row for row in rows if row.status == COMMITTED]
+
+
+def named(rows: Sequence[CheckpointRow], name: str) -> CheckpointRow | None:
+    """Returns the row that a user names, by its id or as `latest` or `best`. `rows` are sorted newest first."""
+    if name == LATEST:
+        return rows[0] if rows else None
+    return next((row for row in rows if (row.is_best if name == BEST else row.id == name)), None)
 
 
 def find(conn: Connection, checkpoint: CheckpointId) -> CheckpointRow | None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from footplate.contract.ids import ClaimId, JobId
 from footplate.contract.messages import Command
@@ -49,10 +49,6 @@ def undone_by_claim(conn: Connection) -> dict[ClaimId, list[Command]]:
     for row in conn.execute(_UNDONE_BY_CLAIM):
         by_claim.setdefault(row.claim, []).append(_to_command(row))
     return by_claim
-
-
-def count(conn: Connection, job_id: JobId) -> int:
-    return int(conn.execute(select(func.count()).where(live_commands.c.job_id == job_id)).scalar_one())
 
 
 def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collection[str], *, evaluated: bool) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Protocol
 
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,17 +18,7 @@ ADVISORY_KEY = 0x466F6F74706C6174
 """'Footplat' in hexadecimal: a number that no other program of this database uses."""
 
 
-class Single(Protocol):
-    def try_take(self) -> bool:
-        """Returns True if this process holds the lock now."""
-
-    def is_held(self) -> bool:
-        """Returns True if this process still holds it. The lock ends with its connection."""
-
-    def release(self) -> None: ...
-
-
-def single(url: str) -> Single:
+def control_lock(url: str) -> FileLock | AdvisoryLock:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return FileLock(f"{parsed.database}.control")
@@ -42,6 +31,7 @@ class FileLock:
         self._fd: int | None = None
 
     def try_take(self) -> bool:
+        """Returns True if this process holds the lock now."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,6 +72,7 @@ class AdvisoryLock:
         return False
 
     def is_held(self) -> bool:
+        """Returns True if this process still holds the lock, which ends with its connection."""
         if self._connection is None:
             return False
         try:

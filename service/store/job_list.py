@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select, text, tuple_
 
@@ -21,7 +21,6 @@ from service.store.rows import JobPage, JobRow
 from service.store.tables import IS_QUEUED, checkpoints, job_tags, jobs
 
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
-SORTS: tuple[str, ...] = get_args(Sort)
 COUNTED_TO = 1_000
 """Counts up to here are exact. Beyond, the number is an estimate of the table, or with a filter this plus one."""
 FEW = 10_000
@@ -50,9 +49,28 @@ class JobFilter:
         return sorted(set(self.states)) or [None]
 
 
-def newest(conn: Connection, filter: JobFilter, after: JobId | None, limit: int) -> list[JobRow]:
-    """Returns matching jobs, newest first, with ids below `after`."""
-    return _rows(conn, filter, _Order("-created"), None if after is None else (0, after), limit)
+def newest_trainings(
+    conn: Connection,
+    filter: JobFilter,
+    after: JobId | None,
+    limit: int,
+    matches: Callable[[JobRow], bool] = lambda row: True,
+) -> list[JobRow]:
+    """Returns matching jobs that train, newest first, with ids below `after`."""
+    trainings: list[JobRow] = []
+    while len(trainings) < limit:
+        rows = _rows(conn, filter, _Order("-created"), None if after is None else (0, after), limit)
+        trainings += [row for row in rows if _is_training(row) and matches(row)]
+        if len(rows) < limit:
+            break
+        after = rows[-1].id
+    return trainings[:limit]
+
+
+def _is_training(row: JobRow) -> bool:
+    """Returns False for a job that serves or exports the checkpoint of another one, or that runs elsewhere."""
+    spec = json.loads(row.spec)
+    return not (row.runs_elsewhere or spec.get("serve") or spec.get("export"))
 
 
 def page(

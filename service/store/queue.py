@@ -7,11 +7,11 @@ any length. These are the heads of the lines, or a part of one line.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -148,25 +148,33 @@ def heads(conn: Connection) -> tuple[Head, ...]:
 def line(conn: Connection, head: Head) -> Iterator[QueuedRow]:
     """Yields the jobs of a line in the order in which they are tried, and reads them as needed."""
     yield head.job
-    last, most = head.job, FIRST_CHUNK
+    yield from in_chunks(conn, _OF_SHAPE, QueuedRow, head.job.rank, FIRST_CHUNK, LAST_CHUNK, shape=head.shape)
+
+
+class Ranked(Protocol):
+    @property
+    def rank(self) -> Rank: ...
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+def in_chunks(
+    conn: Connection, statements: tuple[Select[Any], Select[Any]], row_class: Callable[..., R], rank: Rank, most: int,
+    limit: int, **values: Any,
+) -> Iterator[R]:  # fmt: skip
+    """Yields the rows after a rank. Reads `most` of them at first, then more at a time, up to `limit`."""
     while True:
-        rows = [QueuedRow(*row) for row in rows_behind(conn, _OF_SHAPE, last.rank, most, shape=head.shape)]
+        rows: list[R] = []
+        for statement in statements:
+            here = {"priority": -rank.urgency, "queued_at": rank.queued_at, "id": rank.id, "most": most - len(rows)}
+            rows += [row_class(*row) for row in conn.execute(statement, {**here, **values})]
+            if len(rows) == most:
+                break
         yield from rows
         if len(rows) < most:
             return
-        last, most = rows[-1], min(4 * most, LAST_CHUNK)
-
-
-def rows_behind(
-    conn: Connection, statements: tuple[Select[Any], Select[Any]], rank: Rank, most: int, **values: Any
-) -> list[Any]:
-    rows: list[Any] = []
-    for statement in statements:
-        here = {"priority": -rank.urgency, "queued_at": rank.queued_at, "id": rank.id, "most": most - len(rows)}
-        rows += conn.execute(statement, {**here, **values})
-        if len(rows) == most:
-            break
-    return rows
+        rank, most = rows[-1].rank, min(4 * most, limit)
 
 
 # When later jobs become ready -----------------------------------------------------------------------------------------

@@ -51,8 +51,13 @@ Moment = Annotated[int, BigInteger(), text_of]
 NO_NEEDS = "null"
 
 
-@dataclass(frozen=True, slots=True)
+NO_FENCE = Fence(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
+    """A job. The defaults are those of a new one."""
+
     id: JobId
     project: str
     name: str | None
@@ -61,26 +66,26 @@ class JobRow:
     job_metadata: Json
     """JSON object: the metadata that the user gave."""
     priority: int
-    state: JobState
-    reason: Reason
-    message: Words | None
+    state: JobState = JobState.QUEUED
+    reason: Reason = Reason.SUBMITTED
+    message: Words | None = None
     """The reason as a sentence, if there is more to say."""
-    desired: Desired
-    version: int
+    desired: Desired = Desired.RUN
+    version: int = 1
     """The ETag. It changes with PATCH and with the state, not with progress."""
-    attempt: int
+    attempt: int = 0
     """The newest attempt's number; 0 before the first."""
-    fence: Fence
-    stop_mode: StopMode | None
-    stop_deadline: Moment | None
+    fence: Fence = NO_FENCE
+    stop_mode: StopMode | None = None
+    stop_deadline: Moment | None = None
     """The time at which a stopping attempt is killed."""
-    not_before: Moment | None
+    not_before: Moment | None = None
     """The time from which a retry may start."""
-    spent: int
+    spent: int = 0
     """Failures and losses since submit or resume."""
-    stuck: int
+    stuck: int = 0
     """Failures and losses in a row without a new checkpoint."""
-    running_ms: Large
+    running_ms: Large = 0
     """Running time over all closed attempts."""
     time_limit_ms: Large | None
     needs: Json
@@ -90,18 +95,18 @@ class JobRow:
     created_at: Moment
     updated_at: Moment
     queued_at: Moment
-    started_at: Moment | None
+    started_at: Moment | None = None
     """The time at which it first ran."""
-    finished_at: Moment | None
-    progress: Json | None
+    finished_at: Moment | None = None
+    progress: Json | None = None
     """JSON: step, max_steps, epoch, eta_s."""
-    metrics: Json | None
+    metrics: Json | None = None
     """JSON: the latest value by name."""
-    result: Json | None
+    result: Json | None = None
     """JSON: final and best."""
-    error: Json | None
+    error: Json | None = None
     """JSON: code, message, hint, rank, traceback."""
-    outputs: Words | None
+    outputs: Words | None = None
     """Path of the kept outputs, relative to the artifact store."""
     spec: Json
     """JSON: the effective spec."""
@@ -129,16 +134,16 @@ class AttemptRow:
     attempt: int
     fence: Fence
     placed_at: Moment
-    claimed_at: Moment | None
-    running_at: Moment | None
-    ended_at: Moment | None
+    claimed_at: Moment | None = None
+    running_at: Moment | None = None
+    ended_at: Moment | None = None
     """The time of its end. None while it is open."""
-    ending: str | None
+    ending: str | None = None
     """The ending: finished, stopped, failed, lost, or withdrawn before it started."""
-    reason: str | None
-    error: Json | None
-    result: Json | None
-    running_ms: Large
+    reason: str | None = None
+    error: Json | None = None
+    result: Json | None = None
+    running_ms: Large = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +158,15 @@ class SourceRow:
     slots: int
     gpus: Json
     """JSON list of UUIDs."""
-    claim: ClaimId | None
-    sent_at: Moment | None
+    claim: ClaimId | None = None
+    sent_at: Moment | None = None
     """The time at which its start message was last sent to its node."""
-    claimed_at: Moment | None
-    running_at: Moment | None
-    watermark: int
+    claimed_at: Moment | None = None
+    running_at: Moment | None = None
+    watermark: int = 0
     """The highest stored seq. All below it are stored, too."""
-    ended_at: Moment | None
-    done: Json | None
+    ended_at: Moment | None = None
+    done: Json | None = None
     """JSON of its DoneData."""
     meets_at: str | None = None
     """The address (host:port) that its claim has bound for the rendezvous of all ranks."""

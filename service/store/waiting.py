@@ -14,13 +14,15 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState, Reason
-from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, rows_behind
+from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, in_chunks
 from service.store.tables import IS_LATER, IS_READY, attempts, jobs
 
 MOST = 10_000
 COUNTED_TO = 1_000
 """The number of waiting jobs is exact up to here, as is the length of a list."""
 MOST_AT_ONCE = 4_096
+BEFORE_ALL = Rank(-(2**31) + 1, 0, JobId(""))
+"""The rank before that of every job."""
 
 
 class ReadyRow(NamedTuple):
@@ -62,10 +64,6 @@ class WaitingRow:
     shape: str
     reason: Reason
     message: str | None
-
-    @property
-    def rank(self) -> Rank:
-        return Rank(-self.priority, self.queued_at, self.id)
 
 
 _READY = select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.project, jobs.c.shape).where(IS_READY)
@@ -111,18 +109,7 @@ def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
 
     They are read as needed.
     """
-    most = FIRST_CHUNK
-    while True:
-        most = min(4 * most, MOST_AT_ONCE)
-        if after is None:
-            fetched = list(conn.execute(_FIRST, {"most": most}))
-        else:
-            fetched = rows_behind(conn, _READY_BEHIND, after, most)
-        rows = [ReadyRow._make(row) for row in fetched]
-        yield from rows
-        if len(rows) < most:
-            return
-        after = rows[-1].rank
+    yield from in_chunks(conn, _READY_BEHIND, ReadyRow, after or BEFORE_ALL, 4 * FIRST_CHUNK, MOST_AT_ONCE)
 
 
 def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:

@@ -26,9 +26,9 @@ from service.jobs.cancel import cancel
 from service.jobs.delete import delete
 from service.jobs.grant import grant
 from service.jobs.pause import pause
-from service.jobs.place import look, start
+from service.jobs.place import plan_queue, start
 from service.jobs.rescue import Rescued, Timers, rescue, stop_left
-from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
+from service.jobs.resume import NO_CHANGES, Resume, resume
 from service.jobs.submit import IdempotencyUse, Submitted, submit
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, queue
@@ -44,7 +44,7 @@ def place_waiting(conn: Connection, now: int) -> list[JobId]:
     """Runs one turn of control's placement in one transaction."""
     while queue.release(conn, now):
         pass
-    result = look(conn)
+    result = plan_queue(conn)
     started = start(conn, result.placements, now)
     queue.explain(conn, result.changed, result.gone)
     return started
@@ -110,7 +110,7 @@ class Stage:
     def amend(self, job: JobId, changes: dict[str, Any]) -> JobRow:
         return self.write(lambda conn: amend(conn, "default", job, changes, self.now))
 
-    def resume(self, job: JobId, changes: ResumeChanges = NO_CHANGES) -> JobRow:
+    def resume(self, job: JobId, changes: Resume = NO_CHANGES) -> JobRow:
         return self.write(lambda conn: resume(conn, "default", job, changes, self.now))
 
     def job(self, job: JobId) -> JobRow:

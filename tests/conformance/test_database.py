@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from service.store import engines as engines_module
 from service.store import migrate, require_current, schema_is_current
-from service.store.control_lock import single
+from service.store.control_lock import control_lock
 from service.store.database import Database
 from service.store.queue import shape_of
 from service.store.tables import metadata
@@ -172,7 +172,7 @@ def test_a_postgres_that_was_restarted_between_two_writes_is_not_noticed(
 
 
 def test_one_control_at_a_time(migrated_url: str) -> None:
-    first, second = single(migrated_url), single(migrated_url)
+    first, second = control_lock(migrated_url), control_lock(migrated_url)
 
     assert first.try_take()
     assert not second.try_take()

@@ -12,7 +12,7 @@ from footplate.contract.layout import outputs_folder
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 from footplate.contract.messages import Denial, Grant
 from service.jobs.rescue import node_key
-from service.jobs.resume import ResumeChanges
+from service.jobs.resume import Resume
 from service.store import attempts, checkpoints
 from tests.conformance.acting import SETTINGS, Stage
 
@@ -109,8 +109,8 @@ def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped
     stage.rescue()  # knows the attempt from here on
     stage.pause(job)
 
-    report = stage.resume(job, ResumeChanges(priority=9))
-    assert stage.resume(job, ResumeChanges(priority=9)) == stage.resume(job) == report
+    report = stage.resume(job, Resume(priority=9))
+    assert stage.resume(job, Resume(priority=9)) == stage.resume(job) == report
     assert (report.state, report.desired, report.reason) == (JobState.STOPPING, Desired.RUN, Reason.RESUMED)
     assert worker.beat().stop is not None
     if ending[0] == "stopped":
@@ -255,7 +255,7 @@ def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 1})
     worker.fails("crashed")
 
-    row = stage.resume(job, ResumeChanges(priority=9, max_steps=77))
+    row = stage.resume(job, Resume(priority=9, max_steps=77))
 
     assert (row.state, row.spent, row.priority) == (JobState.QUEUED, 0, 9)
     stage.place()
@@ -268,7 +268,7 @@ def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(s
     job, worker = stage.running()
     stage.pause(job)
     worker.ends("stopped", "pause", stop="pause")
-    wish = ResumeChanges(priority=9, max_steps=77, resources={"time_limit": "4h"})
+    wish = Resume(priority=9, max_steps=77, resources={"time_limit": "4h"})
 
     first = stage.resume(job, wish)
 
@@ -276,9 +276,9 @@ def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(s
     with pytest.raises(
         Conflict, match=r"is queued already, and a resume changes a job that rests: priority, max_steps"
     ):
-        stage.resume(job, ResumeChanges(priority=9, max_steps=78))
+        stage.resume(job, Resume(priority=9, max_steps=78))
     with pytest.raises(InvalidSpec):
-        stage.resume(job, ResumeChanges(time_limit="4 moons"))
+        stage.resume(job, Resume(time_limit="4 moons"))
     assert stage.job(job) == first
 
 
@@ -289,10 +289,10 @@ def test_a_resume_cannot_end_a_job_before_where_it_stands(stage: Stage) -> None:
     worker.ends("stopped", "pause", stop="pause")
 
     with pytest.raises(InvalidSpec, match="/max_steps: step 9 is reached already"):
-        stage.resume(job, ResumeChanges(max_steps=8))
+        stage.resume(job, Resume(max_steps=8))
 
     assert stage.job(job).state is JobState.PAUSED
-    assert stage.resume(job, ResumeChanges(max_steps=9)).state is JobState.QUEUED
+    assert stage.resume(job, Resume(max_steps=9)).state is JobState.QUEUED
 
 
 def test_a_resume_with_nonsense_changes_nothing(stage: Stage) -> None:
@@ -306,7 +306,7 @@ def test_a_resume_with_nonsense_changes_nothing(stage: Stage) -> None:
     assert before.state is JobState.CANCELLED
 
     with pytest.raises(InvalidSpec):
-        stage.resume(job, ResumeChanges(max_steps=-5))
+        stage.resume(job, Resume(time_limit="4 moons"))
 
     assert stage.job(job) == before
 
@@ -473,7 +473,7 @@ def test_a_job_that_was_claimed_while_it_was_given_back_runs_on(stage: Stage, mo
     worker.says_running()
     # What a control that has lost its lock, and does not know it yet, may still have read before.
     monkeypatch.setattr("service.store.jobs.active", lambda conn: [starting])
-    monkeypatch.setattr("service.jobs.rescue._Look._waited_for_claims", lambda look: True)
+    monkeypatch.setattr("service.jobs.rescue._ActiveJob._waited_for_claims", lambda look: True)
     parts = [replace(part, claim=None) for part in stage.sources(job)]
     monkeypatch.setattr("service.store.attempts.sources_of", lambda *_: parts)
     stage.rescue()
@@ -609,4 +609,4 @@ def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(st
     assert (row.state, row.reason) == (JobState.FAILED, Reason.TIME_LIMIT)
     with pytest.raises(Conflict, match="cannot be resumed"):
         stage.resume(job)
-    assert stage.resume(job, ResumeChanges(time_limit="1h")).state is JobState.QUEUED
+    assert stage.resume(job, Resume(time_limit="1h")).state is JobState.QUEUED

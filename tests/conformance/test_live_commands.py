@@ -12,9 +12,9 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import Command, Grant
-from service.jobs.do import Wish, do
-from service.jobs.inbox import words
-from service.jobs.resume import ResumeChanges
+from service.jobs.do import Do, do
+from service.jobs.inbox import unasked_replies
+from service.jobs.resume import Resume
 from service.store import commands
 from tests.conformance.acting import Stage, Worker
 
@@ -23,7 +23,7 @@ SLOWER = {"learning_rate": 1e-5}
 
 def ask(stage: Stage, job: JobId, **wish: Any) -> int:
     """The number under which it was asked."""
-    return stage.write(lambda conn: do(conn, "default", job, Wish(**wish), stage.now, by="me")).last_no
+    return stage.write(lambda conn: do(conn, "default", job, Do(**wish), stage.now, by="me")).last_no
 
 
 def does(worker: Worker, asked: int, step: int, status: str = "done", **says: Any) -> None:
@@ -33,7 +33,7 @@ def does(worker: Worker, asked: int, step: int, status: str = "done", **says: An
 
 def told(stage: Stage) -> list[list[int]]:
     """The numbers that control would push to workers now, without being asked."""
-    result = stage.read(lambda conn: words(conn, stage.stop_left))
+    result = stage.read(lambda conn: unasked_replies(conn, stage.stop_left))
     return [[command.no for command in reply.commands] for reply in result.values()]
 
 
@@ -126,7 +126,7 @@ def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage:
     with pytest.raises(Conflict, match="is paused, so it takes no orders"):
         ask(stage, job, save=True)
 
-    stage.resume(job, ResumeChanges(max_steps=500))
+    stage.resume(job, Resume(max_steps=500))
 
     assert stage.job(job).state is JobState.QUEUED
     assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER)]

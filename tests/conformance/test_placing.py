@@ -13,9 +13,9 @@ from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.testing import make_spec
 from service.jobs import waiting
-from service.jobs.place import look, start
+from service.jobs.place import plan_queue, start
 from service.jobs.placement import Placement
-from service.jobs.resume import ResumeChanges
+from service.jobs.resume import Resume
 from service.jobs.submit import submit
 from service.store import jobs, nodes, queue
 from tests.conformance.acting import Stage, place_waiting
@@ -57,7 +57,7 @@ def costs(stage: Stage, job: JobId) -> dict[str, int]:
         assert place_waiting(conn, stage.now) == [urgent]
 
     reads: dict[str, Do] = {
-        "a look": look,
+        "a plan": plan_queue,
         "whether a job is due": lambda conn: queue.has_due(conn, stage.now),
         "a job": lambda conn: jobs.get(conn, "default", job),
         "a page of the queue": lambda conn: waiting.page(conn, None, None, limit=50),
@@ -108,7 +108,7 @@ def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage
     versions = {stage.job(copy).version for copy in copies}
 
     stage.node(slots=1, store_ok=False)
-    result = stage.read(look)
+    result = stage.read(plan_queue)
     stage.place()
 
     assert len(result.changed) == 1
@@ -116,7 +116,7 @@ def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage
     assert {row.reason for _, row in _page(stage)} == {Reason.CAPACITY}
     assert stage.read(jobs.waiting_counts) == {"capacity": FEW + 1}
     assert {stage.job(copy).version for copy in copies} == versions
-    assert not stage.read(look).changed
+    assert not stage.read(plan_queue).changed
 
 
 def _page(stage: Stage) -> list[Any]:
@@ -134,7 +134,7 @@ def test_a_reason_goes_with_the_last_job_of_its_shape(stage: Stage) -> None:
 
 def planned(stage: Stage, slots: int = 1) -> list[Placement]:
     stage.node(slots=slots)
-    return stage.read(look).placements
+    return stage.read(plan_queue).placements
 
 
 def started(stage: Stage, placements: list[Placement]) -> list[JobId]:
@@ -146,7 +146,7 @@ def test_a_job_that_has_changed_since_the_look_is_not_started(stage: Stage) -> N
     placements = planned(stage)
     stage.pause(job)
     assert started(stage, placements) == []
-    stage.resume(job, ResumeChanges(pool="elsewhere"))
+    stage.resume(job, Resume(pool="elsewhere"))
 
     assert started(stage, placements) == []
 
@@ -170,7 +170,7 @@ def test_what_two_looks_give_to_two_jobs_is_given_to_one(stage: Stage) -> None:
     first = stage.submit()
     (placement,) = planned(stage)
     second = stage.submit(priority=9)
-    (urgent,) = stage.read(look).placements
+    (urgent,) = stage.read(plan_queue).placements
     assert (placement.job_id, urgent.job_id) == (first, second)
 
     assert started(stage, [urgent, placement]) == [second]
@@ -181,30 +181,30 @@ def test_a_second_look_stops_early_until_something_has_changed(stage: Stage) -> 
     job = stage.submit()
     assert stage.place() == [job]
     low = stage.submit()
-    seen = stage.read(look).glimpse
+    seen = stage.read(plan_queue).queue_state
 
-    def is_news() -> bool:
-        return stage.read(lambda conn: look(conn, unless=seen)).is_news
+    def is_new() -> bool:
+        return stage.read(lambda conn: plan_queue(conn, unless=seen)).is_new
 
     stage.submit()
-    assert not is_news(), "it waits behind another of its shape, which cannot start"
+    assert not is_new(), "it waits behind another of its shape, which cannot start"
     urgent = stage.submit(priority=9)
-    assert is_news()
+    assert is_new()
     stage.cancel(urgent)
-    assert not is_news()
+    assert not is_new()
     stage.submit(resources={"pool": "another"})
-    assert is_news()
-    seen = stage.read(look).glimpse
+    assert is_new()
+    seen = stage.read(plan_queue).queue_state
     stage.cancel(job)
-    assert is_news(), "its slot is free"
-    seen = stage.read(look).glimpse
+    assert is_new(), "its slot is free"
+    seen = stage.read(plan_queue).queue_state
     node = stage.read(nodes.everyone)[0].id
     stage.write(lambda conn: nodes.request_drain(conn, node, drain=True))
-    assert is_news()
+    assert is_new()
     stage.write(lambda conn: nodes.request_drain(conn, node, drain=False))
-    assert not is_news()
+    assert not is_new()
     stage.cancel(low)
-    assert is_news()
+    assert is_new()
 
 
 def test_a_line_is_read_in_order_over_all_its_parts(stage: Stage) -> None:

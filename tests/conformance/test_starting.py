@@ -10,7 +10,7 @@ from footplate.contract.errors import InvalidSpec
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Grant
 from service.jobs.delete import delete
-from service.jobs.resume import ResumeChanges
+from service.jobs.resume import Resume
 from service.jobs.start_checkpoint import CheckpointInUse
 from service.store import checkpoints
 from tests.conformance.acting import Stage, Worker
@@ -129,7 +129,7 @@ def test_a_resume_with_changes_keeps_the_start_and_the_text_that_finds_bundles(s
     before = stage.job(job)
     stage.pause(job)
 
-    after = stage.resume(job, ResumeChanges(max_steps=77))
+    after = stage.resume(job, Resume(max_steps=77))
 
     assert json.loads(after.spec)["resume_from"] == json.loads(before.spec)["resume_from"]
     assert after.starts_from == before.starts_from is not None

@@ -37,7 +37,7 @@ from service.jobs.cancel import cancel
 from service.jobs.submit import submit
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, migrate
-from service.store.control_lock import single
+from service.store.control_lock import control_lock
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow
 from service.store.times import now_ms
@@ -365,7 +365,7 @@ async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
 
 
 async def begins_anew(line: Line) -> None:
-    other = single(line.settings.database_url)
+    other = control_lock(line.settings.database_url)
     line.control._lock.release()
     assert other.try_take()
     await until_async(lambda: not line.control.is_active, within=10, what="it sees that its lock is gone")

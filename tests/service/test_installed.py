@@ -56,7 +56,7 @@ def test_what_lies_on_a_hub_needs_a_node_that_fetches_it() -> None:
 
 
 def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
-    older = Needs().to_json().replace(', "parts": []', "")
+    older = Needs().to_json().replace(',"parts":[]', "")
 
     assert "parts" not in older
     assert Needs.from_json(older) == Needs()

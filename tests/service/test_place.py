@@ -12,8 +12,8 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Placement, Room, Wait, Waiting, explain, gpu_count, slot_count
-from tests.support.placing import Plan, place
+from service.jobs.placement import Placement, Room, Wait, explain, gpu_count, slot_count
+from tests.support.placing import Plan, Waiting, place
 from tests.support.processes import at_ease
 
 

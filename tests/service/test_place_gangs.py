@@ -12,8 +12,8 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Room, Waiting
-from tests.support.placing import Plan, place
+from service.jobs.placement import Room
+from tests.support.placing import Plan, Waiting, place
 
 
 def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> Room:

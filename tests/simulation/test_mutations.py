@@ -155,7 +155,7 @@ def nobody_is_rescued() -> Off:
 
 @off("not quiet")
 def starting_has_no_deadline() -> Off:
-    return [patch.object(rescue._Look, "_overran_its_start", lambda _: False)]
+    return [patch.object(rescue._ActiveJob, "_overran_its_start", lambda _: False)]
 
 
 @off("the newest to do so")

@@ -15,8 +15,8 @@ import pytest
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Placement, Room, Waiting
-from tests.support.placing import place
+from service.jobs.placement import Placement, Room
+from tests.support.placing import Waiting, place
 
 DAY_SECONDS = 24 * 3600.0
 LOOK_SECONDS = 30.0

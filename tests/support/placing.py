@@ -7,8 +7,27 @@ from dataclasses import dataclass
 
 from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
-from service.jobs.placement import Line, Placement, Room, Wait, Waiting
+from service.jobs.placement import Line, Placement, Room, Wait
 from service.jobs.placement import place as place_lines
+from service.store.queue import QueuedRow, Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued job with its needs."""
+
+    job_id: JobId
+    needs: Needs
+    priority: int
+    since: int
+
+    @property
+    def row(self) -> QueuedRow:
+        return QueuedRow(self.job_id, self.priority, self.since, version=1)
+
+    @property
+    def rank(self) -> Rank:
+        return self.row.rank
 
 
 @dataclass(frozen=True)
@@ -21,7 +40,7 @@ def place(jobs: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
     lines: dict[Needs, list[Waiting]] = {}
     for job in sorted(jobs, key=lambda job: job.rank):
         lines.setdefault(job.needs, []).append(job)
-    plan = place_lines([Line(repr(needs), line) for needs, line in lines.items()], nodes)
+    plan = place_lines([Line(repr(needs), needs, [job.row for job in line]) for needs, line in lines.items()], nodes)
     placed = {placement.job_id for placement in plan.placements}
     left = {repr(needs): [job.job_id for job in line if job.job_id not in placed] for needs, line in lines.items()}
     assert plan.waits.keys() == {shape for shape, jobs in left.items() if jobs}, "who is left has a reason"

@@ -37,9 +37,8 @@ from service.deps import (
     read_body,
     services_of,
 )
-from service.jobs import trainings
 from service.store import checkpoints, events, jobs
-from service.store.job_list import JobFilter
+from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
 from service.store.times import now_ms
 
@@ -138,7 +137,7 @@ async def list_jobs(
     matches = partial(_has_metadata, wanted=None if metadata == "null" else wanted)
     filter = JobFilter(services.project, metadata=tuple(wanted.items()))
     rows = await services.db.read(
-        lambda conn: trainings.newest(conn, filter, after=place, limit=limit + 1, matches=matches)
+        lambda conn: newest_trainings(conn, filter, after=place, limit=limit + 1, matches=matches)
     )
     return Page.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
 

@@ -18,10 +18,9 @@ from service.api.openai.jobs import UnknownModel
 from service.api.openai.models import Deleted, ModelObject, Page
 from service.api.openai.names import ModelName, read_model_name
 from service.deps import Services, StrictRoute, services_of
-from service.jobs import trainings
 from service.jobs.delete import delete
 from service.store import checkpoints, jobs
-from service.store.job_list import JobFilter
+from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
 from service.store.times import now_ms
 
@@ -37,7 +36,7 @@ MOST_TUNED = 1000
 async def list_models(request: Request) -> Page[ModelObject]:
     services = services_of(request)
     succeeded = JobFilter(services.project, states=(JobState.SUCCEEDED,))
-    rows = await services.db.read(partial(trainings.newest, filter=succeeded, after=None, limit=MOST_TUNED))
+    rows = await services.db.read(partial(newest_trainings, filter=succeeded, after=None, limit=MOST_TUNED))
     bases = [_base(name) for name in services.settings.base_models]
     return Page.of([*bases, *map(from_job.model, rows)], has_more=False)
 

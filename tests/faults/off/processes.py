@@ -61,7 +61,7 @@ def outlive_everyone(linux: Any) -> None:
 
 @switch("the lease of an attempt", module="service.jobs.rescue")
 def wait_for_ever(rescue: Any) -> None:
-    rescue._Look._is_silent = lambda self, part: False
+    rescue._ActiveJob._is_silent = lambda self, part: False
 
 
 @switch("the generators of a checkpoint", module="footplate.trainer.seeds")

@@ -60,7 +60,7 @@ def tell_a_stop_once(control_inbox: Any) -> None:
 
     async def push_once(state: Any) -> None:
         stop_left = state.stop_left()
-        replies = await state.db.read(lambda conn: control_inbox.words(conn, stop_left))
+        replies = await state.db.read(lambda conn: control_inbox.unasked_replies(conn, stop_left))
         unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
         state.memory.pushed = set(replies)
         with suppress(*UNREACHABLE):
