@@ -27,7 +27,7 @@ from footplate.runtime.starting_point import StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
-from worker.attempt import artifact_sync
+from worker.attempt import background
 from worker.attempt.artifact_sync import ArtifactSync
 
 JSON = dict[str, Any]
@@ -275,7 +275,7 @@ def test_an_emptied_store_is_waited_for_and_not_believed(
     first = attempt(1)
     event = first.save(10)
     first.send(event)
-    monkeypatch.setattr(artifact_sync, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(background, "LONGEST_SECONDS", 0.2)
     emptied = RemoteStore("s3://shelf/emptied")
     second = attempt(2, offer_of(event))
     second.shipping._store = emptied
