@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from footplate import Client
-from tests.support.collector import Collector, collecting
 from tests.support.processes import Process, Processes, clean_environment, free_port
 from tests.support.system import System, standing_system
 from tests.support.template import folder_of_commands
@@ -23,21 +22,9 @@ FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy
 
 
 @pytest.fixture(scope="session")
-def collector() -> Iterator[Collector]:
-    """Yields the collector that receives the system's traces."""
-    with collecting() as result:
-        yield result
-
-
-@pytest.fixture(scope="session")
-def standing(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[System]:
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Service and one node with two slots. Who kills the service starts it again."""
-    settings = {
-        "FOOTPLATE_PORT": str(free_port()),
-        "FOOTPLATE_PING_SECONDS": "0.1",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
-        "OTEL_BSP_SCHEDULE_DELAY": "100",
-    }
+    settings = {"FOOTPLATE_PORT": str(free_port()), "FOOTPLATE_PING_SECONDS": "0.1"}
     with standing_system(tmp_path_factory.mktemp("client"), **settings) as system:
         yield system
 

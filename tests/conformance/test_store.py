@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.event import listen
 
-from footplate.contract.components import Catalogue, Described
 from footplate.contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
@@ -389,25 +388,3 @@ def test_state_counts_are_for_prometheus(stage: Stage) -> None:
 
     assert stage.read(jobs.state_counts) == {"cancelled": 1, "queued": 2}
     assert stage.read(lambda conn: jobs.state_counts(conn, "theirs")) == {"queued": 1}
-
-
-def test_a_job_goes_to_the_node_that_has_what_it_names(stage: Stage) -> None:
-    """A node is chosen by its announced catalogue. A catalogue that cannot be read counts as none."""
-
-    def told(*names: str) -> dict[str, Any]:
-        return Catalogue.of(
-            Described(group=group, name=name) for group, name in (name.split(":") for name in names)
-        ).as_json()
-
-    mlp = ("models:toy/mlp", "data:toy/regression")
-    small = stage.node(slots=8, catalogue_hash="small", catalogue=told("data:toy/regression"))
-    able = stage.node(slots=1, catalogue_hash="able", catalogue=told(*mlp))
-    first, second = stage.submit(), stage.submit()
-
-    assert stage.place() == [first]
-    assert [part.node for part in stage.read(lambda conn: attempts.sources_of(conn, first, 1))] == [able]
-    assert stage.job(second).reason is Reason.CAPACITY
-
-    stage.node(small, slots=8, catalogue_hash="odd", catalogue={"models": {"toy/mlp": 7}})
-    assert stage.place() == [second]
-    assert [part.node for part in stage.read(lambda conn: attempts.sources_of(conn, second, 1))] == [small]

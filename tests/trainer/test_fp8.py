@@ -100,6 +100,7 @@ def test_it_resumes_to_the_last_bit_and_its_files_are_in_single_precision(
 
 
 @pytest.mark.usefixtures("fp8")
+@pytest.mark.matrix
 def test_two_processes_train_as_one_does_but_for_each_one_s_own_scale(tmp_path: Path) -> None:
     """A batch's scale is that of its largest number, and of two processes each has half of the batch."""
     values = {"name": "fp8", "text": True, "max_steps": 4}

@@ -163,13 +163,3 @@ async def test_a_reader_of_one_process_hears_of_a_verb_given_to_another(
 
             frames, code, _ = await rest(stream)
     assert (frames[-1]["end"], code) == ("cancelled", 1000)
-
-
-def test_an_idle_service_is_small(processes: Processes) -> None:
-    process, url = start(processes, "api")
-    httpx2.get(f"{url}/readyz", timeout=PATIENCE)
-
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    resident_mb = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-    assert resident_mb <= 150

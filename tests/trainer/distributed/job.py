@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import traceback
 from importlib import import_module
@@ -45,7 +44,3 @@ def main(asked: list[dict[str, object]], folder: Path) -> None:
         (folder / f"result-{number}-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
         if ends and raised is not None:
             raise raised
-
-
-if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
