@@ -17,12 +17,13 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import ConfigDict, Field, RootModel
 
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent, did_you_mean
 from footplate.contract.explain import unique
+from footplate.contract.fields import Sent
 from footplate.contract.json_schema import violations
 from footplate.contract.next_step import with_next_steps
 from footplate.contract.references import used
@@ -56,10 +57,8 @@ def names(group: str) -> list[str]:
     return sorted({entry_point.name for entry_point in entry_points(group=entry_point_group(group))})
 
 
-class Described(BaseModel):
+class Described(Sent):
     """One component as its node describes it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     group: str

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from footplate.contract.fields import Resource
+from footplate.contract.fields import Resource, Sent
 from footplate.contract.ids import JobId
 
 SERVICE_SOURCE = -1
@@ -51,10 +51,8 @@ KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DO, Kind.DONE})
 METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
 
 
-class WorkerEvent(BaseModel):
+class WorkerEvent(Sent):
     """An event in a journal line and on its way through Redis."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     seq: int = Field(ge=1)
     rank: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -58,6 +58,13 @@ class Resource(DescribedModel):
     )
 
 
+class Page(Resource, Generic[T]):
+    """A list of resources, or a part of a long one."""
+
+    data: tuple[T, ...]
+    next_cursor: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """Describes a string by the words that this version knows, an enum or a Literal, and takes any other string."""
@@ -72,6 +79,12 @@ class Known:
         reference = f"{self.words.__module__}.{self.words.__qualname__}:{id(self.words)}"
         named: Any = {**described, "ref": reference}
         return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))
+
+
+class Sent(BaseModel):
+    """A part of a message between our processes. Unknown fields are ignored, because the sender may be newer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Group(DescribedModel):

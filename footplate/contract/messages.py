@@ -11,8 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
+from footplate.contract.fields import Sent
 from footplate.contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
 from footplate.contract.lifecycle import StopMode
 
@@ -22,16 +23,14 @@ SHARES_JOBS = 2
 """The first protocol with jobs on several nodes. A node with an older one would train alone."""
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True)
+class Message(Sent):
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
     """An alias is the name on the wire, which other versions know."""
 
     protocol: int = PROTOCOL
 
 
-class Gpu(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class Gpu(Sent):
     uuid: str
     name: str
     memory_mb: int = 0
@@ -70,9 +69,7 @@ class AttemptBeat(Message):
     """The number of the newest command that was sent to training."""
 
 
-class RunningAttempt(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class RunningAttempt(Sent):
     job: JobId
     attempt: int
     fence: Fence
@@ -82,10 +79,8 @@ class RunningAttempt(BaseModel):
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class FileRoot(BaseModel):
+class FileRoot(Sent):
     """The folder that data:// or models:// stands for on a node."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     path: str
     anchor: str
@@ -101,10 +96,8 @@ class FileRoot(BaseModel):
         return cls(path=str(path), anchor=str(anchor), device=about.st_dev, inode=about.st_ino)
 
 
-class FileRoots(BaseModel):
+class FileRoots(Sent):
     """The folders in which a node looks for the files that specs name."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     machine: str
     """The kernel's boot id, because devices and inodes mean nothing on another machine."""
@@ -147,10 +140,8 @@ class NodeBeat(Message):
     """Journals that belong to no known attempt. They are set aside in this node's folder, for a person to look at."""
 
 
-class CheckpointOffer(BaseModel):
+class CheckpointOffer(Sent):
     """A checkpoint to continue from if it verifies. `path` is relative to the artifact store's root."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     id: CheckpointId
     step: int
@@ -162,13 +153,11 @@ class CheckpointOffer(BaseModel):
     """The other job that wrote it, if this job has no checkpoint of its own yet. None means this job."""
 
 
-class Command(BaseModel):
+class Command(Sent):
     """A live command to the running loop, carried out once.
 
     If a later attempt repeats the same steps, it repeats the command's changes and evaluation, too.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     no: int
     """The number of the event that requested it. It rises with every command."""
@@ -220,10 +209,8 @@ class Denial(Message):
     reason: str
 
 
-class Stop(BaseModel):
+class Stop(Sent):
     """A request to stop: the cause, the mode, and the time after which the worker kills training."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     because: Literal["cancel", "pause", "drain", "time_limit", "peer"]
     """`peer` means that the job's part on another node has failed."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from footplate.contract.fields import Sent
 
 MAX_PIECE_BYTES = 16 * 1024 * 1024
 """The largest piece of an answer, as JSON."""
@@ -31,19 +33,15 @@ class Work(StrEnum):
     """Returns a vector for each text."""
 
 
-class AdapterOffer(BaseModel):
+class AdapterOffer(Sent):
     """A checkpoint with an adapter, which the session loads beside its own. `path` is relative to the store's root."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     id: str
     path: str
     manifest_sha256: str
 
 
-class ServingRequest(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class ServingRequest(Sent):
     id: str
     work: Work
     body: dict[str, Any]
@@ -65,9 +63,7 @@ class PieceKind(StrEnum):
     """The last piece: the session ended before it started this request."""
 
 
-class Piece(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class Piece(Sent):
     id: str
     kind: PieceKind
     data: dict[str, Any] = Field(default_factory=dict)

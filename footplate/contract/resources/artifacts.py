@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from footplate.contract.fields import Json, Known, Resource
+from footplate.contract.fields import Json, Known, Page, Resource
 
 
 class Checkpoint(Resource):
@@ -25,9 +25,7 @@ class Checkpoint(Resource):
     created_at: str
 
 
-class CheckpointList(Resource):
-    data: tuple[Checkpoint, ...]
-    next_cursor: str | None
+class CheckpointList(Page[Checkpoint]): ...
 
 
 class DeletedCheckpoint(Checkpoint):
@@ -80,9 +78,7 @@ class Bundle(Resource):
     created_at: str
 
 
-class BundleList(Resource):
-    data: tuple[Bundle, ...]
-    next_cursor: str | None
+class BundleList(Page[Bundle]): ...
 
 
 class TypeCount(Resource):
@@ -163,6 +159,4 @@ class File(Resource):
     """The rows in detail. null in lists, and for files that were uploaded before rows were checked."""
 
 
-class FileList(Resource):
-    data: tuple[File, ...]
-    next_cursor: str | None
+class FileList(Page[File]): ...

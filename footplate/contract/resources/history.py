@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from footplate.contract.events import Event, Failure
-from footplate.contract.fields import Json, Known, Resource
+from footplate.contract.fields import Json, Known, Page, Resource
 
 Measured = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})]
 """A number. NaN and infinities are strings in JSON: "NaN", "Infinity", "-Infinity"."""
@@ -29,9 +29,7 @@ class Metric(BaseModel):
     epoch: float | None
 
 
-class MetricList(Resource):
-    data: tuple[Metric, ...]
-    next_cursor: str | None
+class MetricList(Page[Metric]):
     last: int
 
 
@@ -59,9 +57,7 @@ class MetricSummary(Resource):
     max: SeenMetric | None
 
 
-class MetricSummaryList(Resource):
-    data: tuple[MetricSummary, ...]
-    next_cursor: str | None
+class MetricSummaryList(Page[MetricSummary]): ...
 
 
 class SeriesAttempt(Resource):
@@ -133,6 +129,4 @@ class Attempt(Resource):
     nodes: tuple[AttemptNode, ...]
 
 
-class AttemptList(Resource):
-    data: tuple[Attempt, ...]
-    next_cursor: str | None
+class AttemptList(Page[Attempt]): ...

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from footplate.contract.events import Failure
-from footplate.contract.fields import Json, Known, Resource
+from footplate.contract.fields import Json, Known, Page, Resource
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from footplate.contract.resources.history import MetricSummary
 
@@ -118,9 +118,7 @@ class ForkedJob(Job):
     the rest."""
 
 
-class JobList(Resource):
-    data: tuple[Job, ...]
-    next_cursor: str | None
+class JobList(Page[Job]):
     total_estimate: int
     specs: dict[str, Json] | None = None
     """The effective spec of each job, by id, if the request includes it."""
@@ -181,9 +179,7 @@ class QueuedJob(Resource):
     """The end of the wait before a retry. null: the job may start now."""
 
 
-class Queue(Resource):
-    data: tuple[QueuedJob, ...]
-    next_cursor: str | None
+class Queue(Page[QueuedJob]):
     waiting: Ahead
     """The number of jobs that wait in all. Each number is exact up to 1,000, and a lower bound above."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from footplate.contract.fields import DescribedModel, Json, Known, Resource
+from footplate.contract.fields import DescribedModel, Json, Known, Page, Resource
 from footplate.contract.lifecycle import Action, JobState
 
 NodeState = Literal["up", "waiting", "draining", "lost"]
@@ -36,9 +36,7 @@ class Node(Resource):
     seen_at: str
 
 
-class NodeList(Resource):
-    data: tuple[Node, ...]
-    next_cursor: str | None
+class NodeList(Page[Node]): ...
 
 
 class ProblemItem(Resource):
@@ -94,9 +92,7 @@ class Key(Resource):
     """The time of last use, to the minute."""
 
 
-class KeyList(Resource):
-    data: tuple[Key, ...]
-    next_cursor: str | None
+class KeyList(Page[Key]): ...
 
 
 class CreatedKey(Key):
@@ -129,9 +125,7 @@ class Webhook(Resource):
     created_by: str | None
 
 
-class WebhookList(Resource):
-    data: tuple[Webhook, ...]
-    next_cursor: str | None
+class WebhookList(Page[Webhook]): ...
 
 
 class CreatedWebhook(Webhook):
@@ -163,6 +157,4 @@ class Delivery(Resource):
     """The JSON that is sent."""
 
 
-class DeliveryList(Resource):
-    data: tuple[Delivery, ...]
-    next_cursor: str | None
+class DeliveryList(Page[Delivery]): ...
