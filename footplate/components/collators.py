@@ -12,8 +12,8 @@ from torch import Tensor
 from footplate.components.hf_processors import require_pad_token, require_tokenizer
 from footplate.trainer import collators
 from footplate.trainer.collators.padding import rounded_up, unfit
+from footplate.trainer.losses.labels import IGNORE
 
-IGNORE = -100
 LABELS = ("labels", "label")
 
 Multiple = Annotated[int | None, "Round lengths up to a multiple of this number, such as 8 for tensor cores"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,14 @@ def missing(component: Any) -> str:
     if not library or find_spec(library) is not None:
         return ""
     return f"{library} (pip install 'footplate[{extra}]')"
+
+
+def imported(library: str) -> Any:
+    """Imports a library of trainers, which derive from our Trainer if `install` was called before."""
+    import footplate
+
+    footplate.install()
+    return import_module(library)
 
 
 def source_of(library: str, *path: str) -> list[ast.stmt]:

@@ -78,7 +78,7 @@ def _made(
             **options,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise NotBuildable(f"the model cannot be made: {_first_line(error)}") from error
+        raise NotBuildable(f"the model cannot be made: {first_line(error)}") from error
     except RuntimeError as error:
         if "size mismatch" not in str(error) and "ignore_mismatched_sizes" not in str(error):
             raise
@@ -124,7 +124,7 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise NotBuildable(
-            f"{_called(folder)}/config.json belongs to an unknown model: {_first_line(error)}",
+            f"{_called(folder)}/config.json belongs to an unknown model: {first_line(error)}",
             hint="code beside a model's weights is not run: send that code as a bundle",
         ) from error
     for name, value in _meant(config, changes).items():
@@ -254,7 +254,7 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
     try:
         adapted = peft.get_peft_model(model, peft.LoraConfig(task_type=_TASKS.get(head), **config))
     except (ValueError, TypeError) as error:
-        raise NotBuildable(f"peft cannot put this adapter into the model: {_first_line(error)}") from error
+        raise NotBuildable(f"peft cannot put this adapter into the model: {first_line(error)}") from error
     setattr(adapted, MERGES_AT_END, given.get(_MERGE, False))
     return adapted
 
@@ -265,5 +265,5 @@ def _called(folder: Path) -> str:
     return repository.partition("--")[2].replace("--", "/") or folder.name
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:300] or type(error).__name__

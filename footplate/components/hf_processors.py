@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from footplate.components.extras import needs
+from footplate.components.hf_loading import first_line
 from footplate.contract.errors import NotBuildable, did_you_mean
 
 
@@ -40,7 +41,7 @@ def tokenizer(
         made = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True, **options)
     except (OSError, ValueError) as error:
         raise NotBuildable(
-            f"no tokenizer can be read from {Path(path).name}: {_first_line(error)}",
+            f"no tokenizer can be read from {Path(path).name}: {first_line(error)}",
             hint="save it there with its save_pretrained; code beside it is never run",
         ) from error
     if pad_token is not None:
@@ -57,10 +58,6 @@ def _known(made: Any, token: str) -> str:
             hint=did_you_mean(token, [name for name in vocabulary if not name.isalnum()]),
         )
     return token
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:300]
 
 
 def require_tokenizer(processor: Any, who: str) -> None:

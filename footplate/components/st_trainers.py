@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from footplate.components.extras import needs, public_names
+from footplate.components.extras import imported, needs, public_names
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.contract.errors import NotBuildable, did_you_mean
 
@@ -26,7 +26,7 @@ def encoder(
     max_length: Annotated[int | None, "The largest number of tokens of a text; null takes the model's own"] = None,
 ) -> Any:
     """Turns texts into vectors (SentenceTransformer)."""
-    library = _library()
+    library = imported(LIBRARY)
     # The Trainer moves the model to its device.
     options = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
     try:
@@ -73,7 +73,7 @@ class EmbeddingTrainer:
             str | dict[str, str] | None, "A text that is put before every text, or before those of each column"
         ] = None,
     ) -> Any:
-        library = _library()
+        library = imported(LIBRARY)
         if not isinstance(parts.model, library.SentenceTransformer):
             raise NotBuildable("st/embedding trains an encoder", hint='use the model "st/encoder"')
         evaluation = parts.eval
@@ -117,11 +117,3 @@ def _loss(model: Any, name: str, args: dict[str, Any]) -> Any:
         return kind(model, **args)
     except TypeError as error:
         raise NotBuildable(f"{name}{inspect.signature(kind)} cannot be made: {error}") from error
-
-
-def _library() -> Any:
-    import footplate
-
-    # Before the import, in which the library chooses the Trainer that its own classes derive from.
-    footplate.install()
-    return import_module(LIBRARY)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from footplate.components.rows import BadRow, Row, column, kind, texts, without
-
-IGNORE = -100
+from footplate.trainer.losses.labels import IGNORE
 
 
 @dataclass(frozen=True)

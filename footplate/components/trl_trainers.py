@@ -12,11 +12,10 @@ import tempfile
 import types
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from importlib import import_module
 from operator import or_
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from footplate.components.extras import source_of
+from footplate.components.extras import imported, source_of
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
@@ -78,7 +77,7 @@ class TrlTrainer:
     def __call__(self, parts: Any, training: Arguments, /, **own: Any) -> Any:
         """Makes the trainer of a job's parts, the arguments in `training`, and those that only TRL's config has."""
         _require_known(own, self.__signature__.parameters)
-        library = _library()
+        library = imported("trl")
         model, adapter = _without_adapter(parts.model)
         arguments: dict[str, Any] = {
             "model": model,
@@ -136,14 +135,6 @@ class TrlTrainer:
 
 
 _CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations")
-
-
-def _library() -> Any:
-    import footplate
-
-    # Before the import, in which TRL chooses the Trainer that its own classes derive from.
-    footplate.install()
-    return import_module("trl")
 
 
 def _required_processor(processor: Any, name: str) -> Any:

@@ -17,10 +17,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.events import KEPT, CheckpointData, Kind, ProgressData, StateData, json_safe, now_text
+from footplate.contract.events import (
+    KEPT,
+    CheckpointData,
+    DoneData,
+    Ending,
+    Kind,
+    ProgressData,
+    StateData,
+    json_safe,
+    now_text,
+)
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
-from footplate.contract.lifecycle import StopMode
+from footplate.contract.lifecycle import Reason, StopMode
 from footplate.contract.messages import CheckpointOffer
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.state import TrainerControl, TrainerState
@@ -166,6 +176,21 @@ class Emit(TrainerCallback):
 
     def report_running(self) -> None:
         self.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+
+    def stopped(self, result: dict[str, Any]) -> DoneData:
+        """Returns the outcome of a run that was stopped before its end."""
+        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=result, had_checkpoint=self.had_checkpoint)
+
+    def finished(self, result: dict[str, Any]) -> DoneData:
+        """Returns the outcome of a run that has written its outputs."""
+        reached(Moment.AFTER_OUTPUTS_WRITTEN)
+        return DoneData(
+            ending=Ending.FINISHED,
+            reason=Reason.COMPLETED,
+            result=result,
+            had_checkpoint=self.had_checkpoint,
+            outputs=self._files.relative(self._files.outputs),
+        )
 
     def note(self, message: str, **more: Any) -> None:
         self.wire.send(Kind.NOTE, {"message": message, **more})

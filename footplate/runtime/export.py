@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from footplate.contract.errors import NotBuildable
-from footplate.contract.events import DoneData, Ending
+from footplate.contract.events import DoneData
 from footplate.contract.host.launch import Order
-from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Export
 from footplate.runtime.emit import Emit
@@ -30,4 +29,4 @@ def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: 
     folder = order.files.outputs
     (trainer.save_merged_model if wanted.merge else trainer.save_model)(str(folder))
     (folder / CARD).write_text(wanted.card, encoding="utf-8")
-    return DoneData(ending=Ending.FINISHED, reason=Reason.COMPLETED, result={}, outputs=order.files.relative(folder))
+    return emit.finished({})

@@ -14,7 +14,9 @@ import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
+
+from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.contract.events import Change, DoData, Kind
 from footplate.contract.host.launch import COMMANDS_AT
@@ -22,28 +24,12 @@ from footplate.contract.messages import Command
 from footplate.runtime.emit import Wire
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE
-from footplate.trainer.live_changes import Changed, begin_with, change
+from footplate.trainer.live_changes import CADENCES, Changed, begin_with, change, continue_as
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
 
 NOTHING = bytes(8)
-
-
-class SteeredRun(Protocol):
-    """A run that live commands can change between two steps."""
-
-    @property
-    def peers(self) -> OneProcess: ...
-
-    def begin_with(self, values: dict[str, Any]) -> None:
-        """Applies values that were set before the checkpoint from which the run continues."""
-
-    def change(self, values: dict[str, Any]) -> Changed: ...
-
-    def can_evaluate(self) -> bool: ...
-
-    def learning_rate(self) -> float: ...
 
 
 class OurRun:
@@ -70,10 +56,65 @@ class OurRun:
         return self._trainer._get_learning_rate()
 
 
+class TransformersRun:
+    """A run of transformers' Trainer. Its learning rate and its intervals can change between two steps."""
+
+    def __init__(self, trainer: Any, peers: OneProcess) -> None:
+        self._trainer, self.peers = trainer, peers
+
+    def begin_with(self, values: dict[str, Any]) -> None:
+        """Sets the intervals. A learning rate needs nothing, because the checkpoint's schedule already has it."""
+        intervals = {name: value for name, value in values.items() if name in CADENCES}
+        for name, value in intervals.items():
+            setattr(self._trainer.args, name, value)
+        if intervals:
+            self._trainer.state.compute_steps(self._trainer.args, self._trainer.state.max_steps)
+
+    def change(self, values: dict[str, Any]) -> Changed:
+        changed = Changed()
+        for name, value in values.items():
+            before = getattr(self._trainer.args, name, None)
+            reason = self._why_not(name, value)
+            if reason is not None:
+                changed.refused[name] = reason
+                continue
+            setattr(self._trainer.args, name, value)
+            if name == "learning_rate":
+                schedule = self._trainer.lr_scheduler
+                continue_as(schedule, schedule, value)
+            changed.values[name] = (before, value)
+        self._trainer.state.compute_steps(self._trainer.args, self._trainer.state.max_steps)
+        return changed
+
+    def _why_not(self, name: str, value: Any) -> str | None:
+        args, schedule = self._trainer.args, self._trainer.lr_scheduler
+        if name in CADENCES:
+            strategy = getattr(getattr(args, CADENCES[name]), "value", getattr(args, CADENCES[name]))
+            return None if strategy == "steps" else f"{CADENCES[name]} is {str(strategy)!r}, so {name} is not used"
+        if name != "learning_rate":
+            return f"{name} of a script under transformers' Trainer cannot change while it trains"
+        if isinstance(value, dict):
+            return "the script has one optimizer, so its learning_rate is a number"
+        if not isinstance(schedule, LambdaLR):
+            return f"its schedule, {type(schedule).__name__}, is not one that follows learning_rate"
+        if any(base != args.learning_rate for base in schedule.base_lrs):
+            return "its groups of parameters have different learning rates"
+        return None
+
+    def can_evaluate(self) -> bool:
+        return self._trainer.eval_dataset is not None
+
+    def learning_rate(self) -> float:
+        return float(self._trainer._get_learning_rate())
+
+
+Run = OurRun | TransformersRun
+
+
 class Steering(TrainerCallback):
     """A callback that reads live commands after each step, and carries them out on all ranks."""
 
-    run: SteeredRun
+    run: Run
     """The run that is changed. A script may have several, one after the other."""
 
     def __init__(self, wire: Wire, stop_fd: int, commands: Sequence[Command]) -> None:
@@ -156,7 +197,7 @@ def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return {**later, "learning_rate": {**before, **rate}} if both else later  # type: ignore[dict-item]
 
 
-def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], run: SteeredRun) -> str:
+def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], run: Run) -> str:
     said = [word for word, does in (("saves", saves), ("evaluates", evaluates)) if does]
     said += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
     if "learning_rate" in changed.values or "max_steps" in changed.values:

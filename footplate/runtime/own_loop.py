@@ -27,13 +27,11 @@ from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import DistributedDataParallelKwargs
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import OwnCodeError
-from footplate.contract.events import DoneData, Ending, json_safe
+from footplate.contract.events import DoneData, json_safe
 from footplate.contract.host.file_roots import resolved
 from footplate.contract.host.launch import Order
 from footplate.contract.layout import attempt_folder, bundle_file
-from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Script
 from footplate.drop_in import install_if_asked
@@ -215,7 +213,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
     if isinstance(returned, Mapping):
         result["returned"] = json_safe(dict(returned))
     if emit.obeyed is not None:
-        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=result, had_checkpoint=emit.had_checkpoint)
+        return emit.stopped(result)
     return _finished(spec, order, emit, result)
 
 
@@ -298,14 +296,7 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -
                     (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CannotSave(f"the loop has ended, but its outputs could not be written to {folder}: {error}") from error
-    reached(Moment.AFTER_OUTPUTS_WRITTEN)
-    return DoneData(
-        ending=Ending.FINISHED,
-        reason=Reason.COMPLETED,
-        result=result,
-        had_checkpoint=emit.had_checkpoint,
-        outputs=order.files.relative(folder),
-    )
+    return emit.finished(result)
 
 
 def _ddp(args: TrainingArguments) -> dict[str, Any]:

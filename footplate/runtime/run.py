@@ -28,7 +28,6 @@ from safetensors import SafetensorError
 
 from footplate.contract.arguments import Seq2SeqTrainingArguments as Generating
 from footplate.contract.arguments import stated
-from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host import outcome, tracker_folders
@@ -37,7 +36,6 @@ from footplate.contract.host.data_fingerprint import fingerprints, require_same,
 from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
 from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read_order
-from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
 from footplate.contract.strategies import strategy_arguments
@@ -149,7 +147,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
     try:
         done = train_evaluate_predict(trainer, parts, spec, order, emit)
     except StoppedEvaluating:
-        done = stopped(trainer, emit)
+        done = emit.stopped(result(trainer, emit))
     trainer.end()
     return done
 
@@ -167,7 +165,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         trainer.add_callback(steering)
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
-            return stopped(trainer, emit)
+            return emit.stopped(result(trainer, emit))
     elif spec.resume_from is not None and (
         start := emit.peers.from_main(lambda: find_starting_point(spec, order, emit))
     ):
@@ -188,16 +186,6 @@ def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) ->
     if start is not None and start.is_own:
         require_same(Path(start.folder).parent, now)
     return start
-
-
-def stopped(trainer: Trainer, emit: Emit) -> DoneData:
-    """Returns the outcome of a run that was stopped before its end."""
-    return DoneData(
-        ending=Ending.STOPPED,
-        reason=Reason.CANCEL,
-        result=result(trainer, emit),
-        had_checkpoint=emit.had_checkpoint,
-    )
 
 
 def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mapping[str, Any]) -> Trainer:
@@ -261,14 +249,7 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         if order.rank == 0:
             _drop(folder)
         raise CannotSave(f"training has ended, but its outputs could not be written to {folder}: {error}") from error
-    reached(Moment.AFTER_OUTPUTS_WRITTEN)
-    return DoneData(
-        ending=Ending.FINISHED,
-        reason=Reason.COMPLETED,
-        result=metrics,
-        had_checkpoint=emit.had_checkpoint,
-        outputs=order.files.relative(folder),
-    )
+    return emit.finished(metrics)
 
 
 def _write_beside_the_model(folder: Path, spec: JobSpec, metrics: dict[str, Any], predicted: Any) -> None:

@@ -31,8 +31,7 @@ from footplate.contract.host.launch import Order
 from footplate.contract.messages import CheckpointOffer
 from footplate.runtime import process_group
 from footplate.runtime.emit import Emit, StoppedEvaluating
-from footplate.runtime.live_commands import OurRun, Steering
-from footplate.runtime.script_changes import TransformersRun
+from footplate.runtime.live_commands import OurRun, Steering, TransformersRun
 from footplate.runtime.starting_point import newest_valid
 from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
