@@ -96,32 +96,6 @@ def test_dpo_trains_on_two_processes(trl: Examples) -> None:
     assert (done["state"], done["progress"]["step"]) == ("succeeded", 4), done
 
 
-def test_rows_that_dpo_cannot_use_are_refused_with_their_line(trl: Examples) -> None:
-    rows = b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b"}\n'
-    client = trl.system.client
-    file = client.post("/files", content=rows, params={"name": "rows.jsonl"}).json()["id"]
-
-    refused = client.post("/jobs", json={**trl.spec("fine-tuning/dpo.json"), "data": file})
-
-    assert refused.status_code == 422
-    (error,) = refused.json()["errors"]
-    assert (error["pointer"], error["code"]) == ("/data", "wrong_row")
-    assert error["detail"] == "line 2: there is no column 'rejected', only: prompt, chosen"
-
-
-def test_an_argument_of_dpo_that_is_wrong_is_refused_without_trl_in_the_service(trl: Examples) -> None:
-    spec = trl.spec("fine-tuning/dpo.json")
-
-    refused = trl.system.client.post(
-        "/jobs", json={**spec, "training": {"max_steps": 3, "betta": 1, "max_length": "5"}}
-    )
-
-    assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
-        ("/training/betta", "unknown_argument"),
-        ("/training/max_length", "wrong_type"),
-    ]
-
-
 @pytest.mark.parametrize(("name", "says"), [("embeddings", "right: 1.00"), ("setfit", "answers: good bad")])
 def test_scripts_of_sentence_transformers_and_setfit_train_on_our_trainer(trl: Examples, name: str, says: str) -> None:
     done = trl.ended(trl.system.submit(trl.with_code(f"embeddings/{name}.json")))

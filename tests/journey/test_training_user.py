@@ -17,8 +17,6 @@ import pytest
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
-from tests.support.hub_server import hub_server
-from tests.support.processes import is_alive
 from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
 from tests.support.ways import OpenProcesses
@@ -238,36 +236,6 @@ def test_what_training_has_written_is_root_s_and_nobody_lists_what_lies_around_i
 
 
 @pytest.mark.matrix
-def test_a_job_of_two_processes_with_data_workers_is_paused_and_continued(system: System) -> None:
-    # One epoch: at the end of each its data workers would be others.
-    data = {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.002}}
-    job = system.submit({**LONG_TOY, "data": data, "resources": {"processes_per_node": 2}})
-    system.until_checkpoint(job, 10)
-
-    def all_of_them() -> list[int]:
-        """Two ranks, each with two data workers."""
-        result = system.training_pids(job)
-        return result if len(result) == 6 else []
-
-    pids = system.processes.until(all_of_them, within=30, what="every data worker stands in the attempt's folder")
-    [uid] = {_uid(pid) for pid in pids}
-    assert is_usual(uid)
-
-    system.do(job, "pause")
-    system.until_state(job, "paused")
-    assert not any(map(is_alive, pids))
-    system.do(job, "resume")
-
-    assert system.until_settled(job, within=120)["state"] == "succeeded"
-    assert any("continues at step" in str(event["data"]) for event in system.events(job))
-
-
-def _uid(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("Uid:")).split()[1])
-
-
-@pytest.mark.matrix
 def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -285,21 +253,6 @@ def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System)
     assert op.stat().st_mtime_ns == when
     assert owners(built) == {0}
     assert stat.S_IMODE(built.parent.stat().st_mode) == 0o711
-
-
-@pytest.mark.matrix
-def test_what_root_has_fetched_of_a_hub_is_trained_on(system: System) -> None:
-    with hub_server(system.processes) as hub:
-        lines = [json.dumps({"x": [at / 40.0] * 8, "labels": at % 4}) for at in range(40)]
-        hub.push("datasets/me/rows", {"train.jsonl": "\n".join(lines).encode()})
-        data = {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows"}}
-        node = system.start_node(8, FOOTPLATE_POOL="fetching", **hub.environment)
-        run(system, {**SHORT_TOY, "data": data, "resources": {"pool": "fetching"}})
-        exposed = {row["name"]: row["exposed"] for row in system.get("/nodes")["data"]}
-        node.terminate()
-
-    assert exposed["node-8"] is None
-    assert owners(system.folder / "hub") == {0}
 
 
 def test_a_script_with_a_secret_and_a_home_of_its_own_runs(system: System) -> None:

@@ -184,15 +184,6 @@ def ends_soon(up: Up, job: str) -> bool:
     return shown["state"] in ("succeeded", "failed")
 
 
-@pytest.mark.matrix
-def test_settings_that_the_service_refuses_end_the_start_with_its_sentence(up: Up) -> None:
-    launcher = up.launch(FOOTPLATE_LEASE_SECONDS="0.6")
-
-    assert launcher.wait(within=60) == 1
-    assert "FOOTPLATE_LEASE_SECONDS" in launcher.output
-    nobody_holds(up.home)
-
-
 def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> None:
     launcher = up.launch(FOOTPLATE_LEASE_SECOND="300")
 
@@ -201,16 +192,6 @@ def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> N
         "footplate: FOOTPLATE_LEASE_SECOND is not a setting: did you mean FOOTPLATE_LEASE_SECONDS?" in launcher.output
     )
     assert not up.home.exists()
-
-
-@pytest.mark.matrix
-def test_settings_that_a_node_refuses_end_it_with_the_nodes_sentence(up: Up) -> None:
-    launcher = up.launch("--no-first-job", FOOTPLATE_SLOTS="-1")
-
-    assert launcher.wait(within=60) == 1
-    assert "FOOTPLATE_SLOTS='-1' cannot be used" in launcher.output
-    assert "starting it again" not in launcher.output
-    nobody_holds(up.home)
 
 
 def test_a_home_that_cannot_be_made_is_a_sentence(up: Up) -> None:
