@@ -105,7 +105,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "no_main_loss": ("No optimizer uses the loss of the model.", "Leave out `loss` for one of them."),
         "no_reader": ("The suffix of a path says no format.", "Name a reader, such as `files/csv`."),
         "no_row_left": ("A split would leave out every row of the training set.", "Choose a smaller `test_size`, such as 0.1."),
-        "no_such_loop": ("The job has a loop of your own, which takes no orders.", "Cancel it and submit a changed spec."),
+        "no_such_loop": ("The job has a loop of your own, which takes no commands.", "Cancel it and submit a changed spec."),
         "no_tokenizer": ("The service sees no such tokenizer.", "Leave it out, or name a folder below `models://`."),
         "not_a_job": ("This argument is for scripts, not for jobs.", "Remove it; the server sets it."),
         "not_a_requirement": ("An entry of `code.requires` is not a requirement.", "Write it as for pip: `einops>=0.8`."),

@@ -4,5 +4,3 @@ from __future__ import annotations
 
 revision = "0018"
 down_revision = None
-branch_labels = None
-depends_on = None

@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0021"
 down_revision = "0020"
-branch_labels = None
-depends_on = None
 
 IS_READY = sa.text("state = 'queued' AND not_before IS NULL")
 IS_LATER = sa.text("state = 'queued' AND not_before IS NOT NULL")

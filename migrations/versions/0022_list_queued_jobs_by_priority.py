@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0022"
 down_revision = "0021"
-branch_labels = None
-depends_on = None
 
 IS_QUEUED = sa.text("state = 'queued'")
 

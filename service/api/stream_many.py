@@ -27,8 +27,7 @@ from service.api.history import read_kinds
 from service.api.listing import read_states
 from service.api.stream import read_number, seconds_between, serve
 from service.deps import Services, StrictRoute, job_id
-from service.events.job_watch import LOOK_SECONDS, MOST, WINDOW_MS
-from service.events.tail import Channel, Page, View
+from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, Page, View
 from service.problems import InvalidQuery, comma_list
 from service.server import text_frame
 from service.store import job_list
@@ -144,8 +143,8 @@ class ManyJobs:
     async def _join_matching(self, filter: JobFilter) -> None:
         opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
         seen = await self._tail.job_watch.since(filter, since)
-        if len(seen.heads) > MOST:
-            detail = f"more than {MOST:,} jobs match, and one stream follows no more"
+        if len(seen.heads) > MOST_JOBS:
+            detail = f"more than {MOST_JOBS:,} jobs match, and one stream follows no more"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
         if self._wanted.since is None:
             # Jobs that ended before this socket was opened are not sent, but are followed if they are resumed.
@@ -245,7 +244,7 @@ class ManyJobs:
         new = [
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
         ]
-        room = max(0, MOST - len(self._followed))
+        room = max(0, MOST_JOBS - len(self._followed))
         # The oldest join first, because a newer job will still be found by later looks.
         for head in new[::-1][:room]:
             self._join(head.job, self._ended_at.pop(head.job, 0))

@@ -215,7 +215,7 @@ class _Ledger:
     def _note_text(self, event: Incoming, part: SourceRow) -> str:
         said = str((event.data or {}).get("state"))[:100]
         where = f" on node {part.source + 1} of {len(self.parts)}" if len(self.parts) > 1 else ""
-        return f"attempt {part.attempt} says that it is {said}{where}"
+        return f"attempt {part.attempt} reports that it is {said}{where}"
 
     def _apply(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """Applies an event's meaning besides storing it. Events of a closed attempt have none."""

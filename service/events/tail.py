@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -26,10 +28,11 @@ from footplate.contract.errors import FootplateError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
-from service.events.job_watch import JobWatch
-from service.store import events, jobs
+from service.store import events, job_list, jobs
 from service.store.database import Database
+from service.store.job_list import Head, JobFilter
 from service.store.rows import EventRow
+from service.store.times import now_ms
 
 PAGE_EVENTS = 128
 """The size of a page, some 32 KiB as text, so that a reader that stops reading costs little memory."""
@@ -37,6 +40,12 @@ PAGES_KEPT = 8
 """The pages that are kept per job. Readers that replay side by side share them."""
 FALLBACK_SECONDS = 1.0
 """The interval at which watched jobs are read without a wake-up, because wake-ups may be lost."""
+LOOK_SECONDS = 1.0
+"""The time for which the result of a look for jobs to follow is shared."""
+WINDOW_MS = 60_000
+"""The age up to which jobs are found even if they have ended. It is longer than commits and clock differences."""
+MOST_JOBS = 1000
+"""The most jobs that one reader follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,36 @@ def _look(connection: Connection, project: str, job: JobId, cursor: int, view: V
     # Read in one snapshot, so rows that are missing up to the head were filtered out.
     last = rows[-1].no if is_full else max(row.last_no, cursor)
     return Page(view.render(rows) if rows else b"", last, row.last_no, row.state, version)
+
+
+class JobsSeen(NamedTuple):
+    at: int
+    """Milliseconds. Every job created a window before is here, was in an earlier result, or has ended."""
+    heads: list[Head]
+    """The newest first. One more than MOST_JOBS means that there are more."""
+
+
+class JobWatch:
+    """Finds the jobs to follow, once per second for any number of readers."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._looks: dict[JobFilter, tuple[float, asyncio.Task[JobsSeen]]] = {}
+
+    async def look(self, filter: JobFilter) -> JobsSeen:
+        """Returns a result that is at most a second old."""
+        now = time.monotonic()
+        begun, task = self._looks.get(filter, (-LOOK_SECONDS, None))
+        if task is None or now - begun >= LOOK_SECONDS:
+            self._looks = {key: look for key, look in self._looks.items() if now - look[0] < LOOK_SECONDS}
+            begun, task = self._looks[filter] = (now, asyncio.create_task(self.since(filter, now_ms() - WINDOW_MS)))
+        return await asyncio.shield(task)
+
+    async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
+        """Returns the present result, with the jobs that were created since that moment."""
+        at = now_ms()
+        heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
+        return JobsSeen(at, heads)
 
 
 class Tail:

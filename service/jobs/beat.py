@@ -62,7 +62,9 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
 
 def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
     """Writes a note about a superseded attempt once, because it repeats its beats until it is answered."""
-    text = f"attempt {beat.attempt} came back after it was given up; it is told to stop, and nothing of it counts"
+    text = (
+        f"attempt {beat.attempt} reported again after it was declared lost; it is stopped, and its events do not count"
+    )
     if not events.has_own(conn, beat.job, Kind.NOTE, text):
         events.append(conn, beat.job, Kind.NOTE, {"message": text, "code": "superseded"}, now)
 
@@ -187,7 +189,7 @@ def _drain(
         request_stop(
             conn, job, desired=job.desired, reason=Reason.DRAIN, mode=StopMode.CHECKPOINT,
             stop_seconds=settings.stop_seconds, now=now,
-            message=f"{name} is draining: the job checkpoints there and goes on elsewhere",
+            message=f"{name} is draining: the job saves a checkpoint and continues on another node",
         )  # fmt: skip
         beaten.told_to_stop.add(job.id)
     else:
@@ -199,7 +201,7 @@ def _drain(
             expect=[JobState.STARTING],
             attempt=job.attempt,
             reason=Reason.DRAINED,
-            message=f"{name} is draining and had not begun: the job is placed elsewhere",
+            message=f"{name} is draining, and the attempt had not begun: the job is placed on another node",
             now=now,
         )
     beaten.jobs.add(job.id)

@@ -101,10 +101,9 @@ def pin(
     row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))
     if row.is_pinned:
         return row
-    came_from = row.path if row.path != aside else None
-    checkpoints.change(conn, row.id, path=aside, pinned_from=came_from or aside)
+    checkpoints.change(conn, row.id, path=aside, pinned_from=row.path)
     _add_note(conn, row, "pinned: it stays whatever the job's limits say", by, now)
-    return replace(row, path=aside, pinned_from=came_from or aside)
+    return replace(row, path=aside, pinned_from=row.path)
 
 
 def unpin(

@@ -126,7 +126,7 @@ def _after_a_stop(job: JobRow) -> Move:
         return Move(JobState.PAUSED, Reason.PAUSE)
     if job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
-    return _queued_after(job, "its node goes away; it goes on elsewhere, and this costs no retry")
+    return _queued_after(job, "its node drains; the job continues on another node, and this uses up no retry")
 
 
 def _queued_after(job: JobRow, why: str) -> Move:
@@ -141,11 +141,11 @@ def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float
     retryable = end.ending == "lost" or end.reason.value in retry.on
     used = {"spent": job.spent + 1, "stuck": job.stuck + 1, "error": _json(end.error)}
     if was_stopping and retryable and job.desired is Desired.PAUSE:
-        return Move(JobState.PAUSED, Reason.PAUSE, "it ended before it could checkpoint")
+        return Move(JobState.PAUSED, Reason.PAUSE, "it ended before it could save a checkpoint")
     if was_stopping and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
     if was_stopping and retryable:
-        return _queued_after(job, f"it ended before it could checkpoint: {_cause(end)}")
+        return _queued_after(job, f"it ended before it could save a checkpoint: {_cause(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
@@ -208,7 +208,7 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
 def _drop_commands(conn: Connection, job: JobRow, now: int) -> None:
     """Drops commands that were not carried out, if the job succeeded. After another end a later attempt may do them."""
     for command in commands.drop_undone(conn, job.id):
-        text = f"the job succeeded before it came to what event {command.no} asked for"
+        text = f"the job succeeded before its loop carried out the command of event {command.no}"
         data = DoData(status="dropped", message=text, asked=command.no)
         events.append(conn, job.id, Kind.DO, data.model_dump(exclude_defaults=True), now)
 

@@ -34,16 +34,16 @@ SETTABLE = ("learning_rate", "max_steps", *CADENCES)
 MOST = 1000
 """The most commands that a job keeps, because every attempt receives them."""
 
-WHERE_IT_IS = "says where in the data a step is, so that no checkpoint could be continued"
+WHERE_IT_IS = "determines where in the data a step is, so no checkpoint could be continued"
 ONCE = "is read when an attempt begins"
 _WHY_NOT = {
     **dict.fromkeys(
         ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed", "num_train_epochs"),
         WHERE_IT_IS,
     ),
-    "num_train_epochs": "says how long the run is only where max_steps does not",
-    "lr_scheduler_type": "is what the optimizer's state goes with",
-    "optim": "is what the optimizer's state goes with",
+    "num_train_epochs": "determines the length of the run only if max_steps does not",
+    "lr_scheduler_type": "must fit the state of the optimizer",
+    "optim": "must fit the state of the optimizer",
 }
 _INSTEAD = {"num_train_epochs": "set max_steps"}
 
@@ -148,7 +148,7 @@ def _refuse(job: JobRow) -> NoReturn:
 def _problems(job: JobRow, request: Do, asked: list[Command]) -> Iterator[Problem]:
     if request == Do():
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
-        yield Problem("", "nothing_to_do", "nothing is asked for", hint)
+        yield Problem("", "nothing_to_do", "the request has no command", hint)
     spec = JobSpec.parse(json.loads(job.spec))
     if isinstance(spec.loop, Script):
         yield from _problems_of_a_script(request)
@@ -179,9 +179,9 @@ def _problems_of_a_script(request: Do) -> Iterator[Problem]:
 
 def _has_no_loop(spec: JobSpec) -> str | None:
     if spec.loop is not None:
-        return "the job has a loop of its own, which nobody but its own code can tell what to do: it hears of stops"
+        return "the job has a loop of its own, which receives stops and no other commands"
     if spec.data.train is None:
-        return "the job trains nothing, so there is no step to do it after"
+        return "the job does not train, so it has no step after which to do this"
     return None
 
 
@@ -207,7 +207,7 @@ def _wrong(job: JobRow, spec: JobSpec, wanted: dict[str, Any], asked: list[Comma
     for name, strategy in CADENCES.items():
         how = getattr(spec.training, strategy)
         if name in plain and how != "steps":
-            detail = f"nobody counts {name}: {strategy} is {how!r}"
+            detail = f"{name} has no effect, because {strategy} is {how!r}"
             yield Problem(f"/set/{name}", "not_counted", detail, f'a fork with {strategy} "steps" would')
             del plain[name]
     yield from _unfit(job, plain, asked)
@@ -219,7 +219,9 @@ def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
     at = "/set/learning_rate"
     if spec.training.follows_a_metric:
         how = spec.training.lr_scheduler_type
-        yield Problem(at, "cannot_be_set", f"{how} moves the rate by what evaluations find", "a fork may have another")
+        yield Problem(
+            at, "cannot_be_set", f"{how} changes the rate by the results of evaluations", "a fork may have another"
+        )
         del plain["learning_rate"]
     elif isinstance(value, Mapping):
         del plain["learning_rate"]
@@ -238,7 +240,7 @@ def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(at, "missing", "names no optimizer", f"there is: {', '.join(names)}")
     elif len(names) > 1:
         example = json.dumps({"learning_rate": {names[0]: 1e-3}})
-        yield Problem(at, "which_one", f"there are several optimizers: {', '.join(names)}", f"say whose: {example}")
+        yield Problem(at, "which_one", f"there are several optimizers: {', '.join(names)}", f"name one: {example}")
         del plain["learning_rate"]
 
 

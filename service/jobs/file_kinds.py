@@ -60,9 +60,9 @@ def _parquet(file: IO[bytes], head: bytes, size: int) -> Iterator[Problem]:
 
 def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
     if not head.strip():
-        yield Problem("", "empty_file", "there is nothing in it", "upload a file with rows")
+        yield Problem("", "empty_file", "the file is empty", "upload a file with rows")
     if head.startswith(PACKED):
-        yield Problem("", "packed", "it is packed, and readers take it as it is", "unpack it first")
+        yield Problem("", "packed", "the file is compressed, and readers do not decompress it", "unpack it first")
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=is_all)
     except UnicodeDecodeError as error:

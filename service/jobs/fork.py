@@ -41,15 +41,15 @@ NEUTRAL_TRAINING = frozenset(
     }
 )  # fmt: skip
 WHY = (
-    ("/data", "other data: where in it the checkpoint stands no longer means the same"),
+    ("/data", "other data: the checkpoint's position in the data does not apply"),
     ("/model", "another model: the checkpoint's weights may not even fit it"),
     ("/processor", "batches are made in another way"),
     ("/collator", "batches are made in another way"),
     ("/loss", "another loss from here on"),
-    ("/optimizers", "the optimizer goes on in another way"),
-    ("/resources", "other hardware or another number of processes: what is drawn at random, and rounding, differ"),
-    ("/training/max_steps", "the schedule of the learning rate falls over another length"),
-    ("/training/num_train_epochs", "the schedule of the learning rate falls over another length"),
+    ("/optimizers", "the optimizer changes"),
+    ("/resources", "other hardware or another number of processes: random numbers and rounding differ"),
+    ("/training/max_steps", "the schedule of the learning rate has another length"),
+    ("/training/num_train_epochs", "the schedule of the learning rate has another length"),
     ("/training", "another value from here on"),
 )
 """Reasons by the longest matching prefix. Any other change runs other code."""
@@ -163,7 +163,7 @@ def _defaults() -> Json:
 def _breaks(changes: Sequence[SpecChange], mode: str) -> Iterator[tuple[str, str]]:
     """Yields changes after which the new run differs from the continued old one, with reasons."""
     if mode == "weights":
-        text = "only the weights are taken: optimizer, schedule, place in the data and random numbers start again"
+        text = "only the weights are taken: optimizer, schedule, position in the data and random numbers start again"
         yield "/resume_from/mode", text
     for change in changes:
         if not _is_neutral(change.pointer):

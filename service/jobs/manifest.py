@@ -41,7 +41,7 @@ def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
     Raises NotFound if they are gone, and CheckpointDamaged if the manifest does not describe them.
     """
     if row.status in (checkpoints.DELETING, checkpoints.DELETED):
-        raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only what is known of it is left")
+        raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only its description is left")
     file = open_below(artifacts, f"{row.path}/{MANIFEST}")
     if file is None:
         raise _damaged(row, f"{MANIFEST} is not there any more")
@@ -79,7 +79,7 @@ def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
     for file in files:
         is_good = isinstance(file.bytes, int) and file.bytes >= 0 and isinstance(file.sha256, str)
         if not (is_good and _SHA256.fullmatch(file.sha256) and stays_inside(file.path)):
-            raise _damaged(row, f"{MANIFEST} does not say what {file.path[:100]!r} should be")
+            raise _damaged(row, f"{MANIFEST} describes {file.path[:100]!r} wrongly")
     return files
 
 

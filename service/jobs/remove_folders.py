@@ -70,7 +70,7 @@ class Remover:
             self._again_at.pop(key, None)
             return True
         if key not in self._again_at:
-            log.warning("%s is not kept any more and cannot be removed: %s; it is tried again", path, why)
+            log.warning("%s is not needed any more and cannot be deleted: %s; control tries again", path, why)
         self._again_at[key] = clock + AGAIN_SECONDS
         return False
 

@@ -139,11 +139,11 @@ class _ActiveJob:
             self._give_back(why)
         elif silent := [part for part in claimed if self._is_silent(part)]:
             self.rescued.silent_on.update(part.node for part in silent)
-            self._lose(f"no word from {self._names(silent)} for {self.settings.lease_seconds:g} s")
+            self._lose(f"no heartbeat from {self._names(silent)} for {self.settings.lease_seconds:g} s")
         elif job.state is not JobState.STARTING and not claimed:
-            self._lose("nobody holds it any more")
+            self._lose("no node holds it any more")
         elif job.state is JobState.STARTING and claimed and self._overran_its_start():
-            self._lose("its training did not say in time that it runs", Reason.STALLED)
+            self._lose("its training did not report in time that it runs", Reason.STALLED)
         elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
         elif self.is_ending and self._overran_its_end():
@@ -166,7 +166,7 @@ class _ActiveJob:
             by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
         gone = [part for part in unclaimed if (node := self.known.get(part.node)) is None or node.lost]
-        return f"was not claimed: no word from {self._named(gone)}" if gone else None
+        return f"was not claimed: no heartbeat from {self._named(gone)}" if gone else None
 
     def _waited_for_claims(self) -> bool:
         return self._elapsed(("claim", self.job.id, self.job.attempt)) > self.settings.claim_seconds
@@ -228,7 +228,7 @@ class _ActiveJob:
         request_stop(
             self.conn, job, desired=job.desired, reason=Reason.TIME_LIMIT, mode=StopMode.CHECKPOINT,
             stop_seconds=self.settings.stop_seconds, now=self.now,
-            message=f"its time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: it checkpoints and stops",
+            message=f"its time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: it saves a checkpoint and stops",
         )  # fmt: skip
         self.rescued.jobs.add(job.id)
         self.rescued.told_to_stop.add(job.id)

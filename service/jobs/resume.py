@@ -27,7 +27,7 @@ from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
-IT_IS_DONE = "it is done: POST /jobs/{id}/fork goes on from one of its checkpoints, in a job of its own"
+IT_IS_DONE = "it has succeeded: POST /jobs/{id}/fork continues from one of its checkpoints, in a job of its own"
 
 
 class Resume(Group):

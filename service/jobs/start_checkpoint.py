@@ -83,7 +83,10 @@ def _why_not(
     if not there:
         return "no_checkpoint", f"job {job.id} has no checkpoint {'any more' if rows else 'yet'}"
     if wanted == "best":
-        return "no_checkpoint", f"job {job.id} has none that is its best: it looks for no best one, or it is gone"
+        return (
+            "no_checkpoint",
+            f"job {job.id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone",
+        )
     return "unknown_checkpoint", f"job {job.id} has no checkpoint {wanted}"
 
 
@@ -95,19 +98,19 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
     theirs: dict[str, Any] = json.loads(job.spec)
     if bool(theirs.get("loop")) is not (spec.loop is not None):
         which = f"this job, and not job {job.id}," if spec.loop else f"job {job.id}, and not this one,"
-        detail = f"{which} has a loop of its own: neither goes on from what the other writes"
+        detail = f"{which} has a loop of its own: neither can continue from the other's checkpoints"
         yield Problem("/resume_from/mode", "cannot_continue", detail, None if spec.loop else WEIGHTS_ALONE)
         return
     if spec.loop is not None:
         return
     before, now = theirs["training"], spec.as_json()["training"]
     if before.get("save_only_model"):
-        detail = f"job {job.id} has save_only_model: its checkpoints hold a model, and nothing to go on with"
+        detail = f"job {job.id} has save_only_model: its checkpoints hold a model, and no state to continue from"
         yield Problem("/resume_from/mode", "cannot_continue", detail, WEIGHTS_ALONE)
     for name in fixed(spec.training):
         if before.get(name) != now.get(name):
             was = json.dumps(before[name]) if name in before else "left out"
-            detail = f"was {was} in job {job.id}: a checkpoint means nothing to a run with another {name}"
+            detail = f"was {was} in job {job.id}: a checkpoint does not fit a run with another {name}"
             yield Problem(f"/training/{name}", "cannot_change", detail, f"keep it, or {WEIGHTS_ALONE}")
 
 

@@ -77,7 +77,7 @@ def request_stop(
 _STATES = {JobState.SUCCEEDED: "has succeeded", JobState.FAILED: "has failed", JobState.CANCELLED: "was cancelled"}
 _REFUSED = {
     Action.CANCEL: "it cannot be cancelled", Action.PAUSE: "it cannot be paused",
-    Action.RESUME: "it cannot be resumed", Action.DO: "it takes no orders", Action.FORK: "it cannot be forked",
+    Action.RESUME: "it cannot be resumed", Action.DO: "it takes no commands", Action.FORK: "it cannot be forked",
     Action.DELETE: "it cannot be deleted",
 }  # fmt: skip
 
@@ -91,7 +91,7 @@ def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
     state = "runs elsewhere and only reports here" if job.runs_elsewhere else state
     raise Conflict(
         f"job {job.id} {state}, so {_REFUSED[verb]}; allowed now: {words}",
-        hint=hint or ("fork it to train further, or delete it" if job.state is JobState.SUCCEEDED else None),
+        hint=hint or ("fork it to train longer, or delete it" if job.state is JobState.SUCCEEDED else None),
         state=job.state,
         allowed=allowed,
     )

@@ -287,7 +287,7 @@ class NodeRow:
         if self.takes_work:
             return None
         if self.lost:
-            return "it is silent: its machine, its worker or its way to Redis is gone"
+            return "it sends no heartbeat: its machine, its worker or its connection to Redis is down"
         if self.refused is not None:
             return self.refused
         if self.draining or self.drain_requested:

@@ -105,7 +105,7 @@ def test_a_node_that_is_lost_is_the_reason_and_not_what_the_others_made_of_it(st
     assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
     error = json.loads(str(row.error))
     assert error["code"] == "node_lost"
-    assert f"no word from {second.node[-6:]}" in error["message"]
+    assert f"no heartbeat from {second.node[-6:]}" in error["message"]
     again = stage.place()
     assert again == []
     stage.node(slots=1)
@@ -244,7 +244,7 @@ def test_a_node_that_is_lost_before_it_claims_costs_nobody_the_time_of_a_claim(s
     row = stage.job(job)
     assert row.state is JobState.QUEUED
     assert (row.reason, row.spent) == (Reason.NOT_CLAIMED, 0)
-    assert row.message == f"attempt 1 was not claimed: no word from {gone.node[-6:]}"
+    assert row.message == f"attempt 1 was not claimed: no heartbeat from {gone.node[-6:]}"
     assert first.beat().superseded
 
 

@@ -123,7 +123,7 @@ def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage:
     asked = ask(stage, job, set={**SLOWER, "max_steps": 900})
     stage.pause(job)
     worker.stops()
-    with pytest.raises(Conflict, match="is paused, so it takes no orders"):
+    with pytest.raises(Conflict, match="is paused, so it takes no commands"):
         ask(stage, job, save=True)
 
     stage.resume(job, Resume(max_steps=500))
@@ -136,5 +136,5 @@ def test_a_job_that_was_told_to_stop_is_asked_no_more(stage: Stage) -> None:
     job, _ = stage.running()
     stage.cancel(job)
 
-    with pytest.raises(Conflict, match="on its way to cancelled, so it takes no orders; allowed now: "):
+    with pytest.raises(Conflict, match="on its way to cancelled, so it takes no commands; allowed now: "):
         ask(stage, job, save=True)

@@ -278,7 +278,7 @@ def test_a_folder_that_stays_is_logged_once_and_tried_again_each_minute(
     assert remover.stuck == 1
     [said] = caplog.messages
     assert said.startswith(
-        "jobs/j/attempts/1/checkpoint-5 is not kept any more and cannot be removed: Permission denied"
+        "jobs/j/attempts/1/checkpoint-5 is not needed any more and cannot be deleted: Permission denied"
     )
 
     monkeypatch.undo()

@@ -37,12 +37,12 @@ SENTENCES = {
         r"continues at step \d+",
     ],
     "its supervisor is frozen": [
-        r"attempt \d+ on node-1 was lost: no word from it for \d+ s; the next attempt starts in",
-        r"attempt \d+ came back after it was given up; it is told to stop",
+        r"attempt \d+ on node-1 was lost: no heartbeat from it for \d+ s; the next attempt starts in",
+        r"attempt \d+ reported again after it was declared lost; it is stopped",
     ],
     "its node is drained": [
-        r"node-1 is draining: the job checkpoints there and goes on elsewhere",
-        r"its node goes away; it goes on elsewhere, and this costs no retry",
+        r"node-1 is draining: the job saves a checkpoint and continues on another node",
+        r"its node drains; the job continues on another node, and this uses up no retry",
         r"attempt \d+ goes to node-1",
         r"continues at step \d+",
     ],

@@ -130,7 +130,7 @@ def the_node_is_drained(system: System, job: str) -> None:
     waits = system.until_state(job, "queued")
     assert waits["attempt"] == 1, waits
     assert (
-        "costs no retry" in [event for event in system.events(job) if event["kind"] == "state"][-1]["data"]["message"]
+        "uses up no retry" in [event for event in system.events(job) if event["kind"] == "state"][-1]["data"]["message"]
     )
     assert system.nodes[1].terminate() == 0
 

@@ -213,7 +213,7 @@ class Books:
         for part in parts:
             is_said = part.is_done or self._histories[job.id].is_gap(attempt, part.source, part.watermark + 1)
             self.must(is_said, "{} attempt {} is lost, and no gap says what is missing", job.id, attempt)
-        if "no word from it" in error:
+        if "no heartbeat from it" in error:
             silent = max(self.world.clock - self.ear.last(part.claim or "") for part in parts)
             what = "{} attempt {} is called silent after {} s"
             self.must(silent >= self.lease_seconds - 0.01, what, job.id, attempt, round(silent, 3))

@@ -77,7 +77,7 @@ async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
 @each_case(("state", "hint"), [
     (JobState.STARTING, "it begins in a moment: ask again once it runs"),
     (JobState.PAUSED, "resume it first; resume itself takes max_steps"),
-    (JobState.SUCCEEDED, "fork it to train further, or delete it"),
+    (JobState.SUCCEEDED, "fork it to train longer, or delete it"),
 ])  # fmt: skip
 async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobState, hint: str | None) -> None:
     job = await api.submit()
@@ -87,7 +87,7 @@ async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobSt
 
     assert (refused.status_code, refused.json()["state"], refused.json().get("hint")) == (409, state, hint)
     assert "do" not in refused.json()["allowed"]
-    assert "so it takes no orders" in refused.json()["detail"]
+    assert "so it takes no commands" in refused.json()["detail"]
 
 
 async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_what_works(api: Api) -> None:
@@ -97,11 +97,11 @@ async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_wha
     refused = (await api.client.post(f"/jobs/{job}/pause")).json()
 
     assert refused["detail"] == f"job {job} has succeeded, so it cannot be paused; allowed now: fork, delete"
-    assert refused["hint"] == "fork it to train further, or delete it"
+    assert refused["hint"] == "fork it to train longer, or delete it"
 
 
 @each_case(("body", "pointer", "said", "hint"), [
-    ({}, "", "nothing is asked for", 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'),
+    ({}, "", "the request has no command", 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'),
     ({"save": "yes"}, "/save", "is a string, true or false is needed", None),
     ({"sav": True}, "/sav", "no field is named 'sav'; there is: save, evaluate, set", "did you mean 'save'?"),
     ({"set": {"learning_rat": 1}}, "/set/learning_rat", "no training argument named 'learning_rat'",
@@ -111,13 +111,13 @@ async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_wha
     ({"set": {"learning_rate": {"main": 1}}}, "/set/learning_rate",
      "is an object, a number is needed: there is one optimizer", None),
     ({"set": {"per_device_train_batch_size": 4}}, "/set/per_device_train_batch_size",
-     "per_device_train_batch_size says where in the data a step is, so that no checkpoint could be continued",
+     "per_device_train_batch_size determines where in the data a step is, so no checkpoint could be continued",
      "fork the job with another one; these can: learning_rate, max_steps, logging_steps, eval_steps, save_steps"),
     ({"set": {"num_train_epochs": 4}}, "/set/num_train_epochs",
-     "num_train_epochs says how long the run is only where max_steps does not", "set max_steps"),
+     "num_train_epochs determines the length of the run only if max_steps does not", "set max_steps"),
     ({"set": {"max_steps": 40}}, "/set/max_steps", "step 40 is reached already", "at least 41"),
     ({"set": {"max_steps": 40.5}}, "/set/max_steps", "is a number, a whole number is needed", "write 40 or 41"),
-    ({"set": {"eval_steps": 5}}, "/set/eval_steps", "nobody counts eval_steps: eval_strategy is 'epoch'",
+    ({"set": {"eval_steps": 5}}, "/set/eval_steps", "eval_steps has no effect, because eval_strategy is 'epoch'",
      'a fork with eval_strategy "steps" would'),
 ])  # fmt: skip
 async def test_what_cannot_be_asked_is_refused_at_its_place(
@@ -145,7 +145,7 @@ async def test_all_that_is_wrong_comes_at_once(api: Api) -> None:
     result = {error["pointer"]: error["detail"] for error in refused.json()["errors"]}
     assert set(result) == {"/set/learning_rate", "/set/seed", "/set/logging_steps"}
     assert nothing.json()["errors"][0]["detail"] == "the job has no data.eval"
-    assert result["/set/learning_rate"] == "greedy moves the rate by what evaluations find"
+    assert result["/set/learning_rate"] == "greedy changes the rate by the results of evaluations"
 
 
 async def test_of_several_optimizers_it_has_to_be_said_which(api: Api) -> None:
@@ -171,7 +171,7 @@ async def test_a_loop_of_one_s_own_and_a_job_that_trains_nothing_say_so(api: Api
     refused = await api.client.post(f"/jobs/{evaluates}/do", json={"save": True, "set": {"max_steps": 5}})
 
     assert [error["pointer"] for error in refused.json()["errors"]] == ["/save", "/set"]
-    assert refused.json()["errors"][0]["detail"] == "the job trains nothing, so there is no step to do it after"
+    assert refused.json()["errors"][0]["detail"] == "the job does not train, so it has no step after which to do this"
 
 
 async def test_what_no_script_s_trainer_can_do_is_refused_and_the_rest_is_sent_to_it(api: Api) -> None:

@@ -14,7 +14,7 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import Fence, JobId, new_job_id
 from footplate.contract.lifecycle import JobState, Reason
 from service.api import stream_many
-from service.events import job_watch, tail
+from service.events import tail
 from service.store import jobs
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, each_case
 from tests.support.processes import until_async
@@ -24,7 +24,7 @@ Frames = list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (stream_many, job_watch):
+    for module in (stream_many, tail):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
 
 
@@ -225,8 +225,8 @@ async def test_what_cannot_be_followed_closes_with_a_code_and_a_sentence(
 async def test_more_than_one_socket_can_follow_are_refused_and_later_ones_are_counted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (stream_many, job_watch):
-        monkeypatch.setattr(module, "MOST", 2)
+    for module in (stream_many, tail):
+        monkeypatch.setattr(module, "MOST_JOBS", 2)
     first, second = await api.submit(tags=["a"]), await api.submit(tags=["a"])
     async with api.socket("/stream?tag=a") as socket:
         frames = await until_frame(socket, [], live(second))
