@@ -41,6 +41,7 @@ from footplate.contract.host.linux import (
 from footplate.contract.host.node_folder import MAX_TROUBLE_CHARS, NodeFolder
 from footplate.contract.host.user import NOBODY, User
 from footplate.contract.import_speed import without_collecting
+from footplate.runtime.import_ahead import ImportAhead, try_imports
 
 log = logging.getLogger("footplate.warm")
 
@@ -88,6 +89,7 @@ class WarmParent:
         """The processes that were forked here and not waited for yet. Adopted processes are not among them."""
         # Training processes adopt the orphans below them, so an orphan that comes here was left by an ended rank.
         self._leftovers = Leftovers(self._forked.__contains__)
+        self._ahead = ImportAhead()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
@@ -96,26 +98,47 @@ class WarmParent:
         # SIGTERM is PDEATHSIG's, and may come before the pipe ends.
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
-            for key, _ in self._selector.select(PAUSE_SECONDS if self._ending else None):
+            is_idle = not (self._attempts or self._ending)
+            pause = PAUSE_SECONDS if self._ending else 0.0 if is_idle and self._ahead.has_work else None
+            for key, _ in self._selector.select(pause):
                 key.data()
             if self._ending:
                 self._report_ended()
+            if not (self._attempts or self._ending):
+                self._import_ahead()
 
     def describe(self, path: Path) -> None:
         """Forks a child that writes the catalogue of components."""
+
+        def end(code: int) -> None:
+            if code:
+                log.error("the child that describes the components failed with %s, so this node announces none", code)
+
+        self._run_in_child(lambda: _describe(path), end)
+
+    def _import_ahead(self) -> None:
+        """Makes one step towards having the libraries that earlier jobs needed."""
+        if modules := self._ahead.take_untried():
+            self._run_in_child(lambda: try_imports(modules), lambda code: self._ahead.tried(modules, code))
+        else:
+            self._ahead.import_next()
+
+    def _run_in_child(self, work: Callable[[], int], end: Callable[[int], None]) -> None:
+        """Forks a child that runs `work`, and calls `end` with its exit code."""
         pid = os.fork()
         if pid == 0:
-            _become(self._pid, [1, 2], lambda: _describe(path))
+            _become(self._pid, [1, 2], work)
         pidfd = os.pidfd_open(pid)
         self._forked.add(pid)
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._described(pid, pidfd))
 
-    def _described(self, pid: int, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
-        if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            log.error("the child that describes the components failed with %s, so this node announces none", code)
-        self._forked.remove(pid)
+        def ended() -> None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            self._forked.remove(pid)
+            end(code)
+
+        self._selector.register(pidfd, selectors.EVENT_READ, ended)
 
     def _accept(self) -> None:
         supervisor, _ = self._listening.accept()
@@ -154,6 +177,7 @@ class WarmParent:
 
     def _start(self, attempt: Attempt, request: Start, fds: list[int]) -> None:
         forked_at = time.monotonic()
+        self._ahead.want(request.libraries)
         if not attempt.ranks:
             self._take_user(attempt, request.user, fds)
         if request.user is not None and not request.user.is_shared:

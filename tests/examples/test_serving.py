@@ -49,6 +49,13 @@ def test_a_trained_adapter_answers_and_its_export_answers_the_same(examples: Exa
     assert job in (tmp_path / "README.md").read_text()
 
 
+def test_a_node_imports_the_libraries_of_its_jobs_for_later_ones(examples: Examples) -> None:
+    assert examples.run("language-models/lora.json")["state"] == "succeeded"
+
+    node = examples.system.nodes[1]
+    node.until(lambda: "imported for later jobs: peft, transformers" in node.output, within=120, what="its import")
+
+
 def test_what_trl_has_trained_chats_with_openai_s_client(examples: Examples) -> None:
     system, job = examples.system, examples.submit("fine-tuning/sft-lora.json")
     assert examples.ended(job)["state"] == "succeeded"

@@ -131,6 +131,8 @@ class Start(BaseModel):
     rank: int = 0
     user: User | None = None
     """The user that the process becomes before it reads its order. None to keep the present user."""
+    libraries: tuple[str, ...] = ()
+    """The libraries that the process will import, which the warm parent then imports for later processes."""
 
 
 class Kill(BaseModel):
@@ -217,10 +219,19 @@ def send_start(
         with os.fdopen(os.dup(memory), "wb") as file:
             file.write(order.model_dump_json().encode())
         os.lseek(memory, 0, os.SEEK_SET)
-        message = Start(rank=order.rank, user=user).model_dump_json().encode()
+        start = Start(rank=order.rank, user=user, libraries=libraries_of(order.spec))
+        message = start.model_dump_json().encode()
         socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *more])
     finally:
         os.close(memory)
+
+
+def libraries_of(spec: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the libraries that the spec's model and processor need."""
+    parts = [part for part in (spec.get("model"), spec.get("processor")) if part]
+    if not any(part["use"].startswith("hf/") for part in parts):
+        return ()
+    return ("transformers", "peft") if any(part["args"].get("peft") for part in parts) else ("transformers",)
 
 
 def read_order(fd: int) -> Order:

@@ -1,0 +1,94 @@
+"""Imports libraries into the warm parent while no attempt runs, so that later training processes start with them.
+
+Importing transformers takes two seconds in each training process that needs the library. A node that has run such a job
+imports the library once for all later jobs. A child tries the import first: if it starts a thread or opens a GPU, every
+process that is forked afterwards would hang or fail.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from importlib import import_module
+
+from footplate.contract.import_speed import without_collecting
+
+MODULES = {
+    "transformers": (
+        "transformers", "transformers.modeling_utils", "transformers.generation.utils",
+        "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto",
+    ),
+    "peft": ("peft",),
+}  # fmt: skip
+"""The modules of each library that every model needs. The warm parent answers requests between two of them."""
+
+log = logging.getLogger("footplate.warm")
+
+
+class ImportAhead:
+    """The libraries that jobs have needed, and how far their import is."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._untried: list[str] = []
+        self._modules: list[str] = []
+        """The modules that a child has imported without harm."""
+
+    def want(self, libraries: Iterable[str]) -> None:
+        """Notes the libraries that a training process imports by itself now."""
+        for library in libraries:
+            if library in MODULES and library not in self._seen:
+                self._seen.add(library)
+                self._untried += MODULES[library]
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._untried or self._modules)
+
+    def take_untried(self) -> list[str]:
+        """Returns the modules that a child has to try first. Each is returned once."""
+        untried, self._untried = self._untried, []
+        return untried
+
+    def tried(self, modules: Sequence[str], code: int) -> None:
+        """Takes the exit code of the child that tried these modules."""
+        if code:
+            log.warning("%s cannot be imported ahead (%s), so each job imports it", modules[0], code)
+        else:
+            self._modules += modules
+
+    def import_next(self) -> None:
+        if not self._modules:
+            return
+        module = self._modules.pop(0)
+        with without_collecting():
+            try:
+                import_module(module)
+            except Exception:
+                log.warning("%s cannot be imported ahead, so each job imports it", module, exc_info=True)
+                self._modules = []
+            if not self._modules:
+                gc.collect()
+                gc.freeze()
+                log.info("imported for later jobs: %s", ", ".join(sorted(self._seen)))
+
+
+def try_imports(modules: Sequence[str]) -> int:
+    """Imports the modules in a child of the warm parent. Returns 0 if they may be imported before a fork."""
+    for module in modules:
+        import_module(module)
+    threads = len(os.listdir("/proc/self/task"))
+    gpus = [name for name in map(_opened, os.listdir("/proc/self/fd")) if name.startswith("/dev/nvidia")]
+    if threads > 1 or gpus:
+        log.warning("after the import of %s, %s threads run, and %s are open", modules[0], threads, gpus)
+        return 1
+    return 0
+
+
+def _opened(fd: str) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{fd}")
+    return ""

@@ -1,0 +1,77 @@
+"""Libraries that jobs need are imported into the warm parent, unless a child finds that this does harm."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from footplate.contract.host.launch import libraries_of
+from footplate.contract.testing import make_spec
+from footplate.runtime import import_ahead
+from footplate.runtime.import_ahead import ImportAhead, try_imports
+
+HARMS = {
+    "ahead_good": "",
+    "ahead_broken": "raise ImportError('half an installation')",
+    "ahead_threaded": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+}
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, text in HARMS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(import_ahead, "MODULES", {name: (name,) for name in HARMS})
+    yield
+    for name in HARMS:
+        sys.modules.pop(name, None)
+
+
+def code_of_child(modules: list[str]) -> int:
+    """Returns the exit code of a process that tries the imports, as the warm parent's child does."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            code = try_imports(modules)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_library_is_tried_once_and_then_imported() -> None:
+    ahead = ImportAhead()
+    ahead.want(["ahead_good", "unknown"])
+    modules = ahead.take_untried()
+    ahead.tried(modules, code_of_child(modules))
+    assert "ahead_good" not in sys.modules
+
+    ahead.import_next()
+    ahead.want(["ahead_good"])
+
+    assert (modules, "ahead_good" in sys.modules, ahead.has_work) == (["ahead_good"], True, False)
+
+
+@pytest.mark.parametrize("name", ["ahead_broken", "ahead_threaded"])
+def test_a_library_whose_import_does_harm_is_not_imported_ahead(name: str) -> None:
+    ahead = ImportAhead()
+    ahead.want([name])
+    modules = ahead.take_untried()
+
+    ahead.tried(modules, code_of_child(modules))
+
+    assert not ahead.has_work
+    assert name not in sys.modules
+
+
+def test_the_libraries_of_a_spec_are_those_of_its_model_and_processor() -> None:
+    adapter = {"use": "hf/causal-lm", "args": {"path": "models://tiny", "peft": {"r": 8}}}
+
+    assert libraries_of(make_spec().as_json()) == ()
+    assert libraries_of(make_spec(model="hf/causal-lm").as_json()) == ("transformers",)
+    assert libraries_of(make_spec(model=adapter).as_json()) == ("transformers", "peft")
