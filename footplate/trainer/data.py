@@ -266,11 +266,11 @@ def draw_and_discard() -> None:
     torch.empty((), dtype=torch.int64).random_()
 
 
-Tell = Callable[[Sequence[Any]], None]
+LogDropped = Callable[[Sequence[Any]], None]
 """Is called with the names of columns that are left out."""
 
 
-def without_columns(dataset: Any, keep: Sequence[str], tell: Tell) -> Any:
+def without_columns(dataset: Any, keep: Sequence[str], log_dropped: LogDropped) -> Any:
     """Returns a dataset of named columns without those that are not in `keep`."""
     names = getattr(dataset, "column_names", None)
     if not isinstance(names, list) or not hasattr(dataset, "remove_columns"):
@@ -278,24 +278,24 @@ def without_columns(dataset: Any, keep: Sequence[str], tell: Tell) -> Any:
     unused = [name for name in names if name not in keep]
     if not unused or len(unused) == len(names):
         return dataset  # if no column is left, the collator below raises an error that names them
-    tell(unused)
+    log_dropped(unused)
     return dataset.remove_columns(unused)
 
 
 class DropUnused:
     """A collator that leaves out of dict samples the keys that are not in `keep`."""
 
-    def __init__(self, collator: Collator, keep: Sequence[str], tell: Tell) -> None:
-        self.collator, self.keep, self._tell = collator, frozenset(keep), tell
-        self._has_told = False
+    def __init__(self, collator: Collator, keep: Sequence[str], log_dropped: LogDropped) -> None:
+        self.collator, self.keep, self._log_dropped = collator, frozenset(keep), log_dropped
+        self._has_logged = False
 
     def __call__(self, features: Sequence[Any]) -> Any:
         if not isinstance(features[0], DICT) or features[0].keys() <= self.keep:
             return self.collator(features)
         dropped = [name for name in features[0] if name not in self.keep]
-        if not self._has_told:
-            self._has_told = True
-            self._tell(dropped)
+        if not self._has_logged:
+            self._has_logged = True
+            self._log_dropped(dropped)
         if len(dropped) == len(features[0]):
             raise ValueError(
                 f"the model's forward takes {', '.join(sorted(self.keep))}, but the data has none of them, only: "

@@ -104,14 +104,14 @@ class ExactLoss:
         parts = peers.all_gather(None if total is None or count is None else (total.cpu(), count.cpu()))
         self._parts = [part for part in parts if part is not None]
 
-    def found(self, samples: int) -> dict[str, float]:
+    def values(self, samples: int) -> dict[str, float]:
         if not self._parts:
             return {}
         total, count = (float(part) for part in self._sums())
         return {"loss_exact": total / count} if count and count != samples else {}
 
 
-class Kept:
+class CollectedOutputs:
     """Collects outputs. They stay on the device for `batches_on_device` batches, and then move to the host."""
 
     def __init__(self, batches_on_device: int, *, joins: bool = True) -> None:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from footplate.trainer.callback_tensors import in_place
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
-from footplate.trainer.eval_totals import ExactLoss, Kept, MeanLoss
+from footplate.trainer.eval_totals import CollectedOutputs, ExactLoss, MeanLoss
 from footplate.trainer.losses.loss import shifted
 from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import Metric, Sums
 from footplate.trainer.precision import Precision, evaluating_in
-from footplate.trainer.prediction_step import Seen, prediction_step
+from footplate.trainer.prediction_step import BatchResult, prediction_step
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction
 from footplate.trainer.strategies.peers import PaddingBatch
 
@@ -34,7 +34,7 @@ def run(
     prefix: str,
     by_batch: bool = False,
 ) -> EvalLoopOutput:
-    """Runs the evaluation. Predictions are kept only with `keep`, so that memory does not grow with the samples.
+    """Runs the evaluation. CollectedOutputs are kept only with `keep`, so that memory does not grow with the samples.
 
     `loss_only` also turns off streaming metrics. `by_batch` passes every batch to `compute_metrics` when it is ready.
     """
@@ -49,11 +49,11 @@ def run(
         trainer.optimizer.eval()
     with evaluating_in(model, _full(trainer)), in_place(trainer.callback_handler.callbacks):
         for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
-            results.take(batch, step(batch), is_last)
+            results.add(batch, step(batch), is_last)
     return results.output(prefix)
 
 
-_KEPT = ("predictions", "labels", "inputs")
+_COLLECTED = ("predictions", "labels", "inputs")
 _NO_EXTRA = (None, None, None)
 
 
@@ -73,7 +73,9 @@ class _Results:
         # A subclass's own loss may be a mean of something else than the labels that are counted here.
         self.knows_items = not any(name in trainer._footplate.overrides for name in ("compute_loss", "prediction_step"))
         batches_on_device = args.eval_accumulation_steps or 1
-        self.kept = {name: Kept(batches_on_device, joins=args.eval_do_concat_batches) for name in _KEPT}
+        self.collected = {
+            name: CollectedOutputs(batches_on_device, joins=args.eval_do_concat_batches) for name in _COLLECTED
+        }
         self.computed: Mapping[str, Any] = {}
         self.wants_inputs, self.wants_losses = "inputs" in args.include_for_metrics, "loss" in args.include_for_metrics
         self.are_losses_only = not (keeps or self.metrics or by_batch)
@@ -81,9 +83,9 @@ class _Results:
         self.shares = keeps or by_batch or any(not isinstance(metric, Sums) for metric in self.metrics)
         self._counts_as = args.eval_batch_size if trainer._footplate.counts_full_batches else None
 
-    def take(self, batch: Any, seen: Seen, is_last: bool) -> None:
+    def add(self, batch: Any, result: BatchResult, is_last: bool) -> None:
         """Adds one batch of this process, and the batches that the other processes read at the same time."""
-        trainer, (loss, logits, labels) = self.trainer, seen
+        trainer, (loss, logits, labels) = self.trainer, result
         counts = not isinstance(batch, PaddingBatch)
         if counts:
             samples = self._rows_of(batch)
@@ -92,13 +94,13 @@ class _Results:
                 self.exact.add(loss, batch, trainer)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
-        extra = self._more(batch, loss) if self.wants_inputs or self.wants_losses else _NO_EXTRA
+        extra = self._extra_outputs(batch, loss) if self.wants_inputs or self.wants_losses else _NO_EXTRA
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
         all_outputs = trainer._footplate.strategy.gather_outputs(
             (logits, labels, *extra), counts=counts, shares=self.shares
         )
         for number, outputs in enumerate(all_outputs, start=1):
-            self._note(outputs, is_final=is_last and number == len(all_outputs))
+            self._add_outputs(outputs, is_final=is_last and number == len(all_outputs))
 
     def _rows_of(self, batch: Any) -> int:
         """Returns the number of rows of the data in a batch.
@@ -111,7 +113,7 @@ class _Results:
             self.entries_per_row = entries // rows
         return max(1, entries // self.entries_per_row)
 
-    def _more(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
+    def _extra_outputs(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
         """Returns what `include_for_metrics` requests: the main input, a loss per sample, and the whole batch."""
         trainer = self.trainer
         inputs = (
@@ -122,12 +124,12 @@ class _Results:
         )
         return inputs, sample_losses, batch if self.by_batch and self.wants_inputs else None
 
-    def _note(self, outputs: tuple[Any, ...], *, is_final: bool) -> None:
+    def _add_outputs(self, outputs: tuple[Any, ...], *, is_final: bool) -> None:
         logits, labels, inputs, sample_losses, batch = outputs
         _update(self.metrics, logits, labels, shifts=self.trainer._footplate.model_signature.shifts_labels)
         if self.keeps:
-            for name, value in zip(_KEPT, (logits, labels, inputs), strict=True):
-                self.kept[name].add(value)
+            for name, value in zip(_COLLECTED, (logits, labels, inputs), strict=True):
+                self.collected[name].add(value)
         compute = self.trainer.compute_metrics
         if self.by_batch and compute is not None and logits is not None and labels is not None:
             metrics = compute(EvalPrediction(logits, labels, batch, sample_losses), compute_result=is_final)
@@ -135,7 +137,7 @@ class _Results:
 
     def output(self, prefix: str) -> EvalLoopOutput:
         self._join()
-        predictions, label_ids, inputs = (self.kept[name].arrays() for name in _KEPT)
+        predictions, label_ids, inputs = (self.collected[name].arrays() for name in _COLLECTED)
         values = {name: value for metric in self.metrics for name, value in metric.compute().items()}
         values |= {name: plain(value) for name, value in self._computed(predictions, label_ids, inputs).items()}
         values |= self._losses(prefix)
@@ -166,7 +168,7 @@ class _Results:
         if losses.left_out:
             # The loss above leaves out these batches, as Hugging Face does, so their number is logged.
             values["nan_batches"] = losses.left_out
-        return values | self.exact.found(losses.samples)
+        return values | self.exact.values(losses.samples)
 
 
 def _rows_of_a_batch(trainer: Trainer, loader: Any) -> int:

@@ -96,13 +96,13 @@ def set_signature_columns(trainer: Trainer) -> None:
 def remove_unused_columns(trainer: Trainer, dataset: Any) -> Any:
     """Returns the dataset without the columns that do not reach the collator, so that these are not read."""
     columns = _columns(trainer)
-    return dataset if columns is None else without_columns(dataset, columns, partial(_tell_left_out, trainer))
+    return dataset if columns is None else without_columns(dataset, columns, partial(_log_dropped, trainer))
 
 
 def collator_of_columns(trainer: Trainer, collator: Collator) -> Collator:
     """Returns a collator that leaves out of each sample what does not reach the given one."""
     columns = _columns(trainer)
-    return collator if columns is None else DropUnused(collator, columns, partial(_tell_left_out, trainer))
+    return collator if columns is None else DropUnused(collator, columns, partial(_log_dropped, trainer))
 
 
 def _columns(trainer: Trainer) -> list[str] | None:
@@ -112,7 +112,7 @@ def _columns(trainer: Trainer) -> list[str] | None:
     return trainer._signature_columns
 
 
-def _tell_left_out(trainer: Trainer, names: Sequence[Any]) -> None:
+def _log_dropped(trainer: Trainer, names: Sequence[Any]) -> None:
     """Logs the columns that are left out, once for each Trainer."""
     logged = trainer._footplate.columns_left_out
     new = [str(name) for name in names if name not in logged]

@@ -16,13 +16,13 @@ from footplate.trainer.overrides import Shortcut
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
-Seen = tuple[Tensor | None, Any, Any]
+BatchResult = tuple[Tensor | None, Any, Any]
 """Loss, logits and labels of a batch. Each may be None."""
 
 
 def prediction_step(
     trainer: Trainer, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
-) -> Callable[[Any], Seen]:
+) -> Callable[[Any], BatchResult]:
     """Returns the Trainer's `prediction_step` if it or a method that it calls is overridden, else a faster one."""
     if not trainer._footplate.overrides.allow(Shortcut.PREDICTION_STEP):
         return lambda batch: trainer.prediction_step(model, batch, loss_only, ignore_keys)
@@ -31,7 +31,7 @@ def prediction_step(
     keys = keys_to_ignore(trainer.model) if ignore_keys is None else ignore_keys
     without_gradients = torch.no_grad()
 
-    def step(batch: Any) -> Seen:
+    def step(batch: Any) -> BatchResult:
         try:
             return predict(batch)
         except (RuntimeError, IndexError, ValueError) as error:
@@ -39,7 +39,7 @@ def prediction_step(
                 raise reason from error
             raise
 
-    def predict(batch: Any) -> Seen:
+    def predict(batch: Any) -> BatchResult:
         inputs = to_device(batch)
         labels, has_loss = labels_and_loss(trainer, inputs)
         with without_gradients:

@@ -115,9 +115,9 @@ class BatchRebalanceSampler(Sampler[list[int]]):
             samples = order[step * self.step_size : (step + 1) * self.step_size]
             while len(samples) < self.groups:
                 samples += order[: self.groups - len(samples)]
-            yield from self._parted(samples)
+            yield from self._split(samples)
 
-    def _parted(self, samples: list[int]) -> list[list[int]]:
+    def _split(self, samples: list[int]) -> list[list[int]]:
         by_length = sorted(samples, key=lambda index: self.lengths[index], reverse=True)
         groups = _cut(by_length, self._balanced(by_length))
         return sorted(groups, key=self._cost, reverse=True)

@@ -310,17 +310,17 @@ def _(folder: Path) -> None:
 @about("eval_accumulation_steps")
 def _(folder: Path) -> None:
     held: list[int] = []
-    real = eval_totals.Kept._move
+    real = eval_totals.CollectedOutputs._move
 
     def note(self: Any) -> None:
         held.append(len(self._on_device))
         real(self)
 
-    eval_totals.Kept._move = note  # type: ignore[method-assign]
+    eval_totals.CollectedOutputs._move = note  # type: ignore[method-assign]
     try:
         a_trainer(folder, eval_accumulation_steps=2, options={"compute_metrics": accuracy}).evaluate()
     finally:
-        eval_totals.Kept._move = real  # type: ignore[method-assign]
+        eval_totals.CollectedOutputs._move = real  # type: ignore[method-assign]
     assert max(held) == 2
 
 

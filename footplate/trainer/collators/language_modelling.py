@@ -103,7 +103,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         self.generator = generator_here(self.seed or 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the generator's state, so that a run resumed in mid-epoch masks the same tokens."""
+        """Returns the generator's state, with which a script can mask the same tokens again. Checkpoints lack it."""
         return {} if self.generator is None else {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

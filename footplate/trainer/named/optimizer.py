@@ -44,7 +44,7 @@ class _Member:
         method = getattr(self.model, self.spec.loss, None) if self.spec.loss else None
         return method if callable(method) else None
 
-    def send(self, loss: Tensor, *, keep_graph: bool = False) -> None:
+    def backward(self, loss: Tensor, *, keep_graph: bool = False) -> None:
         """Computes the gradients of its own parameters only."""
         loss.backward(inputs=self.parameters, retain_graph=keep_graph)  # type: ignore[no-untyped-call]
         self.loss_sum = self.loss_sum + loss.detach()
@@ -68,7 +68,7 @@ class _Member:
             # A user's own backward may have added gradients of the main loss.
             self.optimizer.zero_grad()
             with torch.enable_grad():
-                self.send(self._one_number(method()))
+                self.backward(self._one_number(method()))
         if not self.is_main and self.max_norm > 0:
             self.clip()
         self.rate = self.optimizer.param_groups[0]["lr"]
@@ -124,7 +124,7 @@ class NamedOptimizers(Optimizer):
         """Computes the gradients of the last forward's losses, for the optimizers that step next."""
         self._micro_batches += 1
         for member in self._due(self._with_output_loss):
-            member.send(_loss_from_output(self._output, member), keep_graph=True)
+            member.backward(_loss_from_output(self._output, member), keep_graph=True)
         self._output = None
         main = [parameter for member in self._due() if member.is_main for parameter in member.parameters]
         if main:

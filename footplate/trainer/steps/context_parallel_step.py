@@ -28,10 +28,10 @@ class ContextParallelStep(SharedStep):
         _require_plain(trainer)
         super().__init__(trainer)
         self.configs = attention.configs_of(trainer.model)
-        self.micro_step = self._first_of_all
+        self.micro_step = self._first_micro_batch
 
-    def _first_of_all(self, batch: Any, items: Tensor | int | None) -> Tensor:
-        trial_forward.rehearse(self.trainer, self.strategy, batch)
+    def _first_micro_batch(self, batch: Any, items: Tensor | int | None) -> Tensor:
+        trial_forward.require_same_in_pieces(self.trainer, self.strategy, batch)
         return self._first_micro_step(self._of_pieces, batch, items)
 
     def _of_pieces(self, batch: Any, items: Tensor | int | None) -> Tensor:

@@ -28,7 +28,7 @@ _FAR = 1e-4
 _FAR_IN_HALF = 5e-2
 
 
-def rehearse(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
+def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
     model, size = trainer.model, strategy.context_parallel
     strategy.cut(batch)  # raises first if the batch cannot be split
     tokens = batch["input_ids"][:1, : 2 * size * _PLACES_PER_PIECE]

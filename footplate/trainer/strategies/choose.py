@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import launcher_arguments, parallelism
+from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 
 if TYPE_CHECKING:
     from footplate.trainer.strategies.single import BuildArguments, Single
@@ -23,26 +24,22 @@ def choose(args: TrainingArguments, model: Any = None, build: BuildArguments = d
     if config is not None:
         parallelism.refuse(config, args, place.world)
         if config.tp_size > 1:
-            from footplate.trainer.strategies.fsdp_settings import FsdpSettings
             from footplate.trainer.strategies.tensor_parallel import TensorParallel
 
-            return TensorParallel(args, place, config, FsdpSettings.of(args), build=build)
+            return TensorParallel(args, place, config, build=build)
         if config.cp_size > 1:
             from footplate.trainer.strategies.context_parallel import ContextParallel
 
             return ContextParallel(args, place, config.cp_size, build=build)
     if args.fsdp:
         _refuse_one("fsdp", place)
-        from footplate.trainer.strategies.fsdp_settings import FsdpSettings
-
-        settings = FsdpSettings.of(args)
-        if settings.version == 1:
+        if FsdpSettings.of(args).version == 1:
             from footplate.trainer.strategies.fsdp1 import Fsdp1
 
-            return Fsdp1(args, place, settings, build=build)
+            return Fsdp1(args, place, build=build)
         from footplate.trainer.strategies.fsdp import Fsdp
 
-        return Fsdp(args, place, settings, build=build)
+        return Fsdp(args, place, build=build)
     if args.deepspeed:
         if not place.is_launched:
             _refuse_one("deepspeed", place)

@@ -23,11 +23,9 @@ from footplate.trainer.strategies.single import BuildArguments
 
 
 class Fsdp(Sharded):
-    def __init__(
-        self, args: TrainingArguments, place: Place, settings: FsdpSettings, *, build: BuildArguments = dict
-    ) -> None:
-        self.settings = settings
-        self.writes_shards = settings.state_dict_type == SHARDED
+    def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
+        self.settings = FsdpSettings.of(args)
+        self.writes_shards = self.settings.state_dict_type == SHARDED
         super().__init__(args, place, build=build)
         self._whole_mesh: DeviceMesh | None = None
 

@@ -46,10 +46,8 @@ class _Cut:
 
 
 class Fsdp1(Sharded):
-    def __init__(
-        self, args: TrainingArguments, place: Place, settings: FsdpSettings, *, build: BuildArguments = dict
-    ) -> None:
-        self.settings = settings
+    def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
+        self.settings = FsdpSettings.of(args)
         self._cuts: dict[nn.Parameter, _Cut] = {}
         self._holding = ExitStack()
         super().__init__(args, place, build=build)

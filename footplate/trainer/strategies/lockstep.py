@@ -21,11 +21,11 @@ def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
         if not any(have):
             return
         if begins and not all(have):
-            last = _lent(batch, have.index(True), peers)
+            last = _copied_from(batch, have.index(True), peers)
         begins, last = False, last if batch is _NONE else batch
         yield PaddingBatch(last) if batch is _NONE else batch
 
 
-def _lent(batch: Any, lender: int, peers: OneProcess) -> Any:
-    """Copies a batch from the process `lender`. In a small dataset a process may have no batch to make padding from."""
-    return peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == lender else None)[lender]
+def _copied_from(batch: Any, source: int, peers: OneProcess) -> Any:
+    """Copies a batch from the process `source`. In a small dataset a process may have no batch to make padding from."""
+    return peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None)[source]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _ALL_FAILED_SECONDS = 5.0
 """The time that a process whose training raised waits to see whether all other processes failed as well."""
-_LAST_WORDS_SECONDS = 5.0
+_EXIT_WAIT_SECONDS = 5.0
 """The time that the first failed process then waits for the others to exit. Without this wait, a launcher that sees
 one process gone kills the others before they have printed their errors."""
 
@@ -210,7 +210,7 @@ class Peers(OneProcess):
             store.set(f"{key}/{self.rank}/ended", "")
             if is_first:
                 everyone = [f"{key}/{rank}/ended" for rank in range(self.world)]
-                _within(_LAST_WORDS_SECONDS, lambda: store.check(everyone))
+                _within(_EXIT_WAIT_SECONDS, lambda: store.check(everyone))
 
 
 class Subgroup(Peers):

@@ -79,7 +79,7 @@ def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None]
     try:
         parts = peers.gather_results(part)
         peers.gather_results(
-            lambda: _raise_first([_pass(peers, files, mine, source, to=0) for source, files in enumerate(parts)])
+            lambda: _raise_first([_copy(peers, files, mine, source, to=0) for source, files in enumerate(parts)])
         )
     finally:
         if not sees:
@@ -113,15 +113,15 @@ def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], b
     if len(set(manifests)) == 1:
         return folder
     sees, into = manifests[peers.rank] == manifests[0], place / folder.name
-    takes = not sees and peers.local_rank == 0
+    receives = not sees and peers.local_rank == 0
 
-    def pass_on(files: Sequence[Listed]) -> None:
-        if takes:
+    def copy(files: Sequence[Listed]) -> None:
+        if receives:
             shutil.rmtree(place, ignore_errors=True)
-        _raise_first([_pass(peers, files, folder if peers.is_main else into if takes else None, 0, to=None)])
+        _raise_first([_copy(peers, files, folder if peers.is_main else into if receives else None, 0, to=None)])
 
     files = peers.from_main(lambda: [file for file in _listed(folder) if wants(file.name)])
-    peers.gather_results(lambda: pass_on(files))
+    peers.gather_results(lambda: copy(files))
     return folder if sees else into
 
 
@@ -141,19 +141,19 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _pass(
+def _copy(
     peers: OneProcess, files: Sequence[Listed], folder: Path | None, source: int, to: int | None
 ) -> OSError | None:
     """Copies files from the folder of process `source` to that of process `to`, or of all processes with a folder.
 
     Returns the first error after all pieces have passed, because the other processes expect that number of pieces.
     """
-    hand = partial(peers.transfer, source=source, to=to)
+    transfer = partial(peers.transfer, source=source, to=to)
     problems: list[OSError | None] = []
     if peers.rank == source and folder is not None:
-        problems = [_give(folder / file.name, file, hand) for file in files]
+        problems = [_send(folder / file.name, file, transfer) for file in files]
     elif to in (None, peers.rank):
-        problems = [_take(folder, file, hand) for file in files]
+        problems = [_receive(folder, file, transfer) for file in files]
     return next(filter(None, problems), None)
 
 
@@ -162,10 +162,10 @@ def _raise_first(problems: list[OSError | None]) -> None:
         raise problem
 
 
-Hand = Callable[[Tensor], None]
+Transfer = Callable[[Tensor], None]
 
 
-def _give(path: Path, file: Listed, hand: Hand) -> OSError | None:
+def _send(path: Path, file: Listed, transfer: Transfer) -> OSError | None:
     problem = None
     for at, piece in _pieces(file):
         try:
@@ -173,16 +173,16 @@ def _give(path: Path, file: Listed, hand: Hand) -> OSError | None:
                 _read(path, at, piece)
         except OSError as error:
             problem = error
-        hand(piece)
+        transfer(piece)
     return problem
 
 
-def _take(folder: Path | None, file: Listed, hand: Hand) -> OSError | None:
+def _receive(folder: Path | None, file: Listed, transfer: Transfer) -> OSError | None:
     # A file that this process has written itself is not overwritten.
     path = None if folder is None or (folder / file.name).exists() else folder / file.name
     problem = None
     for at, piece in _pieces(file):
-        hand(piece)
+        transfer(piece)
         try:
             if path is not None and problem is None:
                 _write(path, at, piece, file)

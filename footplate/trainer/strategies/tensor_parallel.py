@@ -23,23 +23,14 @@ from footplate.trainer import adapters
 from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import meshes
 from footplate.trainer.strategies.fsdp import Fsdp
-from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.single import BuildArguments
 
 
 class TensorParallel(Fsdp):
-    def __init__(
-        self,
-        args: TrainingArguments,
-        place: Place,
-        config: Any,
-        settings: FsdpSettings,
-        *,
-        build: BuildArguments = dict,
-    ) -> None:
+    def __init__(self, args: TrainingArguments, place: Place, config: Any, *, build: BuildArguments = dict) -> None:
         self.tensor_parallel, self.config = config.tp_size, config
-        super().__init__(args, place, settings, build=build)
+        super().__init__(args, place, build=build)
         # Accelerate supports this config on GPUs only. It is stored for code that reads it from Accelerate's state.
         self.accelerator.state.parallelism_config = config
 

@@ -468,7 +468,7 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
 
 def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any]:
     """The control: each process attends to its own pieces only, as if they were all there is."""
-    real, rehearse = dist.all_gather, trial_forward.rehearse
+    real, rehearse = dist.all_gather, trial_forward.require_same_in_pieces
 
     def gather(found: Any, own: Any, group: Any = None) -> None:
         for item in found:
@@ -476,11 +476,11 @@ def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any
 
     dist.all_gather = gather
     if not rehearses:
-        trial_forward.rehearse = lambda *args: None
+        trial_forward.require_same_in_pieces = lambda *args: None
     try:
         return trained(folder, name="apart", text=True, ignore=1, **values)
     finally:
-        dist.all_gather, trial_forward.rehearse = real, rehearse
+        dist.all_gather, trial_forward.require_same_in_pieces = real, rehearse
 
 
 def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:
