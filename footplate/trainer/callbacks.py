@@ -40,7 +40,7 @@ from typing import Any
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.state import ExportableState as ExportableState
-from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.state import TrainerControl, TrainerState, watched_metric
 
 log = logging.getLogger("footplate.trainer")
 
@@ -329,8 +329,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         return None
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
-        name = str(args.metric_for_best_model)
-        value = kwargs["metrics"].get(name if name.startswith("eval_") else f"eval_{name}")
+        value = kwargs["metrics"].get(watched_metric(args))
         if value is None:
             # With several evaluation sets, only one of them has the metric.
             return None

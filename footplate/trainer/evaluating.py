@@ -14,7 +14,7 @@ from footplate.trainer.losses.loss import predictions
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
 from footplate.trainer.schedules import follows_a_metric
-from footplate.trainer.state import EvalLoopOutput, PredictionOutput
+from footplate.trainer.state import EvalLoopOutput, PredictionOutput, watched_metric
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -125,8 +125,7 @@ def evaluate_in_training(
 
 
 def _metric_for_best(trainer: Trainer, metrics: dict[str, float]) -> float:
-    name = str(trainer.args.metric_for_best_model)
-    name = name if name.startswith("eval_") else f"eval_{name}"
+    name = watched_metric(trainer.args)
     if name not in metrics:
         raise KeyError(f"metric_for_best_model is {name!r}, but the evaluation has: {', '.join(metrics)}")
     value = metrics[name]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
 from footplate.trainer.internals import Push
-from footplate.trainer.modelcard import write_card
+from footplate.trainer.modelcard import listed
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -61,43 +61,13 @@ def push_to_hub(
     model_name = kwargs.pop("model_name", None) or Path(args.hub_model_id or str(args.output_dir)).name
     model_tags = getattr(trainer.model, "model_tags", None) or []
     if model_tags:
-        kwargs["tags"] = list(dict.fromkeys([*_listed(kwargs.get("tags")), *model_tags]))
+        kwargs["tags"] = list(dict.fromkeys([*listed(kwargs.get("tags")), *model_tags]))
     trainer.create_model_card(model_name=model_name, **kwargs)
     trainer._finish_current_push()
     return _upload(
         trainer, Path(str(args.output_dir)), commit_message, token=token, revision=revision, leaving_out=_NOT_OUTPUT,
         run_as_future=not blocking,
     )  # fmt: skip
-
-
-def create_model_card(
-    trainer: Trainer,
-    language: str | None = None,
-    license: str | None = None,
-    tags: str | list[str] | None = None,
-    model_name: str | None = None,
-    finetuned_from: str | None = None,
-    tasks: str | list[str] | None = None,
-    dataset_tags: str | list[str] | None = None,
-    dataset: str | list[str] | None = None,
-    dataset_args: str | list[str] | None = None,
-) -> None:
-    """Writes README.md to `output_dir` with model, data, arguments and results."""
-    if not trainer.is_world_process_zero():
-        return
-    write_card(
-        trainer,
-        Path(str(trainer.args.output_dir)),
-        language=language,
-        license=license,
-        tags=_listed(tags),
-        model_name=model_name,
-        finetuned_from=finetuned_from,
-        tasks=_listed(tasks),
-        dataset_tags=_listed(dataset_tags),
-        dataset=_listed(dataset),
-        dataset_args=_listed(dataset_args),
-    )
 
 
 def push_checkpoint(trainer: Trainer, checkpoint_folder: str) -> None:
@@ -195,7 +165,3 @@ def hub_api() -> Any:
     except ImportError as error:
         raise ImportError("pushing to the hub needs the extra hub: pip install 'footplate[hub]'") from error
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="footplate")
-
-
-def _listed(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or [])

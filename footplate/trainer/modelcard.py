@@ -21,10 +21,18 @@ _NO_FIGURES = ("runtime", "_per_second", "epoch", "step", "total_flos")
 _OPENING = "The Trainer made this card from the data of the run. Read and complete it, and then remove this line."
 
 
-def write_card(trainer: Trainer, folder: Path, **options: Any) -> None:
-    """Writes README.md. Library and tags of an existing card are kept."""
+_LISTS = ("tags", "tasks", "dataset_tags", "dataset", "dataset_args")
+
+
+def write_card(trainer: Trainer, **options: Any) -> None:
+    """Writes README.md to `output_dir`, with the options of `create_model_card`.
+
+    Library and tags of an existing card are kept.
+    """
     from huggingface_hub import ModelCard
 
+    options |= {name: listed(options[name]) for name in _LISTS}
+    folder = Path(str(trainer.args.output_dir))
     path = folder / "README.md"
     before = ModelCard.load(path).data.to_dict() if path.exists() else {}
     name = options["model_name"] or folder.absolute().name
@@ -107,6 +115,10 @@ def _table(trainer: Trainer) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     lines = [columns, ["---"] * len(columns), *([_short(row.get(key, "")) for key in columns] for row in rows)]
     return "## Results\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def listed(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
 
 
 def _short(value: Any) -> str:

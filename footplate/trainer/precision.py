@@ -26,13 +26,8 @@ _FP8_BACKEND = "ACCELERATE_FP8_BACKEND"
 
 def precision_of(args: Any) -> Precision:
     """Returns the precision that the arguments set, or else the one that Accelerate's launcher sets."""
-    bf16, fp16 = getattr(args, "bf16", False), getattr(args, "fp16", False)
-    if bf16 and fp16:
-        raise ValueError(
-            "bf16 and fp16 exclude each other: use bf16, which needs no loss scale, if the GPU supports it"
-        )
-    if bf16 or fp16:
-        return "bf16" if bf16 else "fp16"
+    if args.bf16 or args.fp16:
+        return "bf16" if args.bf16 else "fp16"
     precision: Any = launched_precision()
     if precision == "fp8":
         require_fp8(on_gpu=torch.cuda.is_available() and not getattr(args, "use_cpu", False))

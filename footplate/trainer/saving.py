@@ -23,7 +23,7 @@ from footplate.trainer.background import copied
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
 from footplate.trainer.overrides import Shortcut
-from footplate.trainer.state import TrainerState
+from footplate.trainer.state import TrainerState, watched_metric
 from footplate.trainer.strategies.peers import OneProcess
 
 if TYPE_CHECKING:
@@ -257,8 +257,7 @@ def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.C
 
 def best_steps(trainer: Trainer, parent: Path) -> list[int]:
     """Returns the steps of existing checkpoints, best first, without those that have no evaluation or a NaN."""
-    name = str(trainer.args.metric_for_best_model)
-    name = name if name.startswith("eval_") else f"eval_{name}"
+    name = watched_metric(trainer.args)
     values = {entry["step"]: entry[name] for entry in trainer.state.log_history if name in entry}
     there = [step for step in values if values[step] == values[step] and (parent / f"checkpoint-{step}").is_dir()]
     return sorted(there, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))

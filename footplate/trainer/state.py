@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from footplate.contract.arguments import TrainingArguments
 
 
+def watched_metric(args: TrainingArguments) -> str:
+    """Returns the name of `metric_for_best_model` in the metrics of an evaluation."""
+    name = str(args.metric_for_best_model)
+    return name if name.startswith("eval_") else f"eval_{name}"
+
+
 def as_lists(value: Any) -> Any:
     """Converts arrays and tensors among a user's metrics to lists, for JSON files."""
     if hasattr(value, "tolist"):

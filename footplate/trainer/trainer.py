@@ -40,6 +40,7 @@ from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import Memory
 from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import Metric
+from footplate.trainer.modelcard import write_card
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.optimizers.choose import optimizer_class
@@ -584,9 +585,19 @@ class Trainer:
         dataset_args: str | list[str] | None = None,
     ) -> None:
         """Writes README.md to `output_dir` with model, data, arguments and results."""
-        hub.create_model_card(
-            self, language, license, tags, model_name, finetuned_from, tasks, dataset_tags, dataset, dataset_args
-        )
+        if self.is_world_process_zero():
+            write_card(
+                self,
+                language=language,
+                license=license,
+                tags=tags,
+                model_name=model_name,
+                finetuned_from=finetuned_from,
+                tasks=tasks,
+                dataset_tags=dataset_tags,
+                dataset=dataset,
+                dataset_args=dataset_args,
+            )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         hub.push_checkpoint(self, checkpoint_folder)

@@ -23,8 +23,6 @@ def test_the_arguments_say_one_precision() -> None:
         "bf16",
         "fp16",
     ]
-    with pytest.raises(ValueError, match="exclude each other"):
-        precision_of(SimpleNamespace(bf16=True, fp16=True))
 
 
 @pytest.mark.parametrize(
