@@ -50,7 +50,7 @@ class Seq2SeqTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Hugging Face's Trainer does the same, whether it generates or not.
+        # As in Hugging Face's Seq2SeqTrainer, also in an evaluation that does not generate.
         self._footplate.counts_full_batches = True
         if _generates(self.args):
             _require_generation(self)

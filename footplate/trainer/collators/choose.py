@@ -14,7 +14,10 @@ from footplate.trainer.collators.stacking import default_data_collator
 
 
 def choose_collator(processing_class: Any = None, *, first: str = "x") -> Callable[[Any], Any]:
-    """Returns a padding collator if the processor can pad samples, else a stacking one. `first` is a pair's input."""
+    """Returns a padding collator if the processor can pad samples, else a stacking one.
+
+    `first` is the name under which the first item of an (input, labels) pair reaches the model.
+    """
     if pads_samples(processing_class):
         return DataCollatorWithPadding(processing_class)
     return partial(default_data_collator, first=first)
