@@ -22,15 +22,6 @@ from footplate.trainer.names import SchedulerType
 Ramp = Literal["linear", "cosine", "1-sqrt"]
 
 
-def _after_warmup(optimizer: Optimizer, warmup: int, then: Callable[[int], float], last_epoch: int) -> LambdaLR:
-    """Makes a schedule that rises from 0 for `warmup` steps, and then follows the function `then`."""
-    return LambdaLR(optimizer, partial(_warmed_up, warmup=warmup, then=then), last_epoch)
-
-
-def _warmed_up(step: int, *, warmup: int, then: Callable[[int], float]) -> float:
-    return step / max(1, warmup) if step < warmup else then(step)
-
-
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
     """Keeps the optimizer's own rate."""
     return LambdaLR(optimizer, _constant, last_epoch=last_epoch)
@@ -38,22 +29,28 @@ def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaL
 
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
     """Rises from 0 during the warm-up, then stays constant."""
-    return _after_warmup(optimizer, num_warmup_steps, _constant, last_epoch)
+    return LambdaLR(optimizer, partial(_warmed_up, warmup=num_warmup_steps), last_epoch)
 
 
 def _constant(step: int) -> float:
     return 1.0
 
 
+def _warmed_up(step: int, *, warmup: int) -> float:
+    return step / max(1, warmup) if step < warmup else 1.0
+
+
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
     """Rises from 0 during the warm-up, then falls linearly to 0."""
-    then = partial(_linear, warmup=num_warmup_steps, total=num_training_steps)
-    return _after_warmup(optimizer, num_warmup_steps, then, last_epoch)
+    factor = partial(_linear, warmup=num_warmup_steps, total=num_training_steps)
+    return LambdaLR(optimizer, factor, last_epoch)
 
 
 def _linear(step: int, *, warmup: int, total: int) -> float:
+    if step < warmup:
+        return step / max(1, warmup)
     return max(0.0, (total - step) / max(1, total - warmup))
 
 
@@ -61,8 +58,8 @@ def get_cosine_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
 ) -> LambdaLR:
     """Follows a cosine after the warm-up. Half a wave, the default, ends at 0."""
-    then = partial(_cosine, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles)
-    return _after_warmup(optimizer, num_warmup_steps, then, last_epoch)
+    factor = partial(_cosine, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles)
+    return LambdaLR(optimizer, factor, last_epoch)
 
 
 def get_cosine_with_min_lr_schedule_with_warmup(
@@ -76,11 +73,13 @@ def get_cosine_with_min_lr_schedule_with_warmup(
 ) -> LambdaLR:
     """Follows a cosine that ends at the rate `min_lr`, or at the share `min_lr_rate` of the peak."""
     floor = _floor(optimizer, min_lr, min_lr_rate)
-    then = partial(_cosine, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles, floor=floor)
-    return _after_warmup(optimizer, num_warmup_steps, then, last_epoch)
+    factor = partial(_cosine, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles, floor=floor)
+    return LambdaLR(optimizer, factor, last_epoch)
 
 
 def _cosine(step: int, *, warmup: int, total: int, num_cycles: float, floor: float = 0.0) -> float:
+    if step < warmup:
+        return step / max(1, warmup)
     return max(0.0, _above(floor, _wave(num_cycles, _progress(step, warmup, total))))
 
 
@@ -131,11 +130,13 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
 ) -> LambdaLR:
     """Falls to 0 along half a cosine `num_cycles` times, and jumps back to the peak in between."""
-    then = partial(_restarts, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles)
-    return _after_warmup(optimizer, num_warmup_steps, then, last_epoch)
+    factor = partial(_restarts, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles)
+    return LambdaLR(optimizer, factor, last_epoch)
 
 
 def _restarts(step: int, *, warmup: int, total: int, num_cycles: float) -> float:
+    if step < warmup:
+        return step / max(1, warmup)
     progress = _progress(step, warmup, total)
     if progress >= 1.0:
         return 0.0
@@ -156,13 +157,15 @@ def get_polynomial_decay_schedule_with_warmup(
         raise ValueError(
             f"lr_end ({lr_end}) must be smaller than initial lr ({peak}): give a smaller lr_end in lr_scheduler_kwargs"
         )
-    then = partial(
+    factor = partial(
         _polynomial, warmup=num_warmup_steps, total=num_training_steps, peak=peak, lr_end=lr_end, power=power
     )
-    return _after_warmup(optimizer, num_warmup_steps, then, last_epoch)
+    return LambdaLR(optimizer, factor, last_epoch)
 
 
 def _polynomial(step: int, *, warmup: int, total: int, peak: float, lr_end: float, power: float) -> float:
+    if step < warmup:
+        return step / max(1, warmup)
     if step > total:
         return lr_end / peak
     remaining = 1 - _progress(step, warmup, total)
@@ -174,11 +177,13 @@ def get_inverse_sqrt_schedule(
 ) -> LambdaLR:
     """Falls with the inverse square root of the step. `timescale` is the warm-up's length by default."""
     scale = (num_warmup_steps or 10_000) if timescale is None else timescale
-    then = partial(_inverse_sqrt, warmup=num_warmup_steps, timescale=scale)
-    return _after_warmup(optimizer, num_warmup_steps, then, last_epoch)
+    factor = partial(_inverse_sqrt, warmup=num_warmup_steps, timescale=scale)
+    return LambdaLR(optimizer, factor, last_epoch)
 
 
 def _inverse_sqrt(step: int, *, warmup: int, timescale: int) -> float:
+    if step < warmup:
+        return step / max(1, warmup)
     return 1.0 / math.sqrt((step + (timescale - warmup)) / timescale)
 
 
