@@ -24,26 +24,23 @@ def accuracy(prediction: Any) -> dict[str, Any]:
     return {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
-def classification(side: Any, folder: Path, trainer: Any = None, **more: Any) -> Any:
-    """Text classification with dynamic padding: dropout, an uneven last batch, and whatever a test asks for."""
-    words = tokenizer()
-    rows = [
-        {"input_ids": sentence, "attention_mask": [1] * len(sentence), "label": sentence[0] % 3}
-        for sentence in sentences()
-    ]
-    made = (trainer or side.Trainer)(
-        model=bert("BertForSequenceClassification", num_labels=3),
-        args=arguments(side, folder, **more),
-        train_dataset=rows,
-        eval_dataset=rows[:7],
-        processing_class=words,
-        data_collator=transformers.DataCollatorWithPadding(words),
-        compute_metrics=accuracy,
-        callbacks=[noting(side)],
-    )
-    if trainer is None:
-        made.loss_is_scaled_for_ga = True  # theirs adds up means where a model ignores num_items_in_batch
-    return made, made.train().metrics
+def a_trainer(side: Any, folder: Path, kind: Any = None, parts: dict[str, Any] | None = None, **more: Any) -> Any:
+    """Classifies texts, with dropout and an uneven last batch. `parts` replaces what the Trainer is made of."""
+    rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
+    made: dict[str, Any] = {
+        "train_dataset": rows, "eval_dataset": rows[:7], "processing_class": tokenizer(), "callbacks": [noting(side)],
+        **(parts or {}),
+    }  # fmt: skip
+    if not {"model", "model_init"} & made.keys():
+        made["model"] = bert("BertForSequenceClassification", num_labels=3)
+    return (kind or side.Trainer)(args=arguments(side, folder, **more), **made)
+
+
+def classification(side: Any, folder: Path, kind: Any = None, **more: Any) -> Any:
+    trainer = a_trainer(side, folder, kind, {"compute_metrics": accuracy}, **more)
+    if kind is None:
+        trainer.loss_is_scaled_for_ga = True  # theirs adds up means where a model ignores num_items_in_batch
+    return trainer, trainer.train().metrics
 
 
 @pytest.mark.parametrize(
@@ -285,18 +282,14 @@ def test_a_loss_function_and_a_pair_of_optimizer_and_schedule(tmp_path: Path) ->
     def script(side: Any, folder: Path) -> Any:
         model = bert("BertForSequenceClassification", num_labels=3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        trainer = side.Trainer(
-            model,
-            arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch"),
-            train_dataset=[{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()],
-            eval_dataset=[{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences(9, seed=8)],
-            processing_class=tokenizer(),
-            compute_loss_func=loss,
-            optimizers=(optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)),
-            preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-            compute_metrics=lambda prediction: {"same": (prediction.predictions == prediction.label_ids).mean()},
-            callbacks=[noting(side)],
-        )
+        parts = {
+            "model": model,
+            "compute_loss_func": loss,
+            "optimizers": (optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)),
+            "preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(-1),
+            "compute_metrics": lambda prediction: {"same": (prediction.predictions == prediction.label_ids).mean()},
+        }
+        trainer = a_trainer(side, folder, parts=parts, gradient_accumulation_steps=3, eval_strategy="epoch")
         return trainer, trainer.train().metrics
 
     assert_same(*on_both(tmp_path, script))
@@ -318,35 +311,19 @@ def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -
                 for group in kwargs["optimizer"].param_groups:
                     group["weight_decay"] = 0.01 * state.global_step
 
-        words = tokenizer()
-        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
-        trainer = side.Trainer(
-            bert("BertForSequenceClassification", num_labels=3),
-            arguments(side, folder, num_train_epochs=4),
-            train_dataset=rows,
-            eval_dataset=rows[:7],
-            processing_class=words,
-            callbacks=[Meddling, noting(side)],
-        )
+        trainer = a_trainer(side, folder, parts={"callbacks": [Meddling, noting(side)]}, num_train_epochs=4)
         return trainer, trainer.train().metrics
 
     assert_same(*on_both(tmp_path, script))
 
 
 def test_early_stopping(tmp_path: Path) -> None:
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_total_limit": 1}
+    best |= {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 9, "learning_rate": 0.05}
+
     def script(side: Any, folder: Path) -> Any:
-        early = side.EarlyStoppingCallback(early_stopping_patience=2)
-        best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_total_limit": 1}
-        best |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
-        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
-        trainer = side.Trainer(
-            bert("BertForSequenceClassification", num_labels=3),
-            arguments(side, folder, num_train_epochs=9, learning_rate=0.05, **best),
-            train_dataset=rows,
-            eval_dataset=rows[:7],
-            processing_class=tokenizer(),
-            callbacks=[early, noting(side)],
-        )
+        parts = {"callbacks": [side.EarlyStoppingCallback(early_stopping_patience=2), noting(side)]}
+        trainer = a_trainer(side, folder, parts=parts, **best)
         return trainer, trainer.train().metrics
 
     ours, theirs = on_both(tmp_path, script)
@@ -356,25 +333,14 @@ def test_early_stopping(tmp_path: Path) -> None:
 
 
 def test_prediction_and_evaluation_alone(tmp_path: Path) -> None:
+    def sums(prediction: Any) -> dict[str, Any]:
+        seen = (prediction.predictions, prediction.label_ids, prediction.inputs, prediction.losses)
+        return {"sums": [part.sum() for part in seen]}
+
     def script(side: Any, folder: Path) -> Any:
-        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
-        trainer = side.Trainer(
-            bert("BertForSequenceClassification", num_labels=3),
-            arguments(side, folder, include_for_metrics=["inputs", "loss"]),
-            eval_dataset=rows[:10],
-            processing_class=tokenizer(),
-            compute_metrics=lambda prediction: {
-                "sums": [
-                    prediction.predictions.sum(),
-                    prediction.label_ids.sum(),
-                    prediction.inputs.sum(),
-                    prediction.losses.sum(),
-                ]
-            },
-            callbacks=[noting(side)],
-        )
+        trainer = a_trainer(side, folder, parts={"compute_metrics": sums}, include_for_metrics=["inputs", "loss"])
         result = trainer.evaluate()
-        predicted = trainer.predict(rows[10:])
+        predicted = trainer.predict(trainer.train_dataset[10:])
         return trainer, {**result, **predicted.metrics, "logits": predicted.predictions.tolist()}
 
     assert_same(*on_both(tmp_path, script))
@@ -387,20 +353,7 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
         more = {"save_strategy": "epoch", "num_train_epochs": 3, "eval_strategy": "epoch"}
         classification(side, folder, **more)
         transformers.set_seed(99)
-        words = tokenizer()
-        rows = [
-            {"input_ids": sentence, "attention_mask": [1] * len(sentence), "label": sentence[0] % 3}
-            for sentence in sentences()
-        ]
-        trainer = side.Trainer(
-            model=bert("BertForSequenceClassification", num_labels=3),
-            args=arguments(side, folder, **more),
-            train_dataset=rows,
-            eval_dataset=rows[:7],
-            processing_class=words,
-            compute_metrics=accuracy,
-            callbacks=[noting(side)],
-        )
+        trainer = a_trainer(side, folder, parts={"compute_metrics": accuracy}, **more)
         return trainer, trainer.train(resume_from_checkpoint=str(folder / "checkpoint-6")).metrics
 
     assert_same(*on_both(tmp_path, script))
@@ -408,13 +361,8 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
 
 def test_a_model_init(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
-        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
-        trainer = side.Trainer(
-            model_init=lambda: bert("BertForSequenceClassification", num_labels=3),
-            args=arguments(side, folder),
-            train_dataset=rows,
-            processing_class=tokenizer(),
-        )
+        make = {"model_init": lambda: bert("BertForSequenceClassification", num_labels=3)}
+        trainer = a_trainer(side, folder, parts=make)
         trainer.train()
         return trainer, trainer.train().metrics
 
