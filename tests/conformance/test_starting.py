@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from footplate.contract.errors import InvalidSpec
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Grant
 from service.jobs.delete import delete
@@ -112,15 +111,6 @@ def test_a_job_whose_checkpoint_is_needed_is_not_deleted_unless_the_other_is_ove
     stage.resume(job)
     stage.place()
     assert offered(stage.claim(job)) == []
-
-
-def test_another_projects_checkpoints_are_not_there(stage: Stage) -> None:
-    worker = with_checkpoints(stage, 5)
-
-    with pytest.raises(InvalidSpec) as refused:
-        stage.submitted(None, project="theirs", training=TWO, resume_from={"job": worker.job})
-
-    assert [problem.code for problem in refused.value.problems] == ["unknown_job"]
 
 
 def test_a_resume_with_changes_keeps_the_start_and_the_text_that_finds_bundles(stage: Stage) -> None:

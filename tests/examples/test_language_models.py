@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-import torch
 
 from tests.examples.conftest import EXAMPLES, Examples
 
@@ -48,37 +47,3 @@ def test_a_language_model_learns_its_stories(examples: Examples, submitted: Call
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
     assert not [name for name in files if "adapter" in name]
     assert json.loads(files["config.json"])["vocab_size"] < 50
-
-
-@pytest.mark.matrix
-def test_what_was_generated_is_judged_and_kept_as_text(examples: Examples, submitted: Callable[[str], str]) -> None:
-    done = examples.ended(submitted("generation"))
-
-    assert done["result"]["final"]["eval_rouge1"] > 0.7
-    messages = [
-        json.loads(line) for line in examples.outputs(submitted("generation"))["predictions.jsonl"].splitlines()
-    ]
-    assert len(messages) == 48
-    names = {word for row in messages for word in row["label"].split()}
-    assert all(set(row["prediction"].split()) <= names and row["prediction"] for row in messages)
-
-
-@pytest.mark.matrix
-def test_a_merged_model_computes_what_its_base_does_with_the_adapter(
-    examples: Examples, submitted: Callable[[str], str]
-) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    examples.ended(submitted("lora"))
-    home = examples.system.folder
-    (attempt,) = home.glob(f"**/jobs/{submitted('lora')}/attempts/1")
-    words = torch.tensor([[20, 25, 30, 21, 26]])
-
-    merged = AutoModelForCausalLM.from_pretrained(attempt / "outputs").eval()
-    base = AutoModelForCausalLM.from_pretrained(home / "models/tiny-llama").eval()
-    untaught = base(words).logits
-    adapted = PeftModel.from_pretrained(base, str(attempt / "checkpoint-60")).eval()
-
-    torch.testing.assert_close(merged(words).logits, adapted(words).logits)
-    assert (adapted(words).logits - untaught).abs().max() > 1

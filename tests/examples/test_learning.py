@@ -102,21 +102,3 @@ def test_a_job_may_only_evaluate_or_only_predict(examples: Examples) -> None:
     result = outputs(system, predicts)
     assert set(result) == {"metrics.json", "predictions.jsonl", "spec.json"}
     assert len(result["predictions.jsonl"].splitlines()) == 12
-
-
-def test_what_cannot_be_optimized_is_told_before_it_begins(examples: Examples) -> None:
-    system, spec = examples.system, job_of("compression")
-    main, aux = spec["optimizers"]
-
-    problems = system.client.post("/jobs", json={**spec, "optimizers": [main, {**aux, "args": {"lrr": 1}}]}).json()
-    assert [(error["pointer"], error["hint"]) for error in problems["errors"]] == [
-        ("/optimizers/1/args/lrr", "did you mean 'lr'?")
-    ]
-    problems = system.client.post("/jobs", json={**spec, "optimizers": [main, {**aux, "use": "adm"}]}).json()
-    assert problems["errors"][0]["hint"] in ("did you mean 'adam'?", "did you mean 'adamw'?")
-    job = system.submit({**spec, "optimizers": [{**main, "params": ["encode", "bottleneck"]}, aux]})
-    failed = system.until_settled(job)
-    assert (failed["state"], failed["reason"], failed["attempt"]) == ("failed", "not_buildable", 1), failed
-    said = failed["error"]["message"]
-    assert "bottleneck.quantiles belongs to main and aux" in said
-    assert "decode.weight belongs to none" in said

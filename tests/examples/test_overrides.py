@@ -106,38 +106,6 @@ def test_variables_and_secrets_reach_the_job_that_names_them_and_nobody_else(exa
     assert "flag None token  0" in others
 
 
-def test_what_cannot_be_used_fails_at_once_with_the_users_own_lines(examples: Examples) -> None:
-    broken = examples.system.submit({**TOY, "code": bundle(examples, "x = 1\ndef f(:\n"), "model": "my_code:Net"})
-    other = examples.system.submit({**TOY, "code": bundle(examples, SAYS), "trainer": "my_code:NoTrainer"})
-
-    done = examples.ended(broken)
-    assert (done["state"], done["attempt"], done["reason"]) == ("failed", 1, "not_buildable"), done
-    assert "my_code.py, line 2: SyntaxError" in done["error"]["message"]
-    assert "footplate/" not in done["error"]["traceback"]
-    assert "is not a subclass of footplate's Trainer" in examples.ended(other)["error"]["message"]
-
-
-def test_what_no_node_has_and_no_operator_allows_is_refused_at_post(examples: Examples) -> None:
-    code = {**bundle(examples, SAYS), "requires": ["torch>=2", "no-such-thing>=1", "torch>=99", "a b"]}
-    misread = examples.system.client.post("/jobs", json={**TOY, "code": code})
-    code["requires"].pop()
-    refused = examples.system.client.post(
-        "/jobs", json={**TOY, "code": code, "env": {"LD_PRELOAD": "x"}, "secrets": ["EXAMPLE_TOKN"]}
-    )
-
-    assert [(error["pointer"], error["code"]) for error in misread.json()["errors"]] == [
-        ("/code/requires/3", "not_a_requirement")
-    ]
-    result = {error["pointer"]: error for error in refused.json()["errors"]}
-    assert {pointer: item["code"] for pointer, item in result.items()} == {
-        "/env/LD_PRELOAD": "env_not_allowed",
-        "/code/requires/1": "package_missing",
-        "/code/requires/2": "package_missing",
-        "/secrets/0": "unknown_secret",
-    }
-    assert result["/secrets/0"]["hint"] == "did you mean 'EXAMPLE_TOKEN'?"
-
-
 def test_code_may_have_packages_named_worker_service_and_contract(examples: Examples) -> None:
     code = packed(examples, OUR_NAMES)
     script = examples.system.submit({"loop": {"script": "script.py"}, "code": code})

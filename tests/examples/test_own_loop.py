@@ -92,32 +92,6 @@ def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downlo
     assert outputs["metrics.json"] == b"mine"
 
 
-def test_a_script_that_misses_a_file_is_told_where_it_runs_and_what_is_there(examples: Examples) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("train.py", "open('rows.csv')")
-    failed = examples.ended(
-        examples.system.submit({"loop": {"script": "train.py"}, "code": {"bundle": examples.upload(packed.getvalue())}})
-    )
-
-    assert "train.py, line 1: FileNotFoundError" in failed["error"]["message"]
-    assert "a copy of its bundle: train.py. Put the file" in failed["error"]["hint"]
-
-
-def test_a_script_gets_our_trainer_under_transformers_name_if_its_env_asks_for_that(examples: Examples) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(
-            "train.py",
-            "from transformers import Trainer\nopen('told.txt', 'w').write(Trainer.__module__)",
-        )
-    code = {"bundle": examples.upload(packed.getvalue())}
-    job = examples.system.submit({"loop": {"script": "train.py"}, "code": code, "env": {"FOOTPLATE_DROP_IN": "1"}})
-
-    assert examples.ended(job)["state"] == "succeeded", examples.ended(job)["error"]
-    assert examples.outputs(job)["told.txt"] == b"footplate.trainer.trainer"
-
-
 def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbed(examples: Examples) -> None:
     system = examples.system
     quick = {"script": "train.py", "argv": ["--steps", "12"]}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-import worker.attempt.journal
 from service.events.ingest import _Ledger
 from tests.simulation import users
 from tests.simulation.control import in_place_of_reality
@@ -17,7 +15,6 @@ from tests.simulation.ground import Ground
 from tests.simulation.railway import Railway
 from tests.simulation.training import Plan
 from tests.simulation.world import QUIET, Violation, World
-from worker.attempt.control_link import Sender
 
 
 class Story:
@@ -26,15 +23,13 @@ class Story:
     def __init__(self, ground: Ground, folder: Path) -> None:
         ground.clear()
         self.ground, self.world = ground, World(1, QUIET, folder)
-        self.forget_bytes = 600
         self.railway = Railway(self.world, ground)
         self.driver: Any = ground.connection.connection.driver_connection
 
     def run(self) -> tuple[int, int]:
         """The watermarks of the first job at the backup and at its end."""
         railway, books = self.railway, self.railway.books
-        reality = in_place_of_reality(self.world)
-        with reality, patch.object(worker.attempt.journal, "FORGET_BYTES", self.forget_bytes):
+        with in_place_of_reality(self.world):
             railway.open()
             self.world.run(until=15)
             self.job = railway.users.jobs[0]
@@ -70,31 +65,12 @@ def gaps(story: Story) -> list[tuple[int, int]]:
     return [(data["from"], data["to"]) for data in (json.loads(row[0]) for row in rows)]
 
 
-def test_what_the_journal_still_has_is_stored_again(story: Story) -> None:
-    story.forget_bytes = 1 << 20
-
-    story.run()
-
-    assert {(job.state, job.attempt) for job in story.railway.books.jobs.values()} == {("succeeded", 1)}
-    assert gaps(story) == []
-
-
 def test_what_nobody_has_any_more_is_said_to_be_missing(story: Story) -> None:
     then, now = story.run()
 
     assert {(job.state, job.attempt) for job in story.railway.books.jobs.values()} == {("succeeded", 1)}
     [(first, last)] = gaps(story)
     assert then + 1 == first <= last < now
-
-
-@pytest.mark.matrix
-def test_a_sender_that_never_goes_back_is_stuck(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    story.forget_bytes = 1 << 20
-    watch = Sender._watch
-    monkeypatch.setattr(Sender, "_watch", lambda self, epoch, mark: watch(self, epoch, None))
-
-    with pytest.raises(Violation, match="not quiet"):
-        story.run()
 
 
 @pytest.mark.matrix

@@ -42,15 +42,11 @@ class FakeControl(threading.Thread):
         self.client = redis_py.Redis.from_url(url, socket_timeout=20)
         self.offers: dict[str, dict[str, Any]] = {}
         self.granted: dict[tuple[str, int], Claim] = {}
-        self.denied: list[Claim] = []
-        self.grants_sent = 0
         self.beats: dict[str, AttemptBeat] = {}
         self.nodes: dict[str, NodeBeat] = {}
         self.troubles: set[str] = set()
         """Troubles that any beat has reported."""
         self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
-        self.arrived_at: dict[tuple[str, int, int], float] = {}
-        self.duplicates = 0
         self.stops: dict[str, Stop] = {}
         self.commands: dict[str, Command] = {}
         self.superseded: set[str] = set()
@@ -77,14 +73,13 @@ class FakeControl(threading.Thread):
 
         return until(found, within=within, what="a node says that it is there", programs=self._programs())
 
-    def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, *, times: int = 1, **grant: Any) -> str:
+    def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, **grant: Any) -> str:
         """Offers an attempt and sends its start message. `grant` holds the spec's fields and, by name, the grant's."""
         job = job or new_job_id()
         of_grant = {name: grant.pop(name) for name in list(grant) if name in Grant.model_fields}
         spec = of_grant.pop("spec", None) or make_spec(**grant).as_json()
         self.offers[job] = {"attempt": attempt, "fence": attempt, "spec": spec, **of_grant}
-        for _ in range(times):
-            self.send_start_message(node.node, job, attempt)
+        self.send_start_message(node.node, job, attempt)
         self._sent[job, attempt] = (node.node, time.monotonic())
         return job
 
@@ -189,10 +184,8 @@ class FakeControl(threading.Thread):
         offer = self.offers.get(claim.job)
         holder = self.granted.setdefault((claim.job, claim.attempt), claim)
         if offer is None or holder.claim != claim.claim:
-            self.denied.append(claim)
             self._push(keys.reply(claim.claim), Denial(claim=claim.claim, reason="somebody else has it"))
             return
-        self.grants_sent += 1
         settings = {"lease_seconds": 10.0, "beat_seconds": 0.5, **offer}
         self._push(keys.reply(claim.claim), Grant(job=claim.job, claim=claim.claim, **settings))
 
@@ -213,9 +206,7 @@ class FakeControl(threading.Thread):
                 # Contiguous, as the service stores them: what jumps ahead will be sent again.
                 if event["seq"] > len(stored) + 1:
                     break
-                self.duplicates += event["seq"] in stored
                 stored.setdefault(event["seq"], event)
-                self.arrived_at.setdefault((batch["job"], batch["attempt"], event["seq"]), time.time())
             self._last_entry = entry
             if self.acknowledges:
                 mark = self._watermark(batch["job"], batch["attempt"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -63,39 +62,13 @@ def _raise(marker: str) -> None:
     raise ValueError("a bad sample")
 
 
-def _memory_error(marker: str) -> None:
-    raise MemoryError
-
-
-def _cuda_out_of_memory(marker: str) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
-def _sys_exit(marker: str) -> None:
-    sys.exit(3)
-
-
-def _os_exit(marker: str) -> None:
-    os._exit(4)
-
-
 def _segfault(marker: str) -> None:
     ctypes.string_at(0)
-
-
-def _kill(marker: str) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _hang(marker: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
-
-
-def _print_much(marker: str) -> None:
-    line = "x" * 999 + "\n"
-    for _ in range(1000):
-        sys.stdout.write(line * 200)
 
 
 def _print_secrets(marker: str) -> None:
@@ -122,11 +95,6 @@ def _is(fd: str) -> bool:
     return True
 
 
-def _spawn(marker: str) -> None:
-    """A grandchild that leaves the group, as a daemon does."""
-    subprocess.Popen(["sleep", "600"], start_new_session=True, cwd=Path(marker))
-
-
 def _babble(marker: str) -> None:
     """Writes lines that are not events on every socket that this process has inherited."""
     for fd in os.listdir("/proc/self/fd"):
@@ -136,7 +104,6 @@ def _babble(marker: str) -> None:
 
 
 MISCHIEF = {
-    "nothing": lambda marker: None, "raise": _raise, "memory": _memory_error, "cuda": _cuda_out_of_memory,
-    "sys.exit": _sys_exit, "os._exit": _os_exit, "segfault": _segfault, "kill": _kill, "hang": _hang,
-    "print": _print_much, "tell": _print_secrets, "spawn": _spawn, "babble": _babble, "note": _note,
+    "nothing": lambda marker: None, "raise": _raise, "segfault": _segfault, "hang": _hang, "tell": _print_secrets,
+    "babble": _babble, "note": _note,
 }  # fmt: skip

@@ -286,22 +286,6 @@ async def test_a_fork_is_a_line_of_the_audit(api: Api, caplog: pytest.LogCapture
     assert f"job {job} of project default forked as {made['id']}" in caplog.text
 
 
-async def test_a_job_whose_checkpoint_another_needs_stays_until_that_one_is_over(both: Api) -> None:
-    job = await trained(both)
-    fork = (await both.client.post(f"/jobs/{job}/fork")).json()["id"]
-
-    kept = await both.client.delete(f"/jobs/{job}/checkpoints/{(await steps_of(both, job))[20]}")
-    free = await both.client.delete(f"/jobs/{job}/checkpoints/{(await steps_of(both, job))[10]}")
-    refused = await both.client.delete(f"/jobs/{job}")
-    await both.client.post(f"/jobs/{fork}/cancel")
-    gone = await both.client.delete(f"/jobs/{job}")
-
-    assert (kept.status_code, kept.json()["code"], free.is_success) == (409, "checkpoint_in_use", True), free.text
-    assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint_in_use")
-    assert fork in refused.json()["detail"]
-    assert gone.status_code == 204
-
-
 @pytest.mark.parametrize(
     ("target", "patch", "result"),
     [

@@ -102,17 +102,6 @@ async def test_the_operator_submits_to_any_project_by_spec_or_query(guarded: Api
     assert (await guarded.client.get("/jobs?project=a%00b")).status_code == 422
 
 
-async def test_an_idempotency_key_belongs_to_a_project(guarded: Api) -> None:
-    both = [await a_key(guarded, project) for project in ("vision", "speech")]
-
-    mine, theirs = [
-        await guarded.client.post("/jobs", json=SPEC, headers={**bearer(side), "Idempotency-Key": "1"}) for side in both
-    ]
-
-    assert mine.json()["id"] != theirs.json()["id"]
-    assert "idempotency-replayed" not in theirs.headers
-
-
 async def test_an_administrator_of_a_project_makes_its_keys_and_no_others(guarded: Api) -> None:
     admin = bearer(await a_key(guarded, "vision", ["admin"]))
     foreign = await a_key(guarded, "speech")
