@@ -14,8 +14,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from footplate.components.rows import Row, kind, where
+import numpy
+
+from footplate.components.rows import Row, is_stream, kind, where
 from footplate.contract.errors import DatasetError
+from footplate.contract.spec_parts import Split
 
 
 class Lines:
@@ -146,6 +149,24 @@ def part(rows: Any, offset: int, limit: int | None) -> Any:
     if not numbers:
         raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="a smaller offset leaves some")
     return rows if len(numbers) == len(rows) else Part(rows, numbers)
+
+
+def split_rows(rows: Any, split: Split) -> tuple[Part, Part]:
+    """Returns the rows to train on and the rows to evaluate on, both in the order of the file.
+
+    numpy promises that RandomState draws the same numbers in every version. So a job that resumes after an upgrade has
+    the same split.
+    """
+    if is_stream(rows):
+        raise DatasetError(
+            "data.split needs rows by number, and this dataset is a stream", hint="name a data.eval instead of split"
+        )
+    count = len(rows)
+    if (problem := split.problem(count)) is not None:
+        raise DatasetError(problem.detail, hint=problem.hint)
+    held_out = split.held_out(count)
+    order = numpy.random.RandomState(split.seed).permutation(count)
+    return Part(rows, numpy.sort(order[held_out:])), Part(rows, numpy.sort(order[:held_out]))
 
 
 def line_of(path: Path, place: int) -> str:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from footplate.components.answers import Answers
 from footplate.components.chunking import Chunks
 from footplate.components.columns import Labels, dropped, kept, renamed
 from footplate.components.hf_processors import require_tokenizer
 from footplate.components.rows import Mapped, Row, is_stream, require_rows
 from footplate.components.streams import ChunkedStream, MappedStream
-from footplate.components.tokenizing import Chat, Tokenize, TokenizeWords
+from footplate.components.tokenizing import Answers, Chat, Tokenize, TokenizeWords
 from footplate.contract.errors import NotBuildable
 
 Longest = Annotated[int | None, "The largest number of tokens; longer texts are cut. null uses the tokenizer's limit"]

@@ -1,14 +1,193 @@
-"""Models and data that need no file and train in seconds: for first steps, for tests and for demonstrations."""
+"""Models and data that need no file and train in seconds: for first steps, for tests and for demonstrations.
+
+Equal seeds give equal data.
+"""
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset
 
 from footplate.components.component import component
-from footplate.components.toy_data import Classification, Regression, Text
-from footplate.components.toy_models import GptForCausalLM, Mlp
+
+
+class Mlp(nn.Module):
+    """Linear layers with ReLU between them."""
+
+    def __init__(
+        self, in_features: int = 8, hidden: int = 64, depth: int = 2, out_features: int = 4, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = in_features
+        for _ in range(depth):
+            layers += [nn.Linear(width, hidden), nn.ReLU()]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            width = hidden
+        self.layers = nn.Sequential(*layers, nn.Linear(width, out_features))
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits: Tensor = self.layers(x)
+        if labels is None:
+            return {"logits": logits}
+        if labels.is_floating_point():
+            return {"loss": functional.mse_loss(logits, labels), "logits": logits}
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Block(nn.Module):
+    """Attention to earlier tokens, then a feed-forward layer. Each is added to its input."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm_attention, self.norm_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.merge(self._attend(self.norm_attention(x)))
+        fed: Tensor = self.feed(self.norm_feed(x))
+        return x + fed
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        query, key, value = self.query_key_value(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return mixed.transpose(1, 2).reshape(batch, length, width)
+
+
+class GptForCausalLM(nn.Module):
+    """Predicts the next token. The loss is a mean over all tokens of a sample but the last."""
+
+    def __init__(
+        self, vocab_size: int = 32, layers: int = 2, heads: int = 2, width: int = 64, context: int = 128,
+        dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"toy/gpt: width {width} is not a multiple of heads {heads}")
+        self.context = context
+        self.tokens, self.places = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size, bias=False)
+        self.apply(_small)
+        self.head.weight = self.tokens.weight
+
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        length = input_ids.shape[1]
+        if length > self.context:
+            raise ValueError(f"toy/gpt: a sample has {length} tokens, and context is {self.context}")
+        if position_ids is None:
+            position_ids = torch.arange(length, device=input_ids.device)
+        x = self.tokens(input_ids) + self.places(position_ids)
+        logits: Tensor = self.head(self.norm(self.blocks(x)))
+        if labels is None:
+            return {"logits": logits}
+        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"loss": loss, "logits": logits}
+
+
+def _small(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+
+
+ALPHABET = " .,abcdefghijklmnopqrstuvwxyz\n!?"
+"""The 32 characters of the texts of toy/text."""
+
+
+class _Slow(Dataset[dict[str, Tensor]]):
+    """A dataset whose items can take some time, for demonstrations."""
+
+    def __init__(self, n: int, seconds_per_item: float) -> None:
+        self.n, self.seconds_per_item = n, seconds_per_item
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self.seconds_per_item:
+            time.sleep(self.seconds_per_item)
+        return self.item(index)
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+
+class Regression(_Slow):
+    def __init__(
+        self, n: int = 512, in_features: int = 8, out_features: int = 4, noise: float = 0.1, seed: int = 0,
+        seconds_per_item: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(n, seconds_per_item)
+        generator = torch.Generator().manual_seed(seed)
+        # The function to learn is the same for every seed, so that an evaluation set may have another one.
+        function = torch.Generator().manual_seed(1234)
+        weights = torch.randn(in_features, out_features, generator=function)
+        self.x = torch.randn(n, in_features, generator=generator)
+        self.y = torch.sin(self.x @ weights / in_features**0.5)
+        self.y += noise * torch.randn(n, out_features, generator=generator)
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": self.y[index]}
+
+
+class Classification(_Slow):
+    def __init__(
+        self, n: int = 512, in_features: int = 8, classes: int = 4, noise: float = 1.0, seed: int = 0,
+        seconds_per_item: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(n, seconds_per_item)
+        generator = torch.Generator().manual_seed(seed)
+        centres = 2.0 * torch.randn(classes, in_features, generator=torch.Generator().manual_seed(1234))
+        self.y = torch.randint(classes, (n,), generator=generator)
+        self.x = centres[self.y] + noise * torch.randn(n, in_features, generator=generator)
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": self.y[index]}
+
+
+class Text(_Slow):
+    def __init__(self, n: int = 512, length: int = 64, seed: int = 0, seconds_per_item: float = 0.0) -> None:
+        super().__init__(n, seconds_per_item)
+        self.length = length
+        dice, characters = random.Random(seed), ""
+        while len(characters) < n * length:
+            characters += _sentence(dice)
+        self.tokens = torch.tensor([ALPHABET.index(character) for character in characters])
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        tokens = self.tokens[index * self.length : (index + 1) * self.length]
+        return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+_THINGS = (
+    "the driver", "a fireman", "the signal", "an engine", "the night train", "a wagon", "the station", "a bridge",
+)  # fmt: skip
+_DEEDS = ("sees", "passes", "follows", "waits for", "calls", "leaves", "draws", "warns")
+_MANNERS = ("slowly", "at dawn", "in the rain", "with steam", "again", "without a sound")
+
+
+def _sentence(dice: random.Random) -> str:
+    words = [dice.choice(_THINGS), dice.choice(_DEEDS), dice.choice(_THINGS)]
+    if dice.random() < 0.5:
+        words.append(dice.choice(_MANNERS))
+    return " ".join(words) + dice.choice((". ", ".\n", "! ", "? ", ", and "))
+
 
 Numbers = Annotated[int, Field(ge=1), "Numbers per sample"]
 Samples = Annotated[int, Field(ge=1), "Samples"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from footplate.components.extras import missing
 from footplate.components.hf_loading import MERGES_AT_END
-from footplate.components.splitting import split_rows
+from footplate.components.lines import split_rows
 from footplate.contract.components import GROUPS, entry_point_group
 from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
 from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved

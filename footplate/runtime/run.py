@@ -43,10 +43,9 @@ from footplate.runtime import extensions, notes, own_code, own_loop, predictions
 from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.runtime.export import export
-from footplate.runtime.inherited_best import KeepBest
 from footplate.runtime.live_commands import OurRun, Steering
 from footplate.runtime.serving.session import serve
-from footplate.runtime.starting_point import StartingPoint, find_starting_point, folder_for_loop
+from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
 from footplate.trainer.checkpoint import CannotSave
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments

@@ -5,15 +5,23 @@ A job that has a checkpoint of its own always continues from that, even if its s
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from footplate.contract.errors import CheckpointCorrupt, NotBuildable, NoValidCheckpoint
+from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import Order
+from footplate.contract.layout import BEST_BEFORE
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.spec import JobSpec
 from footplate.runtime.emit import Emit
+from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import MANIFEST, STATE, Verified, verify
+from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.trainer import Trainer
 
 
@@ -117,3 +125,37 @@ def _sentence(where: str, *, weights_only: bool) -> str:
     return (
         f"loads the weights {where}, and starts at step 0" if weights_only else f"continues from the checkpoint {where}"
     )
+
+
+class KeepBest(TrainerCallback):
+    """A callback that keeps the best checkpoint of the job from which this job continues in this job's own folder.
+
+    That checkpoint may have to be loaded at the end, when the other job has deleted it. So this job makes hard links to
+    its files, or copies if the store has no hard links. Later attempts find them in that folder.
+    """
+
+    def __init__(self, files: AttemptFiles, emit: Emit) -> None:
+        self._files, self._emit = files, emit
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        best = state.best_model_checkpoint
+        if best is None or not args.load_best_model_at_end:
+            return
+        state.best_model_checkpoint = self._emit.peers.from_main(lambda: self._copied(Path(best)))
+
+    def _copied(self, best: Path) -> str | None:
+        place = self._files.folder / BEST_BEFORE / best.name
+        try:
+            shutil.copytree(best, place, copy_function=_linked)
+        except (OSError, shutil.Error) as error:
+            shutil.rmtree(place, ignore_errors=True)
+            self._emit.note(f"the best checkpoint so far, {best.name} of the other job, is missing: {error}")
+            return None
+        return str(place)
+
+
+def _linked(source: str, target: str) -> None:
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copy2(source, target)

@@ -346,7 +346,7 @@ def _(folder: Path) -> None:
 
 
 def toy_mlp() -> type:
-    from footplate.components.toy_models import Mlp
+    from footplate.components.toy import Mlp
 
     return Mlp
 
