@@ -49,6 +49,9 @@ class Labels:
     def _number(self, value: Any, at: int) -> Any:
         if isinstance(value, list):
             return [self._number(name, at) for name in value]
+        # Ratings from 1 to 5 are numbers in the rows, and names of classes here.
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
         if not isinstance(value, str):
             raise BadRow(at, f"column {self.column!r} holds {kind(value)}, but the name of a class is needed")
         if value not in self.numbers:

@@ -217,6 +217,8 @@ def test_names_of_classes_become_numbers_and_the_config_keeps_the_names() -> Non
     assert rows[0]["label"] == 1
     assert model.config.id2label == {0: "bad", 1: "good"}
     assert maps.labels(data, model, column="tags")[0]["tags"] == [0, 1]
+    stars = maps.labels(Rows([{"label": 3}]), None, names=["1", "2", "3"])
+    assert stars[0]["label"] == 2
     with pytest.raises(NotBuildable, match="in the order bad, good"):
         maps.labels(data, model, names=["good", "bad"])
 

@@ -31,8 +31,8 @@ def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> Dat
     hint = f"a label that does not count is {ignore}"
     if value >= 0:
         more = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
-        hint = f"{more}, or correct the data; {hint}"
-    text = f"{name} has {value} at {place} of the batch, and the model has the classes 0 to {classes - 1}: {hint}"
+        hint = f"{more}, or number the classes from 0 by the map labels; {hint}"
+    text = f"{name} has {value} at {place} of the batch, and the model has the classes 0 to {classes - 1}"
     return DatasetError(text, hint=hint)
 
 
