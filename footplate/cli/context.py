@@ -113,13 +113,14 @@ def show(
     *,
     empty: str,
     least: Sequence[str] = (),
+    cut: Sequence[str] = (),
 ) -> int:
     """Prints resources as a table, or with --json one per line."""
     if given.json:
         for item in items:
             say_json(item.model_dump(mode="json"))
     else:
-        table(head, map(row, items), empty=empty, least=least)
+        table(head, map(row, items), empty=empty, least=least, cut=cut)
     return 0
 
 

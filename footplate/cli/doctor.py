@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import FAILED, UNREACHABLE, Given, Verbs, add_verb, client_of, sentence
-from footplate.cli.text import say, say_json
+from footplate.cli.text import say_json, say_wrapped
 from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def add_verbs(verbs: Verbs) -> None:
 def run_doctor(given: Given) -> int:
     findings = list(_examine(client_of(given)))
     for finding in findings:
-        say_json(asdict(finding)) if given.json else say(f"{finding.mark}  {finding.what:<9}  {finding.said}")
+        if given.json:
+            say_json(asdict(finding))
+        else:
+            say_wrapped(f"{finding.mark}  {finding.what:<9}  {finding.said}", indent=18)
     if any(finding.what == "service" and not finding.is_well for finding in findings):
         return UNREACHABLE
     return 0 if all(finding.is_well for finding in findings) else FAILED

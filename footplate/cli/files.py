@@ -128,7 +128,7 @@ def run_files(given: Given) -> int:
     if given.file:
         return _show_rows(client.files.get(given.file), given)
     head, empty = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; footplate upload does it"
-    return show(given, client.files.list(), head, _file_row, least=("AGE", "SIZE"), empty=empty)
+    return show(given, client.files.list(), head, _file_row, least=("AGE", "SIZE"), cut=("FILE",), empty=empty)
 
 
 def _file_row(one: UploadedFile) -> tuple[object, ...]:
@@ -160,6 +160,7 @@ def run_diff(given: Given) -> int:
     table(
         ("WHERE", given.a, given.b),
         ((p, _shown(x), _shown(y)) for p, (x, y) in differences.items()),
+        cut=("WHERE", given.a, given.b),
         empty="no difference",
     )
     return 0

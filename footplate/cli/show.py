@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find, show
-from footplate.cli.text import age, duration, number, say, say_json, short, steps, table, why
+from footplate.cli.text import age, duration, number, say, say_json, say_wrapped, short, steps, table, why
 
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo, QueuedJob
@@ -104,7 +104,7 @@ def run_show(given: Given) -> int:
     if given.json:
         say_json(job.model_dump(mode="json"))
     else:
-        say(*(f"{name:<10} {text}" for name, text in _facts(job) if text))
+        say_wrapped(*(f"{name:<10} {text}" for name, text in _facts(job) if text), indent=11)
         if job.error and job.error.traceback:
             say("", *job.error.traceback.rstrip().split("\n"))
     return 0
@@ -113,7 +113,8 @@ def run_show(given: Given) -> int:
 def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
     yield "job", job.id
     yield "name", job.name
-    yield "state", f"{job.state} ({job.message or job.reason})"
+    # The message of a failed job is its error, which follows.
+    yield "state", f"{job.state} ({job.reason if job.error else job.message or job.reason})"
     yield "step", steps(job)
     if job.state == "running" and job.progress and job.progress.eta_s is not None:
         yield "left", f"about {duration(job.progress.eta_s)}"

@@ -7,10 +7,11 @@ import math
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo
@@ -34,6 +35,29 @@ def say(*lines: str) -> None:
         print(clean(line))
 
 
+def say_wrapped(*lines: str, indent: int, flush: bool = False) -> None:
+    """Prints lines. On a terminal they break between words, and continue `indent` characters from the left."""
+    for line in lines:
+        print(wrapped(clean(line), sys.stdout, indent), flush=flush)
+
+
+def wrapped(text: str, stream: IO[str], indent: int, width: int | None = None) -> str:
+    """Returns the text with line breaks between words, if the stream is a terminal or a `width` is given."""
+    if width is None and stream.isatty():
+        width = shutil.get_terminal_size().columns
+    if width is None:
+        return text
+    breaks = textwrap.TextWrapper(
+        max(width, indent + LEAST_TEXT), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
+        replace_whitespace=False, drop_whitespace=True,
+    )  # fmt: skip
+    return "\n".join(breaks.fill(line) if len(line) > width else line for line in text.split("\n"))
+
+
+LEAST_TEXT = 20
+"""The characters of a wrapped line beside its indent, however narrow the terminal is."""
+
+
 def say_json(value: Any) -> None:
     """Prints JSON in one line, so that several are JSON Lines."""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -42,7 +66,7 @@ def say_json(value: Any) -> None:
 
 def tell(text: str) -> None:
     """Prints a message on stderr, beside the answer on stdout."""
-    print(f"footplate: {clean(text)}", file=sys.stderr, flush=True)
+    print(wrapped(f"footplate: {clean(text)}", sys.stderr, 2), file=sys.stderr, flush=True)
 
 
 def table(
@@ -51,12 +75,13 @@ def table(
     *,
     empty: str,
     least: Sequence[str] = (),
+    cut: Sequence[str] = (),
     width: int | None = None,
 ) -> None:
     """Prints columns as wide as they need, with numbers at the right.
 
-    On a terminal, or with a `width`, columns are left out until the table fits. Those in `least` go first, in that
-    order, and then those at the right.
+    On a terminal, or with a `width`, the cells of columns in `cut` are shortened until the table fits. If that is not
+    enough, columns are left out. Those in `least` go first, in that order, and then those at the right.
     """
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
@@ -65,6 +90,9 @@ def table(
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
+    for index, most in _cut(head, widths, cut, width).items():
+        widths[index] = most
+        cells = [[_shortened(cell, most) if at == index else cell for at, cell in enumerate(row)] for row in cells]
     shown = _fitting(head, widths, least, width)
     head, widths = [head[index] for index in shown], [widths[index] for index in shown]
     cells = [[row[index] for index in shown] for row in cells]
@@ -75,6 +103,27 @@ def table(
             for cell, width, to_right in zip(row, widths, right, strict=True)
         ]
         print("  ".join(aligned).rstrip())
+    if any(cell.endswith("…") for row in cells for cell in row):
+        tell("long cells are cut to fit this terminal; a pipe gets them whole, as in `footplate … | cat`")
+
+
+def _cut(head: Sequence[str], widths: Sequence[int], cut: Sequence[str], width: int | None) -> dict[int, int]:
+    """Returns new widths of columns that may be cut. The widest is cut first, and none below `LEAST_CELL`."""
+    cuts = {index: widths[index] for index, name in enumerate(head) if name in cut}
+    excess = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
+    while excess > 0 and cuts and max(cuts.values()) > LEAST_CELL:
+        widest = max(cuts, key=cuts.__getitem__)
+        cuts[widest] -= 1
+        excess -= 1
+    return cuts
+
+
+LEAST_CELL = 12
+"""The width down to which cells are shortened."""
+
+
+def _shortened(cell: str, most: int) -> str:
+    return cell if len(cell) <= most else f"{cell[: most - 1]}…"
 
 
 def _fitting(head: Sequence[str], widths: Sequence[int], least: Sequence[str], width: int | None) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import FAILED, Given, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.event_lines import line_of
-from footplate.cli.text import clean, number, say, say_json, short, size, tell
+from footplate.cli.text import clean, number, say, say_json, say_wrapped, short, size, tell
 
 if TYPE_CHECKING:
     from footplate import Job
@@ -133,10 +133,8 @@ def run_events(given: Given) -> int:
         if given.json:
             say_json(event.model_dump(mode="json"))
         else:
-            print(
-                f"{event.no:>6}  {event.at}  {event.kind:<10}  {clean(line_of(event) or _rest(event))}",
-                flush=given.follow,
-            )
+            text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or _rest(event)}"
+            say_wrapped(text, indent=8, flush=given.follow)
     return 0
 
 

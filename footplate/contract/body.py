@@ -105,7 +105,9 @@ def _json_instead(text: str, at: int) -> str:
         if here.startswith(python):
             return f"write {in_json}"
     if not text.lstrip().startswith(("{", "[")):
-        return 'send a JSON object, for example {"model": "toy/mlp", "data": "toy/regression"}; YAML is not read'
+        return (
+            'for example {"model": "toy/mlp", "data": "toy/regression"}. The command footplate submit reads YAML, too'
+        )
     return "compare the quotes, commas and brackets before this place"
 
 

@@ -18,7 +18,7 @@ from footplate.cli import doctor, main
 from footplate.cli.context import UsageError
 from footplate.cli.show import cell
 from footplate.cli.submit import read
-from footplate.cli.text import duration, number, size, sparkline, table
+from footplate.cli.text import duration, number, size, sparkline, table, wrapped
 from footplate.contract.errors import InvalidSpec
 from footplate.sdk.models import JobInfo
 
@@ -218,3 +218,24 @@ def test_ls_has_columns_of_facts_and_of_metrics(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["ls", "--columns", "job,,state"])
     assert "is not a list of different names" in capsys.readouterr().err
+
+
+def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("WHERE", "a", "b"), [("/training/learning_rate", "x" * 40, "1")], empty="", cut=("WHERE", "a"), width=40)
+
+    printed = capsys.readouterr()
+    head, row = printed.out.splitlines()
+    assert head.split() == ["WHERE", "a", "b"]
+    assert "| cat" in printed.err
+    assert len(row) == 40
+    assert row.count("…") == 2
+
+
+def test_a_long_sentence_breaks_between_words_and_keeps_what_has_no_space() -> None:
+    text = "state      failed because /a/path/that/is/longer/than/the/terminal/is/wide cannot be read"
+
+    lines = wrapped(text, io.StringIO(), indent=11, width=40).split("\n")
+
+    assert " ".join(line.strip() for line in lines) == text
+    assert [line[:11].strip() for line in lines[1:]] == ["", ""]
+    assert wrapped(text, io.StringIO(), indent=11) == text, "a pipe gets whole lines"

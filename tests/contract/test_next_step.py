@@ -119,7 +119,7 @@ def test_the_hint_of_a_usual_mistake_says_what_to_type(change: dict[str, Any], p
         ('{"model": "toy/mlp" // mine\n}', "no comments"),
         ('{"training": {"bf16": True}}', "write true"),
         ('{"model": None}', "write null"),
-        ("model: toy/mlp\n", "YAML is not read"),
+        ("model: toy/mlp\n", "submit reads YAML"),
         ("\ufeff{}", "byte order mark"),
         ('{"model" "toy/mlp"}', "compare the quotes"),
     ],
