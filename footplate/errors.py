@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 class Unreachable(FootplateError):
     code = "unreachable"
-    title = "Nobody answers"
+    title = "No service answers"
 
 
 class WaitTimeout(FootplateError, TimeoutError):

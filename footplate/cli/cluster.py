@@ -19,8 +19,8 @@ ALL = "footplate components has them all"
 def add_verbs(verbs: Verbs) -> None:
     nodes = add_verb(verbs, "nodes", run_nodes, "the machines that train, and what they are doing")
     what = nodes.add_mutually_exclusive_group()
-    what.add_argument("--drain", metavar="NODE", help="give this one no more work; what it runs goes on elsewhere")
-    what.add_argument("--undrain", metavar="NODE", help="give it work again")
+    what.add_argument("--drain", metavar="NODE", help="give this node no more work; its attempts continue elsewhere")
+    what.add_argument("--undrain", metavar="NODE", help="give this node work again")
     components = add_verb(verbs, "components", run_components, "what a spec may name")
     components.add_argument("name", metavar="NAME", nargs="?", help="a group or a name, to see its arguments")
 
@@ -31,7 +31,7 @@ def run_nodes(given: Given) -> int:
     if wanted := given.drain or given.undrain:
         nodes = [client.drain(_meant(nodes, wanted).id, drain=given.drain is not None)]
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
-    empty = "no node has told yet; `footplate up` or `python -m worker` starts one"
+    empty = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
     return show(given, nodes, head, _node_row, empty=empty)
 
 
@@ -43,7 +43,7 @@ def _meant(nodes: Sequence[Node], word: str) -> Node:
         raise NothingThere(f"no node is called {word!r}; known: {names}", hint="footplate nodes has their names")
     if len(matches) > 1:
         ids = ", ".join(node.id for node in matches)
-        raise UsageError(f"{len(matches)} nodes are called {word!r}", hint=f"an id is one node's alone: {ids}")
+        raise UsageError(f"{len(matches)} nodes are called {word!r}", hint=f"use an id: {ids}")
     return matches[0]
 
 
@@ -61,7 +61,7 @@ def run_components(given: Given) -> int:
         raise NothingThere(
             f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names) or ALL
         )
-    head, empty = ("GROUP", "NAME", "WHAT IT IS"), "no node has told yet what it has"
+    head, empty = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
     show(given, matches, head, lambda component: (component.group, component.name, component.summary), empty=empty)
     if given.name and len(matches) == 1 and not given.json:
         say("", *_arguments(matches[0]))

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: Verbs) -> None:
     checkpoints = add_verb(
-        verbs, "checkpoints", run_checkpoints, "what a job has saved; keep one for good, or let it go"
+        verbs, "checkpoints", run_checkpoints, "list the checkpoints of a job, or pin, unpin or delete one"
     )
     add_job(checkpoints)
     what = checkpoints.add_mutually_exclusive_group()
     for option, text in (
         ("pin", "keep this one whatever the job's limits say"),
-        ("unpin", "not any more"),
-        ("delete", "let go of this one, and say what that frees"),
+        ("unpin", "do not keep this one any more"),
+        ("delete", "delete this one, and print how much that frees"),
     ):
         what.add_argument(f"--{option}", metavar="CHECKPOINT", help=f"{text}: an id, latest or best")
     download = add_verb(verbs, "download", run_download, "fetch what a job left behind: model, metrics, spec")
@@ -38,7 +38,7 @@ def add_verbs(verbs: Verbs) -> None:
     export.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
     export.add_argument("--merge", action="store_true", help="merge the adapters into the weights")
     export.add_argument("-o", "--output", metavar="FOLDER", help="the folder to write to; else one with the job's id")
-    upload = add_verb(verbs, "upload", run_upload, "keep rows for specs to name, and print their ids")
+    upload = add_verb(verbs, "upload", run_upload, "upload files of rows, and print their ids for specs")
     upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV, Parquet or text")
     upload.add_argument(
         "--tokenizer", metavar="models://NAME", help="count the tokens of all texts with this tokenizer"
@@ -75,7 +75,7 @@ def _delete(one: SavedCheckpoint, given: Given) -> int:
     if given.json:
         say_json({"id": one.id, "frees_bytes": frees})
     else:
-        say(f"{one.id} goes, and frees {size(frees)}")
+        say(f"{one.id} is deleted soon, which frees {size(frees)}")
     return 0
 
 

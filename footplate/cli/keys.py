@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
-    keys = add_verb(verbs, "keys", run_list, "the keys of your project; make one, or refuse one from now on")
+    keys = add_verb(verbs, "keys", run_list, "list the keys of your project, make one, or delete one")
     parts = keys.add_subparsers(metavar="create | delete", title="parts")
-    create = add_part(parts, "create", run_create, "make a key, and print it: nobody sees it again")
-    create.add_argument("name", metavar="NAME", help="whose it is, or what for")
-    create.add_argument("--project", required=True, help="what it acts on; * is every project")
+    create = add_part(parts, "create", run_create, "make a key, and print it: it is shown once")
+    create.add_argument("name", metavar="NAME", help="a text for people: its owner or its purpose")
+    create.add_argument("--project", required=True, help="the project that it belongs to; * is every project")
     create.add_argument(
         "--scope",
         dest="scopes",
@@ -25,7 +25,7 @@ def add_verbs(verbs: Verbs) -> None:
         help="what it may do; may be repeated; else read and submit",
     )
     create.add_argument("--expires-in", metavar="TIME", help="as in 90d; else it is good until it is deleted")
-    delete = add_part(parts, "delete", run_delete, "refuse keys from now on")
+    delete = add_part(parts, "delete", run_delete, "delete keys, which are refused from now on")
     delete.add_argument("keys", metavar="KEY", nargs="+", help="an id, as the list has them")
 
 

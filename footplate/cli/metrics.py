@@ -83,7 +83,7 @@ def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
         for job in jobs
         if name in summaries[job.id] and name in curves[job.id]
     )
-    table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty="the jobs have told no metrics yet")
+    table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty="the jobs have logged no metrics yet")
 
 
 def _every_row(jobs: Sequence[Job], given: Given) -> None:
@@ -120,7 +120,7 @@ def _draw(job: Job, wanted: str | None) -> int:
         HEAD,
         (_row(summary[name], curves[name]) for name in names if name in curves),
         least=LEAST,
-        empty="the job has told no metrics yet",
+        empty="the job has logged no metrics yet",
     )
     return len(names) + 1 if names else 0
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from footplate.cli.context import FAILED, Given, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.event_lines import line_of
@@ -44,32 +45,43 @@ def run_watch(given: Given) -> int:
 
 def watch_job(job: Job, *, after: int, as_json: bool) -> int:
     """Shows events until the job has ended. Returns 0 if it succeeded."""
-    screen = _screen(job, as_json=as_json)
     try:
-        for event in job.events(after=after):
-            screen.show(event)
-        job.wait()
+        with _printing(job, as_json=as_json) as show:
+            for event in job.events(after=after):
+                show(event)
+            job.wait()
     except KeyboardInterrupt:
-        screen.close()
         tell(
             f"stopped watching; {job.id} goes on. `footplate watch {short(job.id)}` shows it again, "
             f"`footplate cancel {short(job.id)}` ends it"
         )
         return INTERRUPTED
-    finally:
-        screen.close()
     return _ended(job, as_json=as_json)
 
 
-def _screen(job: Job, *, as_json: bool) -> Any:
-    if as_json:
-        return Json()
-    if not sys.stdout.isatty():
-        return Lines()
+@contextmanager
+def _printing(job: Job, *, as_json: bool) -> Iterator[Callable[[Event], None]]:
+    """Yields what prints an event: as JSON, as a line in a pipe, or on a terminal with progress and curves below."""
+    if as_json or not sys.stdout.isatty():
+        yield _print_json if as_json else _print_line
+        return
     # Imported here, because scripts and pipes do not need rich.
     from footplate.cli.screen import Screen
 
-    return Screen(job)
+    screen = Screen(job)
+    try:
+        yield screen.show
+    finally:
+        screen.close()
+
+
+def _print_json(event: Event) -> None:
+    say_json(event.model_dump(mode="json"))
+
+
+def _print_line(event: Event) -> None:
+    if text := line_of(event):
+        print(clean(text), flush=True)
 
 
 def _ended(job: Job, *, as_json: bool) -> int:
@@ -92,27 +104,6 @@ def _results(job: Job) -> Iterator[str]:
     yield f"outputs: {count}; `footplate download {short(job.id)}` fetches them" if outputs else "it left no outputs"
 
 
-class Json:
-    """Prints every event as JSON, one per line."""
-
-    def show(self, event: Event) -> None:
-        say_json(event.model_dump(mode="json"))
-
-    def close(self) -> None:
-        pass
-
-
-class Lines:
-    """Prints for a pipe: one line for each event that a person may want to read later."""
-
-    def show(self, event: Event) -> None:
-        if text := line_of(event):
-            print(clean(text), flush=True)
-
-    def close(self) -> None:
-        pass
-
-
 def run_logs(given: Given) -> int:
     job = find(client_of(given), given.job)
     is_empty = True
@@ -131,7 +122,7 @@ def run_events(given: Given) -> int:
     job = find(client_of(given), given.job)
     for event in job.events(after=given.after, kinds=given.kinds, follow=given.follow):
         if given.json:
-            say_json(event.model_dump(mode="json"))
+            _print_json(event)
         else:
             text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or _rest(event)}"
             say_wrapped(text, indent=8, flush=given.follow)

@@ -15,40 +15,38 @@ DEFAULT_LIMIT = 20
 
 
 def add_verbs(verbs: Verbs) -> None:
-    hooks = add_verb(
-        verbs, "webhooks", run_list, "URLs that are told when jobs change their state, and whether they hear"
-    )
+    hooks = add_verb(verbs, "webhooks", run_list, "URLs that receive a request when jobs change their state")
     parts = hooks.add_subparsers(metavar="create | update | rotate | test | deliveries | delete", title="parts")
-    create = add_part(parts, "create", run_create, "have a URL told, and print the secret that signs: it is shown once")
+    create = add_part(parts, "create", run_create, "add a webhook, and print its secret: it is shown once")
     create.add_argument("to", metavar="URL", help="where to POST")
-    update = add_part(parts, "update", run_update, "point one elsewhere, have it hear of something else, silence it")
+    update = add_part(parts, "update", run_update, "change the URL, the states or the tags, or disable the webhook")
     update.add_argument("--to", metavar="URL", help="where to POST from now on")
-    for parser, further in ((create, ""), (update, "; all for every one")):
-        parser.add_argument("--state", help=f"only of jobs that come into this one, or these, with commas{further}")
-        parser.add_argument("--tag", help=f"only of jobs with this tag, or any of these, with commas{further}")
-        parser.add_argument("--description", help="what for")
+    for parser, further in ((create, ""), (update, "; all removes the filter")):
+        parser.add_argument("--state", help=f"only if a job reaches this state, or one of several with commas{further}")
+        parser.add_argument("--tag", help=f"only if it has this tag, or one of several with commas{further}")
+        parser.add_argument("--description", help="a text for people")
     switch = update.add_mutually_exclusive_group()
     switch.add_argument(
-        "--enable", dest="enabled", action="store_true", default=None, help="tell it again, from now on"
+        "--enable", dest="enabled", action="store_true", default=None, help="send requests again, from now on"
     )
-    switch.add_argument("--disable", dest="enabled", action="store_false", help="tell it nothing, nor what waits")
-    rotate = add_part(parts, "rotate", run_rotate, "give one another secret, and print it")
+    switch.add_argument("--disable", dest="enabled", action="store_false", help="send nothing more, nor what waits")
+    rotate = add_part(parts, "rotate", run_rotate, "make another secret, and print it")
     rotate.add_argument(
-        "--overlap", default="24h", metavar="TIME", help="how long the old one signs too (24h); 0 is not"
+        "--overlap", default="24h", metavar="TIME", help="how long the old secret also signs (24h); 0 ends it now"
     )
-    test = add_part(parts, "test", run_test, "send one a ping")
-    deliveries = add_part(parts, "deliveries", run_deliveries, "what one was told, and what came of it, newest first")
+    test = add_part(parts, "test", run_test, "send a ping")
+    deliveries = add_part(parts, "deliveries", run_deliveries, "list requests to a webhook and their results")
     deliveries.add_argument(
         "--limit", type=count, default=DEFAULT_LIMIT, help=f"the most to list ({DEFAULT_LIMIT}); 0 is all"
     )
-    delete = add_part(parts, "delete", run_delete, "forget one, and what it was told")
+    delete = add_part(parts, "delete", run_delete, "delete a webhook and its deliveries")
     for parser in (update, rotate, test, deliveries, delete):
         parser.add_argument("webhook", metavar="WEBHOOK", help="an id, as the list has them")
 
 
 def run_list(given: Given) -> int:
     head = ("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW")
-    return show(given, client_of(given).webhooks.list(), head, _row, empty="nobody is told yet")
+    return show(given, client_of(given).webhooks.list(), head, _row, empty="there is no webhook yet")
 
 
 def _row(one: Webhook) -> tuple[object, ...]:
@@ -80,7 +78,7 @@ def _show_secret(made: NewWebhook, given: Given) -> int:
     # On stderr, because a script may want only the secret from stdout.
     tell(f"{made.id} signs with it; this is the only time that it is shown")
     if made.old_secret_until:
-        tell(f"the one before signs as well until {made.old_secret_until}")
+        tell(f"the secret before also signs until {made.old_secret_until}")
     return 0
 
 
@@ -88,7 +86,7 @@ def run_update(given: Given) -> int:
     changes = _wanted(given, "to", "state", "tag", "description", "enabled")
     if not changes:
         hint = "--to URL, --state, --tag, --description, --enable or --disable"
-        raise UsageError("nothing is to be changed", hint=hint)
+        raise UsageError("no change is given", hint=hint)
     made = client_of(given).webhooks.update(given.webhook, **changes)
     say_json(made.model_dump(mode="json")) if given.json else say(f"{made.id} {made.url} ({_how(made)})")
     return 0
@@ -111,14 +109,14 @@ def run_test(given: Given) -> int:
     if given.json:
         say_json(sent.model_dump(mode="json"))
     else:
-        say(f"{sent.id} is on its way; footplate webhooks deliveries {given.webhook} says what comes of it")
+        say(f"{sent.id} is on its way; `footplate webhooks deliveries {given.webhook}` shows the result")
     return 0
 
 
 def run_deliveries(given: Given) -> int:
     deliveries = islice(client_of(given).webhooks.deliveries(given.webhook), given.limit or None)
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    return show(given, deliveries, head, _delivery_row, empty="it was told nothing yet")
+    return show(given, deliveries, head, _delivery_row, empty="nothing was sent to this webhook yet")
 
 
 def _delivery_row(one: Delivery) -> tuple[object, ...]:

@@ -160,7 +160,7 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         what = "a link" if kind == stat.S_IFLNK else "not a plain file"
-        yield "link_in_bundle", f"{path[:80]!r} is {what}", "zip follows links unless it is told -y"
+        yield "link_in_bundle", f"{path[:80]!r} is {what}", "zip follows links unless it has the option -y"
     if entry.flag_bits & _ENCRYPTED:
         yield "encrypted", f"{path[:80]!r} is encrypted", "zip it without a password"
     elif entry.compress_type not in _PACKINGS:

@@ -143,6 +143,6 @@ def _errors_of_httpx() -> Iterator[None]:
     try:
         yield
     except httpcore2.TimeoutException as error:
-        raise httpx2.ReadTimeout("nothing was said for too long") from error
+        raise httpx2.ReadTimeout("no bytes arrived in time") from error
     except httpcore2.NetworkError as error:
         raise httpx2.ReadError(str(error) or type(error).__name__) from error

@@ -1,6 +1,4 @@
-"""The agreements of a node's processes, the supervisor of an attempt and the training processes that it starts.
+"""Agreements between a node's processes, the supervisors of attempts and their training processes.
 
-They are orders, wire format, folders, users and exit codes.
-
-Both sides import this folder. It imports the standard library and pydantic only.
+These are the order that starts a rank, the wire format, folders, users, and the meaning of exit codes.
 """

@@ -159,7 +159,7 @@ def _exit_row(code: int, peak_rss_mb: float, oom_kills: int) -> tuple[Reason, st
         name = _signal_name(-code)
         hints = {"SIGSEGV": "a native extension touched memory that is not its own; faulthandler's lines may name it"}
         return Reason.CRASHED, name.lower(), f"the training process died of {name}; {used}", hints.get(name)
-    text = f"the training process exited with code {code} and without a word; {used}"
+    text = f"the training process exited with code {code} and reported no outcome; {used}"
     return Reason.CRASHED, "exited", text, "code under training may not exit"
 
 
