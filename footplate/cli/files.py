@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find, say_deleted, show
-from footplate.cli.text import age, say, say_json, size, table, tell
-from footplate.cli.transfers import transferring
+from footplate.cli.text import age, clean, say, say_json, size, table, tell
 from footplate.sdk.row_reports import COLUMN_HEADS, column_cells, headline, problems
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _delete(one: SavedCheckpoint, given: Given) -> int:
 def run_download(given: Given) -> int:
     if given.checkpoint and given.paths:
         raise UsageError("a checkpoint is fetched whole", hint="leave the paths out, or --checkpoint")
-    with transferring(given) as client:
+    with _transferring(given) as client:
         job = find(client, given.job)
         if given.checkpoint:
             checkpoint = job.checkpoints.get(given.checkpoint)
@@ -98,6 +99,30 @@ def run_download(given: Given) -> int:
     return 0
 
 
+@contextmanager
+def _transferring(given: Given) -> Iterator[Client]:
+    """Yields a client that shows what it sends and fetches. On stderr, because stdout is for scripts."""
+    if not sys.stderr.isatty():
+        yield client_of(given)
+        return
+    # Imported here, because scripts and pipes do not need rich.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    # Without redirection, because rich would send what the command prints on stdout to stderr.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def on_bytes(name: str, done: int, size: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(clean(name), total=size)
+            bars.update(tasks[name], completed=done, visible=done < size)
+
+        yield client_of(given, on_bytes=on_bytes)
+
+
 def run_export(given: Given) -> int:
     job = find(client_of(given), given.job)
     written = job.export(given.output or f"{job.id}-export", checkpoint=given.checkpoint, merge=given.merge)
@@ -106,7 +131,7 @@ def run_export(given: Given) -> int:
 
 
 def run_upload(given: Given) -> int:
-    with transferring(given) as client:
+    with _transferring(given) as client:
         for path in given.paths:
             kept = client.files.upload(path, tokenizer=given.tokenizer)
             if given.json:

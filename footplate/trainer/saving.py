@@ -15,7 +15,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from footplate.contract.arguments.resuming import fixed
+from footplate.contract.arguments.training import fixed
 from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, callback_tensors, seeds
 from footplate.trainer import checkpoint as files

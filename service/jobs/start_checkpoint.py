@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from footplate.contract.arguments.resuming import fixed
+from footplate.contract.arguments.training import fixed
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
 from footplate.contract.ids import CheckpointId, JobId
 from footplate.contract.messages import CheckpointOffer

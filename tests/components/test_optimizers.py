@@ -10,11 +10,11 @@ import torch
 from torch.optim import lr_scheduler
 
 from footplate.contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
-from footplate.contract.testing import make_spec
 from footplate.runtime.build import load, named_optimizers, registered
 from footplate.runtime.catalogue import arguments_schema
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.names import SchedulerType
+from tests.support.factories import make_spec
 
 NEEDED: dict[str, dict[str, Any]] = {
     "StepLR": {"step_size": 2},

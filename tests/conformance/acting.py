@@ -17,7 +17,6 @@ from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
 from footplate.contract.spec import JobSpec
-from footplate.contract.testing import make_spec
 from service.events.entries import Read, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs.amend import amend
@@ -35,6 +34,7 @@ from service.store import attempts, events, jobs, queue
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow, SourceRow
 from service.store.times import text_of
+from tests.support.factories import make_spec
 
 T = TypeVar("T")
 SETTINGS = ServiceSettings(retry_backoff_seconds=0)

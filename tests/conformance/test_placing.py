@@ -11,7 +11,6 @@ from sqlalchemy import Connection, text
 
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.lifecycle import JobState, Reason
-from footplate.contract.testing import make_spec
 from service.jobs import waiting
 from service.jobs.place import plan_queue, start
 from service.jobs.placement import Placement
@@ -19,6 +18,7 @@ from service.jobs.resume import Resume
 from service.jobs.submit import submit
 from service.store import jobs, nodes, queue
 from tests.conformance.acting import Stage, place_waiting
+from tests.support.factories import make_spec
 from tests.support.many_jobs import copy_job
 
 FEW, MANY = 100, 10_000

@@ -6,8 +6,8 @@ from footplate.contract.files import on_hub
 from footplate.contract.hub import HubName, hub_name
 from footplate.contract.references import references
 from footplate.contract.spec import JobSpec
-from footplate.contract.testing import make_spec
 from tests.contract.specs import TOY, places
+from tests.support.factories import make_spec
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 

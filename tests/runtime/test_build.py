@@ -14,9 +14,9 @@ from footplate.contract.components import Catalogue, check
 from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.spec import JobSpec
-from footplate.contract.testing import make_spec
 from footplate.runtime.build import build
 from footplate.runtime.catalogue import describe
+from tests.support.factories import make_spec
 
 
 @pytest.fixture

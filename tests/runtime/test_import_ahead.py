@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from footplate.contract.host.launch import libraries_of
-from footplate.contract.testing import make_spec
 from footplate.runtime import import_ahead
 from footplate.runtime.import_ahead import ImportAhead, try_imports
+from tests.support.factories import make_spec
 
 HARMS = {
     "ahead_good": "",

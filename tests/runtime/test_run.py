@@ -10,8 +10,8 @@ import pytest
 
 from footplate.contract.host import outcome
 from footplate.contract.host.artifacts import AttemptFiles
-from footplate.contract.testing import make_spec
 from footplate.runtime import run
+from tests.support.factories import make_spec
 
 
 def test_outputs_that_do_not_fit_are_said_with_where_and_what_would_work(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import new_checkpoint_id, new_job_id
 from footplate.contract.messages import CheckpointOffer
-from footplate.contract.testing import make_spec
 from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import STATE, Verified
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
+from tests.support.factories import make_spec
 
 OTHER = new_job_id()
 CKPT = new_checkpoint_id()

@@ -29,7 +29,6 @@ from footplate.contract.messages import (
     Message,
     NodeBeat,
 )
-from footplate.contract.testing import make_spec, make_worker_event
 from service.control.duties import DUTIES, Duty
 from service.control.process import Control
 from service.control.state import ControlState, LockUncertain
@@ -41,6 +40,7 @@ from service.store.control_lock import control_lock
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow
 from service.store.times import now_ms
+from tests.support.factories import make_spec, make_worker_event
 from tests.support.processes import at_ease, until_async
 from tests.support.redis_server import RedisServer
 

@@ -9,12 +9,12 @@ import pytest
 
 from footplate.contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue, Described
 from footplate.contract.lifecycle import Reason
-from footplate.contract.testing import make_spec
 from service.jobs.installed import Installed, parts_of
 from service.jobs.needs import Needs
 from service.jobs.placement import Room
 from tests.service.test_place_gangs import job, placed
 from tests.service.test_place_gangs import room as bare_room
+from tests.support.factories import make_spec
 from tests.support.placing import place
 
 MLP, BERT = "models/toy/mlp", "models/hf/sequence-classification"

@@ -9,8 +9,8 @@ import pytest
 
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.references import references
-from footplate.contract.testing import make_spec
 from service.jobs.node_files import missing
+from tests.support.factories import make_spec
 
 
 def node(home: Path, **changes: Any) -> FileRoots:

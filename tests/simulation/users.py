@@ -11,10 +11,10 @@ from footplate.contract.errors import Conflict, NotFound, Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState, StopMode
 from footplate.contract.spec import JobSpec
-from footplate.contract.testing import make_spec
 from tests.conformance.acting import Stage
 from tests.simulation.control import SETTINGS
 from tests.simulation.training import Plan
+from tests.support.factories import make_spec
 
 if TYPE_CHECKING:
     from tests.simulation.railway import Railway

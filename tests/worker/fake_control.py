@@ -27,7 +27,7 @@ from footplate.contract.messages import (
     NodeReply,
     Stop,
 )
-from footplate.contract.testing import make_spec
+from tests.support.factories import make_spec
 from tests.support.processes import Process, Processes, until
 
 SEND_AGAIN_SECONDS = 1.0

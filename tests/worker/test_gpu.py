@@ -10,7 +10,7 @@ import pytest
 
 from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, new_job_id
-from footplate.contract.testing import make_spec
+from tests.support.factories import make_spec
 from tests.support.processes import REPOSITORY
 from worker.node.gpus import inventory
 

@@ -15,7 +15,7 @@ from footplate.contract.host import outcome
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from footplate.contract.testing import make_spec
+from tests.support.factories import make_spec
 from tests.support.file_server import FileServer, file_server
 from tests.support.hub_server import TOKEN, HubServer
 from tests.support.processes import Processes, children, until

@@ -16,7 +16,7 @@ from footplate.contract import keys
 from footplate.contract.events import now_text
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from footplate.contract.testing import make_spec
+from tests.support.factories import make_spec
 from tests.support.processes import REPOSITORY, Processes, until
 from tests.support.redis_server import RedisServer
 from tests.worker.hanging import HUNG_SECONDS

@@ -22,9 +22,9 @@ from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.spec import JobSpec
-from footplate.contract.testing import make_spec
 from footplate.runtime.starting_point import StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
+from tests.support.factories import make_spec
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from worker.attempt import background

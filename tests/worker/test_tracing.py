@@ -13,8 +13,8 @@ import pytest
 from footplate.contract.events import DoneData, Ending, Failure, Kind
 from footplate.contract.ids import ClaimId, Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from footplate.contract.testing import make_spec
 from tests.support.collector import collecting, said
+from tests.support.factories import make_spec
 from tests.support.processes import clean_environment
 from worker.tracing import Traces, Untraced
 

@@ -31,7 +31,6 @@ ARGUMENT_NAMES = frozenset({*FIELDS, *NOT_YET, *IN_SCRIPTS_ONLY, *SERVER_OWNED})
 _OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
 """Arguments that short forms move to the resources. Here only values that ask for no strategy are left."""
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
 OTHER_WORDS = {
@@ -57,7 +56,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
         if name not in FIELDS:  # An unsupported name with its neutral value.
             continue
         try:
-            good[name] = _adapter(name).validate_json(json.dumps(value), strict=True)
+            good[name] = _adapters()[name].validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             problems += unique(_problems_in(error, at))
     bad = {problem.pointer for problem in problems}
@@ -101,12 +100,10 @@ def _problems_in(error: ValidationError, at: str) -> Iterator[Problem]:
         yield problem(at + where, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
 
 
-def _adapter(name: str) -> TypeAdapter[Any]:
-    if name not in _ADAPTERS:
-        hints = get_type_hints(Seq2SeqTrainingArguments, include_extras=True)
-        for field in FIELDS:
-            _ADAPTERS[field] = TypeAdapter(hints[field], config=ConfigDict(allow_inf_nan=False))
-    return _ADAPTERS[name]
+@functools.cache
+def _adapters() -> dict[str, TypeAdapter[Any]]:
+    hints = get_type_hints(Seq2SeqTrainingArguments, include_extras=True)
+    return {name: TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False)) for name in FIELDS}
 
 
 @functools.cache

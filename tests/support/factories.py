@@ -1,4 +1,4 @@
-"""Public factories of the smallest valid spec and of an event, for our tests and yours."""
+"""Makes the smallest valid spec and event."""
 
 from __future__ import annotations
 
