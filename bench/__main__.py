@@ -11,7 +11,10 @@ from pathlib import Path
 
 from bench import report
 
-SERVER = ("post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "away", "upload", "growth")
+SERVER = (
+    "post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "away", "upload", "growth",
+    "serving",
+)  # fmt: skip
 TRAINER = ("loop",)
 ASKED_FOR = ("gpu",)
 """Measurements that run only if they are named. Without a GPU these figures mean nothing."""

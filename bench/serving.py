@@ -1,0 +1,176 @@
+"""Measures serving sessions: the time to the first token, memory with several adapters, and training beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx2
+
+from bench import report
+from bench.whole import JSON, Whole, submit, system, until_state
+from tests.support.processes import children
+
+WORDS = [f"w{number}" for number in range(2000)]
+LORA: JSON = {"r": 8, "target_modules": ["q_proj", "v_proj"]}
+PHASE_SECONDS = 6.0
+"""The time over which steps are counted, alone and beside a session in turns."""
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    with system(folder / "serving", slots=3) as whole:
+        write_model(folder / "serving", layers=2 if quick else 8)
+        first = cold(whole, train(whole.client, peft=LORA))
+        node = whole.nodes["node-1"]
+        node.until(lambda: "imported for later jobs" in node.output, within=120, what="it has imported transformers")
+        later = [cold(whole, train(whole.client, peft=LORA)) for _ in range(2 if quick else 7)]
+        shared = memory_of_sessions(whole, [train(whole.client, peft=LORA) for _ in range(3)])
+        apart = memory_of_sessions(whole, [train(whole.client) for _ in range(3)])
+        beside = steps_beside_serving(whole.client, train(whole.client, peft=LORA), rounds=2 if quick else 4)
+    return [
+        report.Row("job succeeded → first token, of a node's first language model", [first[0]], "s"),
+        report.Row("the same: CPU time of the session's process", [first[1]], "s"),
+        report.Row(f"job succeeded → first token, of {len(later)} later ones", [wall for wall, _ in later], "s", "≤ 3"),
+        report.Row("the same: CPU time of the session's process", [cpu for _, cpu in later], "s"),
+        report.Row("memory of three adapters on one base", [shared], "MB"),
+        report.Row("memory of three models of the same size", [apart], "MB"),
+        report.Row("step time of training beside a session that answers, to alone", beside, "×"),
+    ]
+
+
+def write_model(home: Path, layers: int) -> None:
+    """Writes a Llama that has learned nothing, with its tokenizer and some rows."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token=WORDS[0]))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=512, intermediate_size=2048, num_hidden_layers=layers, num_attention_heads=8,
+        max_position_embeddings=1024, bos_token_id=None, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(home / "models/llama")
+    PreTrainedTokenizerFast(tokenizer_object=inner, pad_token=WORDS[0]).save_pretrained(home / "models/llama")
+    (home / "data").mkdir(exist_ok=True)
+    (home / "data/rows.jsonl").write_text("".join(json.dumps({"text": " ".join(WORDS[:8])}) + "\n" for _ in range(8)))
+
+
+def train(client: httpx2.Client, peft: JSON | None = None) -> str:
+    """Trains one step, and returns the job once it has succeeded."""
+    spec: JSON = {
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://llama", **({"peft": peft} if peft else {})}},
+        "processor": {"use": "hf/tokenizer", "args": {"path": "models://llama"}},
+        "data": {"train": "data://rows.jsonl", "map": [{"use": "tokenize", "args": {"column": "text"}}]},
+    }
+    job = submit(client, spec, max_steps=1)
+    until_state(client, job, within=300)
+    return job
+
+
+def asked(client: httpx2.Client, job: str, tokens: int, is_over: Event | None = None) -> float:
+    """Streams an answer. Returns the seconds until its first token."""
+    body = {"model": job, "prompt": "w1 w2 w3", "max_tokens": tokens, "temperature": 0, "stream": True}
+    began, first = time.monotonic(), 0.0
+    with client.stream("POST", "/v1/completions", json=body, timeout=120) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                assert "error" not in json.loads(line.removeprefix("data: ")), line
+                first = first or time.monotonic() - began
+            if is_over is not None and is_over.is_set():
+                break
+    return first
+
+
+def cold(whole: Whole, job: str) -> tuple[float, float]:
+    """Returns the seconds from a job's success to the first token of a new session, and its process's CPU time."""
+    seconds = asked(whole.client, job, tokens=4)
+    [process] = _sessions(whole)
+    stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    end_sessions(whole.client)
+    return seconds, (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def end_sessions(client: httpx2.Client) -> None:
+    rows = client.get("/jobs?state=starting,running").json()["data"]
+    for row in rows:
+        client.post(f"/jobs/{row['id']}/cancel", json={"mode": "kill"}).raise_for_status()
+    deadline = time.monotonic() + 60
+    while client.get("/jobs?state=starting,running,stopping").json()["data"]:
+        assert time.monotonic() < deadline, "the sessions do not end"
+        time.sleep(0.05)
+
+
+def memory_of_sessions(whole: Whole, jobs: list[str]) -> float:
+    """Returns the memory in MB that sessions for these jobs take together, and ends the sessions."""
+    for job in jobs:
+        asked(whole.client, job, tokens=4)
+    used = sum(map(_proportional_mb, _sessions(whole)))
+    end_sessions(whole.client)
+    return used
+
+
+def _sessions(whole: Whole) -> list[int]:
+    """Returns the processes that the node's warm parent has forked."""
+    [node] = whole.nodes.values()
+    warm = [pid for pid in children(node.pid) if b"warm_parent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for parent in warm for pid in children(parent)]
+
+
+def _proportional_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+
+
+def steps_beside_serving(client: httpx2.Client, tried: str, rounds: int) -> list[float]:
+    """Returns the ratio of step times, for each round of a phase alone and a phase beside a session that answers."""
+    asked(client, tried, tokens=4)
+    training = submit(client, max_steps=10_000_000, logging_steps=100, save_strategy="no")
+    ratios = []
+    _steps_of(client, training)
+    for _ in range(rounds):
+        alone = _steps_of(client, training)
+        with answering(client, tried):
+            beside = _steps_of(client, training)
+        ratios.append(alone / beside)
+    end_sessions(client)
+    return ratios
+
+
+@contextmanager
+def answering(client: httpx2.Client, job: str) -> Iterator[None]:
+    is_over = Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            asked(client, job, 1000, is_over)
+
+    thread = Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _steps_of(client: httpx2.Client, job: str) -> int:
+    """Returns the number of steps in one phase."""
+    deadline = time.monotonic() + 60
+    while (row := client.get(f"/jobs/{job}").json())["progress"] is None:
+        assert time.monotonic() < deadline, row
+        time.sleep(0.05)
+    time.sleep(PHASE_SECONDS)
+    return int(client.get(f"/jobs/{job}").json()["progress"]["step"]) - int(row["progress"]["step"])
+
+
+if __name__ == "__main__":
+    report.main(run, quick="--quick" in sys.argv)
