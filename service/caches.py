@@ -119,4 +119,4 @@ class WebhookProjects(PolledCache):
         return self._projects is None or project in self._projects
 
     async def _read(self) -> None:
-        self._projects = await self._db.read(webhooks.heard)
+        self._projects = await self._db.read(webhooks.projects_that_listen)

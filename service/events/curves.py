@@ -288,7 +288,7 @@ def _each(gathered: dict[JobId, Gathered]) -> Iterator[tuple[JobId, int, str, Co
 
 
 def _is_drawable(name: str) -> bool:
-    """Returns True if a database takes the name in a key, and a person can type it."""
+    """Returns True if the name fits into a key of the database, and has only characters that can be printed."""
     return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
 
 

@@ -98,7 +98,7 @@ def ingest(
     for ledger in ledgers.values():
         ledger.flush(conn, done, retry_backoff_seconds)
     for reason, raw in read.dead:
-        events.bury(conn, reason, raw, now)
+        events.insert_dead(conn, reason, raw, now)
     done.dead += len(read.dead)
     reached(Moment.BEFORE_INGEST_COMMITS)
     if done.closed:
@@ -286,7 +286,7 @@ class _Ledger:
         done.refused += sum(status == checkpoints.CORRUPT for _, status in self.marks)
         done.refused += sum(why.startswith("checkpoint ") for why, _ in self.troubles)
         for reason, raw in self.troubles:
-            events.bury(conn, reason, raw, self.now)
+            events.insert_dead(conn, reason, raw, self.now)
         done.dead += len(self.troubles)
 
     def _record(self, conn: Connection, done: Ingested) -> None:

@@ -173,7 +173,7 @@ class JobWatch:
         return await asyncio.shield(task)
 
     async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
-        """Returns the present result, with the jobs that were created since that moment."""
+        """Looks now, and also finds jobs that were created since that moment, even if they have ended."""
         at = now_ms()
         heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
         return JobsSeen(at, heads)

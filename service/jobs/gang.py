@@ -35,7 +35,7 @@ def ends(parts: Sequence[SourceRow]) -> list[DoneData]:
 
 
 def fails_all(end: DoneData) -> bool:
-    """Returns True if no part can continue after this end. At a time limit, all parts stop together and save."""
+    """Returns True if this end of a part ends the whole attempt. At a time limit, all parts save and stop together."""
     return end.ending is Ending.FAILED and not end.another_s and end.reason != Reason.TIME_LIMIT
 
 

@@ -20,7 +20,7 @@ from service.store import attempts, commands, jobs
 
 @dataclass(slots=True)
 class Answers(Effects):
-    """The answers, by the list that each goes to, and further consequences."""
+    """The replies to workers, each with the Redis list that it goes to, and other effects of their messages."""
 
     replies: list[tuple[str, Message]] = field(default_factory=list)
     alive: list[tuple[Hashable, int]] = field(default_factory=list)

@@ -37,7 +37,10 @@ _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """The state that must change before another plan can start anything, except for nodes that come or change."""
+    """The part of the queue's state by which control sees whether to plan again.
+
+    While it and the nodes are unchanged, another plan would start nothing.
+    """
 
     heads: tuple[Head, ...]
     """The first job of every line. If it cannot start, no job behind it can."""

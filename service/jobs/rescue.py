@@ -29,7 +29,7 @@ MISSED_BEATS = 3
 
 
 class Timers:
-    """The times since which each thing is as it is. Written by the event loop, read by a writer thread."""
+    """The start times of leases and deadlines, by key. Written by the event loop, read by a writer thread."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}

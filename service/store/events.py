@@ -81,7 +81,7 @@ def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
         conn.execute(_INSERT, [dict(zip(_NAMES, _values(row), strict=True)) for row in rows])
 
 
-def bury(conn: Connection, reason: str, raw: str, now: int) -> None:
+def insert_dead(conn: Connection, reason: str, raw: str, now: int) -> None:
     """Keeps a message that could not be parsed, for a person to look at."""
     conn.execute(insert(dead_events), {"at": now, "reason": reason, "raw": raw[:100_000].replace("\0", "\ufffd")})
 

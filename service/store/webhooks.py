@@ -84,7 +84,7 @@ def get(conn: Connection, project: str, webhook: WebhookId) -> WebhookRow:
     return WebhookRow(*row)
 
 
-def heard(conn: Connection) -> frozenset[str]:
+def projects_that_listen(conn: Connection) -> frozenset[str]:
     """Returns the projects that have an enabled webhook."""
     return frozenset(conn.execute(_HEARD).scalars())
 
