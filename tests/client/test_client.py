@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +11,8 @@ import httpx2
 import pytest
 
 from footplate import AsyncClient, Client, Job, JobCancelled, JobFailed
-from footplate.errors import Conflict, InvalidRequest, NotFound, Unreachable, VersionChanged, WaitTimeout
-from footplate.sdk.metrics import with_floats
+from footplate.errors import Conflict, InvalidRequest, NotFound, VersionChanged, WaitTimeout
 from tests.client.conftest import FAILING
-from tests.support.processes import free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
 PATIENCE = 240
@@ -55,20 +51,6 @@ def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: Sy
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(files)
     assert [attempt.ending for attempt in job.attempts()] == ["finished"]
     assert job.spec()["training"]["max_steps"] == 20
-
-
-async def test_the_asynchronous_client_does_the_same(standing: System) -> None:
-    async with AsyncClient(standing.url) as client:
-        job = await client.jobs.create(SHORT_TOY)
-        numbers = [event.no async for event in job.events(kinds=["log"])]
-        await job.wait(timeout=PATIENCE)
-
-        assert job.raise_for_status().state == "succeeded"
-        assert numbers == [event["no"] for event in standing.events(job.id) if event["kind"] == "log"]
-        assert [event.no async for event in job.events(kinds="log", follow=False)] == numbers
-        assert [entry.id async for entry in client.jobs.list(limit=1)] == [job.id]
-        assert (await client.nodes())[0].name == "node-1"
-        assert "toy/mlp" in (await client.components())["models"]
 
 
 async def test_leaving_an_asynchronous_stream_early_leaves_nothing_open(standing: System) -> None:
@@ -140,32 +122,6 @@ def test_the_list_goes_through_every_page(client: Client, standing: System, monk
         job.cancel()
 
 
-def test_validation_says_where_it_would_run_and_makes_no_job(client: Client) -> None:
-    before = [job.id for job in client.jobs.list()]
-
-    result = client.jobs.validate(SHORT_TOY)
-
-    assert (result.steps, result.placement.node) == (20, "node-1")
-    assert result.spec["model"]["use"] == "toy/mlp"
-    assert [job.id for job in client.jobs.list()] == before
-
-
-def test_nobody_there_is_told_with_the_address_and_how_to_start_one() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-
-    with pytest.raises(Unreachable, match=url) as nobody:
-        next(Client(url, retries=1).jobs.list())
-
-    assert "make up" in (nobody.value.hint or "")
-
-
-def test_what_travels_as_text_because_json_has_no_word_for_it_is_a_number_again() -> None:
-    row = with_floats({"loss": "NaN", "grad_norm": "-Infinity", "name": "Nan"})
-
-    assert math.isnan(row.pop("loss"))
-    assert row == {"grad_norm": -math.inf, "name": "Nan"}
-
-
 # What breaks on the way ----------------------------------------------------------------------------------------------
 
 
@@ -194,22 +150,6 @@ class Cut(httpx2.SyncByteStream):
                 raise httpx2.ReadError("cut off")
 
 
-def test_a_submit_whose_answer_is_lost_makes_one_job(standing: System) -> None:
-    times = itertools.count()
-
-    def lose_the_first(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
-        answer = go_on()
-        if request.method == "POST" and next(times) == 0:
-            answer.read()
-            raise httpx2.ReadError("cut off")
-        return answer
-
-    with Client(standing.url, transport=Bad(lose_the_first)) as client:
-        job = client.jobs.create(SHORT_TOY, tags=["lost answer"])
-        assert [entry.id for entry in client.jobs.list(tag="lost answer")] == [job.id]
-    assert next(times) == 2
-
-
 def test_where_upgrades_are_taken_out_on_the_way_events_come_as_messages(standing: System) -> None:
     def no_upgrades(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
         for name in ("connection", "upgrade"):
@@ -222,21 +162,6 @@ def test_where_upgrades_are_taken_out_on_the_way_events_come_as_messages(standin
         job.wait(timeout=PATIENCE)
 
     assert seen == [event["no"] for event in standing.events(job.id)]
-
-
-def test_a_stream_that_breaks_again_and_again_has_no_gap_and_nothing_twice(standing: System, client: Client) -> None:
-    job = client.jobs.create(SHORT_TOY)
-    job.wait(timeout=PATIENCE)
-
-    def cut_streams(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
-        request.headers.pop("upgrade", None)
-        answer = go_on()
-        if request.url.path.endswith("/stream"):
-            answer.stream = Cut(answer.stream, 1500)
-        return answer
-
-    with Client(standing.url, transport=Bad(cut_streams)) as cut:
-        assert [e.no for e in cut.jobs.get(job.id).events()] == [e["no"] for e in standing.events(job.id)]
 
 
 class Listening:
