@@ -17,6 +17,7 @@ import uvloop
 
 from footplate.contract.errors import FootplateError, SettingsError
 from footplate.contract.ids import JobId
+from footplate.contract.tracing import asked
 from service.app import create_app
 from service.auth import Gatekeeper
 from service.backup import back_up
@@ -31,7 +32,8 @@ from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
 from service.store.database import Database
-from service.tracing import Untraced, begin
+from service.tracing import Untraced
+from service.tracing import log as traces_log
 
 log = logging.getLogger("footplate")
 
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def run(role: str, settings: ServiceSettings) -> int:
     """Runs until a signal, or until control fails. Returns the exit status."""
     db = Database(settings.database_url, settings.readers, settings.writers)
-    tracing = begin(role, os.environ)
+    tracing = _tracing(role)
     try:
         db.read_now(schema.require_current)
         # Imported modules are never garbage. Without the freeze, each full collection would take 100 ms.
@@ -83,6 +85,22 @@ async def run(role: str, settings: ServiceSettings) -> int:
     finally:
         await tracing.close()
         await asyncio.to_thread(db.close)
+
+
+def _tracing(role: str) -> Untraced:
+    """Returns the tracing of this process, whose role is its name in traces."""
+    settings = asked(os.environ)
+    tracing = Untraced()
+    if settings.is_on:
+        # The SDK is an extra, and slow to import.
+        from service.spans import Tracing
+
+        tracing = Tracing(role)
+        traces_log.info("traces are sent, as OTEL_* says")
+    if settings.wrong:
+        traces_log.warning("%s", settings.wrong)
+    tracing.wrong = settings.wrong
+    return tracing
 
 
 async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, with_control: bool) -> int:

@@ -1,14 +1,13 @@
-"""Traces of the service. OpenTelemetry's SDK (spans.py) is imported only if its variables ask for traces."""
+"""Traces of the service without OpenTelemetry's SDK. program.py imports spans.py if variables ask for traces."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp
 
 from footplate.contract.ids import JobId
-from footplate.contract.tracing import asked
 from service.store.database import Database
 
 log = logging.getLogger("footplate.traces")
@@ -34,19 +33,3 @@ class Untraced:
         return notify
 
     async def close(self) -> None: ...
-
-
-def begin(role: str, environ: Mapping[str, str]) -> Untraced:
-    """Returns the tracing of this process, whose role is its name in traces."""
-    settings = asked(environ)
-    tracing = Untraced()
-    if settings.is_on:
-        # The SDK is an extra, and slow to import.
-        from service.spans import Tracing
-
-        tracing = Tracing(role)
-        log.info("traces are sent, as OTEL_* says")
-    if settings.wrong:
-        log.warning("%s", settings.wrong)
-    tracing.wrong = settings.wrong
-    return tracing
