@@ -414,10 +414,6 @@ def is_optimizer(name: str) -> bool:
     return name.startswith("optimizer")
 
 
-def is_not_optimizer(name: str) -> bool:
-    return not is_optimizer(name)
-
-
 def holds_model(folder: Path) -> bool:
     """Returns True if the folder holds a whole model, or the adapters of one."""
     return weights.file_in(folder) is not None or (folder / adapters.WEIGHTS).exists()

@@ -98,7 +98,12 @@ def _api(trainer: Trainer) -> Any:
     With two clients, an older checkpoint could arrive after a newer one.
     """
     own = trainer._footplate
-    own.hub_api = own.hub_api or hub_api()
+    if own.hub_api is None:
+        try:
+            from huggingface_hub import HfApi
+        except ImportError as error:
+            raise ImportError("pushing to the hub needs the extra hub: pip install 'footplate[hub]'") from error
+        own.hub_api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="footplate")
     return own.hub_api
 
 
@@ -157,11 +162,3 @@ def _upload(
         ignore_patterns=list(leaving_out),
         run_as_future=run_as_future,
     )
-
-
-def hub_api() -> Any:
-    try:
-        from huggingface_hub import HfApi
-    except ImportError as error:
-        raise ImportError("pushing to the hub needs the extra hub: pip install 'footplate[hub]'") from error
-    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="footplate")

@@ -44,15 +44,6 @@ def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optim
     return trainer.lr_scheduler
 
 
-def get_optimizer_group(trainer: Trainer, param: str | nn.Parameter | None = None) -> Any:
-    """Returns the group of a parameter. Without a parameter, returns the parameters of all groups."""
-    groups = require_optimizer(trainer).param_groups
-    if param is None:
-        return [group["params"] for group in groups]
-    wanted = dict(trainer.model.named_parameters())[param] if isinstance(param, str) else param
-    return next((group for group in groups if any(parameter is wanted for parameter in group["params"])), None)
-
-
 def optimizer_by_name(trainer: Trainer) -> dict[str, Optimizer]:
     """Returns the named optimizers by name, or an empty dict if there is one optimizer."""
     plain = trainer._footplate.strategy.plain_optimizer(trainer.optimizer)

@@ -51,7 +51,9 @@ def resumed(
     a step has changed, training continues at the same sample, and counts the remaining steps in the new size.
     """
     args, done = trainer.args, trainer.state.global_step
-    now = _Step(_micro_batch(trainer), args.gradient_accumulation_steps)
+    now = _Step(
+        trainer.get_total_train_batch_size(args) // args.gradient_accumulation_steps, args.gradient_accumulation_steps
+    )
     before = _before(trainer, then, now)
     if plan.epochs == sys.maxsize:
         # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
@@ -80,10 +82,6 @@ def resumed(
         )
     steps = plan.steps_before(position.epoch, position.batch, now.micro_batches)
     return plan.shifted(done - steps, has_limit=args.max_steps > 0), position
-
-
-def _micro_batch(trainer: Trainer) -> int:
-    return trainer.get_total_train_batch_size(trainer.args) // trainer.args.gradient_accumulation_steps
 
 
 def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:

@@ -129,7 +129,7 @@ class ReportCallback(TrainerCallback):
 
         accelerator, settings = self.trainer.accelerator, None
         if not self.trackers:
-            name = run_name(args, state)
+            name = str(state.trial_name or args.run_name or Path(args.output_dir).name)
             model, strategy = self.trainer.model, self.trainer._footplate.strategy
             size = sum(strategy.elements(parameter) for parameter in model.parameters())
             folder, log_every = logging_dir(args), int(state.logging_steps)
@@ -157,10 +157,6 @@ def _settings(args: Any, model: Any, size: int) -> dict[str, Any]:
     values = config if isinstance(config, dict) else config.to_dict() if hasattr(config, "to_dict") else {}
     values = {name: value if type(value) in (bool, int, float, str) else str(value) for name, value in values.items()}
     return {**values, **args.to_sanitized_dict(), "model/num_parameters": size}
-
-
-def run_name(args: Any, state: TrainerState) -> str:
-    return str(state.trial_name or args.run_name or Path(args.output_dir).name)
 
 
 def logging_dir(args: Any) -> Path:

@@ -31,7 +31,7 @@ from footplate.trainer import (
 from footplate.trainer.argument_callbacks import watchers
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
-from footplate.trainer.checkpoint import TRAINER_STATE_NAME, Checkpoint, is_not_optimizer
+from footplate.trainer.checkpoint import TRAINER_STATE_NAME, Checkpoint, is_optimizer
 from footplate.trainer.collators.choose import choose_collator
 from footplate.trainer.data import Collator, count_items, has_length
 from footplate.trainer.declined import refuse_overrides
@@ -398,7 +398,11 @@ class Trainer:
 
     def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
         """Returns the group of a parameter. Without a parameter, returns the parameters of all groups."""
-        return optimizing.get_optimizer_group(self, param)
+        groups = optimizing.require_optimizer(self).param_groups
+        if param is None:
+            return [group["params"] for group in groups]
+        wanted = dict(self.model.named_parameters())[param] if isinstance(param, str) else param
+        return next((group for group in groups if any(parameter is wanted for parameter in group["params"])), None)
 
     def _get_learning_rate(self) -> float:
         return float(optimizing.require_optimizer(self).param_groups[0]["lr"])
@@ -539,7 +543,7 @@ class Trainer:
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         strategy = self._footplate.strategy
-        with strategy.readable_folder(Path(resume_from_checkpoint), is_not_optimizer) as folder:
+        with strategy.readable_folder(Path(resume_from_checkpoint), lambda name: not is_optimizer(name)) as folder:
             strategy.load_weights(self.model if model is None else model, folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
