@@ -33,22 +33,19 @@ def prediction_step(
 
     def step(batch: Any) -> BatchResult:
         try:
-            return predict(batch)
+            inputs = to_device(batch)
+            labels, has_loss = labels_and_loss(trainer, inputs)
+            with without_gradients:
+                if has_loss:
+                    loss, outputs, _ = loss_of(trainer, model, inputs, count_items([inputs], device))
+                    loss = loss.mean() if loss.dim() else loss
+                else:
+                    loss, outputs = None, model(**inputs)
+            return (loss, None, None) if loss_only else (loss, predictions(outputs, keys, has_loss), labels)
         except (RuntimeError, IndexError, ValueError) as error:
             if (reason := batch_errors.explained(trainer, [batch], error)) is not None:
                 raise reason from error
             raise
-
-    def predict(batch: Any) -> BatchResult:
-        inputs = to_device(batch)
-        labels, has_loss = labels_and_loss(trainer, inputs)
-        with without_gradients:
-            if has_loss:
-                loss, outputs, _ = loss_of(trainer, model, inputs, count_items([inputs], device))
-                loss = loss.mean() if loss.dim() else loss
-            else:
-                loss, outputs = None, model(**inputs)
-        return (loss, None, None) if loss_only else (loss, predictions(outputs, keys, has_loss), labels)
 
     return step
 
