@@ -1,22 +1,26 @@
-"""Routes for a job's history: events, metrics, attempts, and the spec."""
+"""Routes for a job's history: events, metrics, printed lines, attempts, and the spec."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Annotated
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
+from starlette.datastructures import URL
 from starlette.responses import Response
 
 from footplate.contract.errors import Problem, did_you_mean
 from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.ids import JobId
-from footplate.contract.resources.history import AttemptList, EventList, MetricList
+from footplate.contract.resources.history import AttemptList, EventList, Line, LineList, MetricList
 from service.api import views
+from service.api.documented import also
+from service.api.formats import TEXT, VARIES, clean, wants
 from service.deps import JobPath, Services, StrictRoute, job_id, services_of
 from service.problems import InvalidQuery, comma_list
-from service.store import attempts, events, jobs, nodes
+from service.store import attempts, events, jobs, log_lines, nodes
+from service.store.log_lines import LineFilter, LinePage, LineRow
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["history"])
@@ -120,3 +124,52 @@ async def get_spec(request: Request, job: JobPath) -> Response:
     services = services_of(request)
     row = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))
     return Response(row.spec, 200, {"ETag": views.etag(row.version)}, "application/json")
+
+
+@router.get(
+    "/jobs/{job}/logs",
+    operation_id="list_lines",
+    summary="The lines that training printed; as plain text too",
+    response_model=LineList,
+    responses=also(TEXT),
+)
+async def list_lines(
+    request: Request,
+    response: Response,
+    job: JobPath,
+    after: After = 0,
+    limit: Limit = 1000,
+    stream: Annotated[Literal["stdout", "stderr"] | None, Query(description="Only lines of this stream.")] = None,
+    rank: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="Only lines of this rank.")] = None,
+    grep: Annotated[
+        str | None, Query(min_length=1, max_length=1000, description="Only lines that contain this text, literally.")
+    ] = None,
+) -> LineList | Response:
+    """Returns a page. Each page searches a limited number of events, so it may be empty although a next page exists."""
+    services = services_of(request)
+    wanted = LineFilter(job_id(job), stream, rank, grep)
+
+    def read(conn: Connection) -> LinePage:
+        head = jobs.get(conn, services.project, wanted.job).last_no
+        return log_lines.page(conn, wanted, after, limit, head)
+
+    page = await services.db.read(read)
+    following = str(page.last) if page.has_more else None
+    if wants(request, TEXT):
+        headers = {**VARIES, "Footplate-Last": str(page.last)}
+        if following:
+            url = URL(scope=request.scope).include_query_params(after=following)
+            headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+        return Response(_text(page.rows), 200, headers, f"{TEXT}; charset=utf-8")
+    response.headers.update(VARIES)
+    return LineList(data=tuple(map(_line, page.rows)), next_cursor=following, last=page.last)
+
+
+def _line(row: LineRow) -> Line:
+    # A printed line may contain a lone surrogate, which cannot be written as UTF-8.
+    text = row.text.encode("utf-8", "replace").decode()
+    return Line(no=row.no, at=row.at, attempt=row.attempt, rank=row.rank, stream=row.stream, text=text)
+
+
+def _text(rows: Sequence[LineRow]) -> str:
+    return "".join(f"{clean(row.text)}\n" for row in rows)

@@ -1,4 +1,4 @@
-"""Routes for webhooks. A key with the scope `admin` makes, lists, changes and deletes those of its project."""
+"""Routes for webhooks and their deliveries. A key with the scope `admin` acts on the webhooks of its project."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import logging
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import Field
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from footplate.contract.fields import DURATION, Group, Many, Text, pattern
-from footplate.contract.ids import WebhookId, is_id, new_webhook_id
+from footplate.contract.ids import DeliveryId, WebhookId, is_id, new_webhook_id
 from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
-from footplate.contract.resources.operations import CreatedWebhook, Webhook, WebhookList
+from footplate.contract.resources.operations import CreatedWebhook, Delivery, DeliveryList, Webhook, WebhookList
 from service.api.documented import takes
 from service.api.views import moment, resource_values
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
-from service.store import webhooks
-from service.store.rows import WebhookRow
+from service.problems import InvalidQuery
+from service.store import deliveries, webhooks
+from service.store.rows import DeliveryRow, WebhookRow
 from service.store.times import now_ms
 from service.webhooks.sending import make_secret
 from service.webhooks.targets import aim
@@ -42,6 +44,12 @@ class TooManyWebhooks(FootplateError):
     code = "too_many_webhooks"
     status = 409
     title = "The project has as many webhooks as it may"
+
+
+class WebhookDisabled(FootplateError):
+    code = "webhook_disabled"
+    status = 409
+    title = "The webhook is disabled"
 
 
 Url = Annotated[str, pattern(r"^https?://[!-~]+$", "must begin with https:// and have no spaces", 2000)]
@@ -233,6 +241,64 @@ async def remove_webhook(services: Services, webhook: WebhookId) -> None:
     row = await services.db.write(partial(webhooks.delete_webhook, project=services.project, webhook=webhook))
     await services.webhooks.refresh()
     _audit(services, row, "deleted")
+
+
+@router.post(
+    "/webhooks/{webhook}/test",
+    status_code=202,
+    operation_id="test_webhook",
+    summary="Send the webhook a ping, within about a second",
+    responses={409: {}},
+)
+@needs(Scope.ADMIN)
+async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
+    """Returns the new delivery. Its result appears in the webhook's list of deliveries."""
+    services = services_of(request)
+    webhook_to_test = webhook_id(webhook)
+
+    def write(conn: Connection) -> DeliveryRow:
+        row = webhooks.get(conn, services.project, webhook_to_test)
+        if row.disabled_at is not None:
+            raise WebhookDisabled(
+                f"webhook {row.id} is disabled ({row.disabled_why}), so nothing is sent",
+                hint='PATCH it with {"enabled": true} first',
+            )
+        return webhooks.ping(conn, row, now_ms())
+
+    return _delivery(await services.db.write(write))
+
+
+@router.get(
+    "/webhooks/{webhook}/deliveries",
+    operation_id="list_deliveries",
+    summary="The webhook's deliveries and their results, newest first",
+)
+@needs(Scope.ADMIN)
+async def list_deliveries(
+    request: Request,
+    webhook: WebhookPath,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> DeliveryList:
+    """Lists deliveries of the last 30 days."""
+    services = services_of(request)
+    listed = webhook_id(webhook)
+    if cursor is not None and not is_id(cursor, "msg"):
+        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor as it came")
+        raise InvalidQuery([problem])
+    before = None if cursor is None else DeliveryId(cursor)
+
+    def read(conn: Connection) -> list[DeliveryRow]:
+        webhooks.get(conn, services.project, listed)
+        return deliveries.log(conn, listed, limit + 1, before)
+
+    rows = await services.db.read(read)
+    more = rows[limit - 1].id if len(rows) > limit else None
+    return DeliveryList(data=tuple(map(_delivery, rows[:limit])), next_cursor=more)
+
+
+def _delivery(row: DeliveryRow) -> Delivery:
+    return Delivery(**resource_values(row, Delivery, job=row.job_id, next_try_at=moment(row.due_at)))
 
 
 def webhook_id(text: str) -> WebhookId:

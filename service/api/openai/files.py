@@ -1,15 +1,24 @@
-"""OpenAI's routes for files. A file here is a file of `POST /files`, and its lines are checked when it is uploaded."""
+"""OpenAI's routes for files. A file here is a file of `POST /files`, and its lines are checked when it is uploaded.
+
+The results file of a job has its metrics as CSV, with OpenAI's columns. It is written when somebody reads it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import json
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import Problem
+from footplate.contract.events import METRIC_KINDS
 from footplate.contract.files import kind_of
 from footplate.contract.ids import JobId, is_id
 from service.api.downloads import download
@@ -17,18 +26,27 @@ from service.api.files import FilePath, content_of, file_row, most_bytes, remove
 from service.api.form import form_file
 from service.api.openai import from_job
 from service.api.openai.models import Deleted, FileObject, Page
-from service.api.openai.results import results_of
 from service.api.openai.rows import check_upload, remember
 from service.api.uploads import Upload, body_of
-from service.deps import StrictRoute, services_of
+from service.deps import Services, StrictRoute, services_of
 from service.jobs.file_kinds import InvalidFile, checked_name
 from service.problems import InvalidQuery
+from service.store import events, jobs
 from service.store.content import FILES
+from service.store.rows import EventRow, JobRow
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 PURPOSES = ("assistants", "batch", from_job.PURPOSE, "vision", "user_data", "evals")
 MOST = 10_000
+COLUMNS = {
+    "train_loss": "train_loss",
+    "train_accuracy": "train_mean_token_accuracy",
+    "valid_loss": "valid_loss",
+    "valid_mean_token_accuracy": "valid_mean_token_accuracy",
+}
+"""The columns of a results file after `step`, each with its name in events."""
+EVENTS_AT_ONCE = 10_000
 
 
 @router.post("/v1/files")
@@ -114,3 +132,44 @@ def _owner_of_results(file: str) -> JobId | None:
     """Returns the job whose metrics the file holds, or None for an uploaded file."""
     job = file.removeprefix(from_job.results_id(JobId("")))
     return JobId(job) if job != file and is_id(job, "job") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    job: JobRow
+    content: bytes
+
+    def about(self, file: str) -> FileObject:
+        return FileObject(
+            id=file,
+            bytes=len(self.content),
+            created_at=from_job.seconds(self.job.finished_at or self.job.updated_at),
+            filename="step_metrics.csv",
+            purpose="fine-tune-results",
+        )
+
+
+async def results_of(services: Services, job_id: JobId) -> Results:
+    """Returns the metrics of a job so far. Raises NotFound, also for another project's job."""
+    row, last_no = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id)), 0
+    steps: dict[int, dict[str, float]] = {}
+    while page := await services.db.read(lambda conn, after=last_no: _page(conn, job_id, after)):  # type: ignore[misc]
+        for event in page:
+            steps.setdefault(event.step or 0, {}).update(from_job.numbers(json.loads(event.data)))
+        last_no = page[-1].no
+    return Results(row, _csv(steps))
+
+
+def _page(conn: Connection, job_id: JobId, after: int) -> list[EventRow]:
+    return events.after(conn, job_id, after, EVENTS_AT_ONCE, METRIC_KINDS)
+
+
+def _csv(steps: dict[int, dict[str, float]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["step", *COLUMNS])
+    for step in sorted(steps):
+        values = [steps[step].get(name) for name in COLUMNS.values()]
+        if any(value is not None for value in values):
+            writer.writerow([step, *values])
+    return text.getvalue().encode()

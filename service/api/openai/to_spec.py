@@ -6,6 +6,9 @@ model's entry in the operator's table, else from `WAYS`.
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,7 +16,6 @@ from typing import Any
 
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import FileId
-from service.api.openai.graders import REWARD, bundle_of, has_grade
 from service.api.openai.models import (
     Dpo,
     DpoHyperparameters,
@@ -87,6 +89,16 @@ PARAMETERS: Mapping[str, str] = {
     "/metadata": "metadata",
 }
 """The parameter of the request to which a place of the spec belongs. The first entry that fits counts."""
+
+
+REWARD = "openai_reward:reward"
+_REWARD_SOURCE = """\
+from footplate.components.openai_rows import reward_of
+from grader import grade
+
+reward = reward_of(grade)
+"""
+_GRADE = re.compile(r"^(async\s+)?def\s+grade\s*\(", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +183,19 @@ def _parameter(pointer: str) -> str:
 
 
 def _bundle(source: str) -> bytes:
-    if not has_grade(source):
+    """Returns a zip with a grader as a job's reward function. Equal sources are equal bytes, and so one bundle.
+
+    The source is not run here. Raises InvalidSpec if it has no function of the name that OpenAI calls.
+    """
+    match = _GRADE.search(source)
+    if match is None or match[1] is not None:
         detail = "has no function grade(sample, item), which returns the reward of one answer"
         raise _refused("method/reinforcement/grader/source", "missing", detail)
-    return bundle_of(source)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (("grader.py", source), ("openai_reward.py", _REWARD_SOURCE)):
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return file.getvalue()
 
 
 def _refused(parameter: str, code: str, detail: str, hint: str | None = None) -> InvalidSpec:
