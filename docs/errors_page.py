@@ -237,7 +237,7 @@ def class_code(node: ast.ClassDef) -> Iterator[str]:
 def call_code(node: ast.AST) -> Iterator[str]:
     """Yields the code of a call such as `Problem(pointer, "too_long", …)` or `NotFetched("hub_is_off", …)`."""
     match node:
-        case ast.Call(func=ast.Name(id="Problem"), args=[_, ast.Constant(value=str(code)), *_]):
+        case ast.Call(func=ast.Name(id="Problem" | "require_known"), args=[_, ast.Constant(value=str(code)), *_]):
             yield code
         case ast.Call(func=ast.Name(id="NotFetched"), args=[ast.Constant(value=str(code)), *_]):
             yield code

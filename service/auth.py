@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import parse_qs, parse_qsl
+from urllib.parse import parse_qsl
 
 from footplate.contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
@@ -106,9 +106,9 @@ class Gatekeeper:
         if method not in SAFE_METHODS:
             self._check_origin(credentials)
         if is_open(path):
-            refuse_keys_in(query)
+            read_query(query)
             return NOBODY
-        return self._in_project(query, caller, refused)
+        return _in_project(caller, read_query(query), refused)
 
     def _counted(self, credentials: Credentials) -> tuple[Caller, Unauthorized | None]:
         """Returns the caller by the header alone, or the error for a key that is not valid. Raises TooManyRequests."""
@@ -121,13 +121,6 @@ class Gatekeeper:
             return NOBODY, refused
         caller.quota.count(time.monotonic())
         return caller, None
-
-    def _in_project(self, query: bytes, caller: Caller, refused: Unauthorized | None) -> Caller:
-        if query:
-            refuse_keys_in(query)
-        if refused is not None:
-            raise refused
-        return caller.in_project(_project_in(query)) if b"project" in query else caller
 
     def _bearer(self, authorization: bytes) -> Caller:
         if not authorization:
@@ -159,12 +152,10 @@ class Gatekeeper:
         caller, refused = self._counted(credentials)
         self._check_host(credentials)
         self._check_origin(credentials)
-        refuse_keys_in(query)
-        ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
-        if ticket and self.needs_key and not credentials.authorization:
-            caller = (await self._holder(ticket)).in_project(_project_in(query))
-        else:
-            caller = self._in_project(query, caller, refused)
+        parameters = read_query(query)
+        if (ticket := parameters.get("ticket")) and self.needs_key and not credentials.authorization:
+            caller, refused = await self._holder(ticket), None
+        caller = _in_project(caller, parameters, refused)
         caller.require(READS)
         return caller
 
@@ -210,24 +201,30 @@ def subprotocol_of(offered: Sequence[str]) -> str | None:
     return next((name for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
 
 
-def refuse_keys_in(query: bytes) -> None:
-    """Raises InvalidQuery for a key in a URL, and for too many parameters."""
+def read_query(query: bytes) -> dict[str, str]:
+    """Returns the first value of each parameter. Raises InvalidQuery for a key in a URL or too many parameters."""
+    if not query:
+        return {}
     if query.count(b"&") >= MOST_PARAMETERS:
         raise InvalidQuery([Problem("/query", "too_long", f"has more than {MOST_PARAMETERS} parameters")])
+    parameters: dict[str, str] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name.lower() in KEY_NAMES or value.startswith(f"{MARK}_"):
             detail = "a key must not be in a URL, because proxies, logs and histories store URLs"
             hint = "send it as 'Authorization: Bearer <key>', or open a browser's socket with a ticket of POST /tickets"
             raise InvalidQuery([Problem(f"/query/{name}", "key_in_url", detail, hint)])
+        parameters.setdefault(name, value)
+    return parameters
 
 
-def _project_in(query: bytes) -> str | None:
-    names = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("project")
-    if names is None:
-        return None
-    if not _PROJECT.fullmatch(names[0]):
+def _in_project(caller: Caller, parameters: Mapping[str, str], refused: Unauthorized | None) -> Caller:
+    """Returns the caller in the project that the query names. Raises Unauthorized if the key is not valid."""
+    if refused is not None:
+        raise refused
+    project = parameters.get("project")
+    if project is not None and not _PROJECT.fullmatch(project):
         raise InvalidQuery([Problem("/query/project", "invalid_parameter", "is not the name of a project")])
-    return names[0]
+    return caller.in_project(project)
 
 
 def _hostname(host: str) -> str:

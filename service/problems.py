@@ -6,13 +6,12 @@ An unexpected failure shows no details.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -187,6 +186,19 @@ def comma_list(text: str, parameter: str, most: int) -> list[str]:
     return text.split(",")
 
 
+def require_known(parameter: str, code: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Raises InvalidQuery with every name in a query parameter that is not known. The code is `unknown_state`, say."""
+    word, choices = code.removeprefix("unknown_"), [str(name) for name in known]
+    there = f"there is: {', '.join(choices)}"
+    problems = [
+        Problem(f"/query/{parameter}", code, f"no {word} {name!r}; {there}", did_you_mean(name, choices))
+        for name in names
+        if name not in choices
+    ]
+    if problems:
+        raise InvalidQuery(problems)
+
+
 def invalid_query(errors: Sequence[Any], names: Sequence[str]) -> InvalidQuery:
     """Converts pydantic's errors about query or path parameters. `names` are the parameters of the address."""
     return InvalidQuery([_query_problem(error, names) for error in errors])
@@ -235,14 +247,9 @@ def install(app: FastAPI) -> None:
             headers=headers,
         )
 
-    async def parameters(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return of_error(request.scope, invalid_query(error.errors(), ()))
-
     async def anything(request: Request, error: Exception) -> Response:
         return unexpected(request.scope)
 
     app.add_exception_handler(FootplateError, ours)
     app.add_exception_handler(Exception, anything)
     app.add_exception_handler(HTTPException, framework)
-    app.add_exception_handler(RequestValidationError, parameters)

@@ -34,7 +34,7 @@ AWAY = (RedisError, OSError, asyncio.TimeoutError)
 class Pipe:
     def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
         # redis-py's own retries are off, because they would send each message several times to a Redis that stalls.
-        self._redis: Redis = Redis.from_url(
+        self.redis: Redis = Redis.from_url(
             url, decode_responses=True, socket_timeout=5, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
         )
         self._on_wake = on_wake
@@ -67,15 +67,10 @@ class Pipe:
         self._is_poked = True
         self._something.set()
 
-    @property
-    def redis(self) -> Redis:
-        """The connections of this process to Redis, for messages that wait for an answer."""
-        return self._redis
-
     async def is_there(self) -> bool:
         try:
             async with asyncio.timeout(1):
-                await self._redis.ping()
+                await self.redis.ping()
         except AWAY:
             self._missed()
             return False
@@ -86,7 +81,7 @@ class Pipe:
         """Returns the counts of the control process, or None if no control process has sent any lately."""
         try:
             async with asyncio.timeout(1):
-                signed = await self._redis.get(keys.CONTROL)
+                signed = await self.redis.get(keys.CONTROL)
             return dict(json.loads(signed)) if signed else None
         except (*AWAY, ValueError):
             return None
@@ -96,7 +91,7 @@ class Pipe:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with suppress(*AWAY):
-            await self._redis.aclose()
+            await self.redis.aclose()
 
     def _missed(self) -> None:
         self.away_since_ms = self.away_since_ms or now_ms()
@@ -109,9 +104,9 @@ class Pipe:
             is_poked, self._is_poked = self._is_poked, False
             try:
                 if is_poked:
-                    await self._redis.publish(keys.POKE, "")
+                    await self.redis.publish(keys.POKE, "")
                 if jobs:
-                    await self._redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
+                    await self.redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
                 # The first message is sent at once. Those of the next 20 ms are sent together.
                 await asyncio.sleep(GATHER_SECONDS)
             except AWAY:
@@ -121,7 +116,7 @@ class Pipe:
     async def _listen(self) -> None:
         while True:
             with suppress(*AWAY):
-                async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+                async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
                     await channel.subscribe(keys.WAKE)
                     while True:
                         if message := await channel.get_message(timeout=1.0):
@@ -134,7 +129,7 @@ class Pipe:
         while True:
             if (counted := control()) is not None:
                 try:
-                    await self._redis.set(keys.CONTROL, json.dumps(counted), px=int(SIGN_SECONDS * 3000))
+                    await self.redis.set(keys.CONTROL, json.dumps(counted), px=int(SIGN_SECONDS * 3000))
                     self.away_since_ms = None
                 except AWAY:
                     self._missed()

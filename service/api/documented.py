@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,11 +20,12 @@ def again(model: type[BaseModel]) -> dict[int | str, Json]:
     return {200: {"model": model, "description": "It was there already."}}
 
 
-def takes(model: type[BaseModel], example: Json, *, required: bool = False) -> Json:
-    """Describes the body of a route that reads its body with `read_model`."""
+def takes(model: type[BaseModel], example: Json, *, required: bool = False, parameters: Sequence[Json] = ()) -> Any:
+    """Describes the body of a route that reads its body with `read_model`, and the headers that it reads itself."""
     schema = model.model_json_schema()
     content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {})), "example": example}}
-    return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}
+    body = {"requestBody": {"required": required, "content": content}}
+    return {"openapi_extra": {**body, **({"parameters": parameters} if parameters else {})}}
 
 
 def _inlined(value: Any, definitions: Json) -> Any:

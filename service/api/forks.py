@@ -42,16 +42,17 @@ class Fork(Group):
     """A merge patch (RFC 7396) for the new job's spec. null removes a field."""
 
 
-_TAKES = takes(Fork, {"checkpoint": "best", "patch": {"training": {"learning_rate": 0.0001}}})["openapi_extra"]
-
-
 @router.post(
     "/jobs/{job}/fork",
     status_code=202,
     operation_id="fork_job",
     summary="Start a new job from a checkpoint of this job, with changes",
     response_model=ForkedJob,
-    openapi_extra={**_TAKES, "parameters": [IDEMPOTENCY_KEY]},
+    **takes(
+        Fork,
+        {"checkpoint": "best", "patch": {"training": {"learning_rate": 0.0001}}},
+        parameters=[IDEMPOTENCY_KEY],
+    ),
 )
 async def fork_job(request: Request, response: Response, job: JobPath) -> Job | Response:
     """Returns the new job. `fork` lists the differences, and those after which training does not continue exactly."""

@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from starlette.datastructures import URL
 from starlette.responses import Response
 
-from footplate.contract.errors import Problem, did_you_mean
 from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import AttemptList, EventList, Line, LineList, MetricList
@@ -18,7 +17,7 @@ from service.api import views
 from service.api.documented import also
 from service.api.formats import TEXT, VARIES, clean, wants
 from service.deps import JobPath, Services, StrictRoute, job_id, services_of
-from service.problems import InvalidQuery, comma_list
+from service.problems import comma_list, require_known
 from service.store import attempts, events, jobs, log_lines, nodes
 from service.store.log_lines import LineFilter, LinePage, LineRow
 from service.store.rows import EventRow
@@ -91,17 +90,8 @@ def read_kinds(text: str | None) -> frozenset[Kind] | None:
     """Returns the kinds in a list with commas. None means all kinds. Raises InvalidQuery."""
     if text is None:
         return None
-    kinds = [kind.value for kind in Kind]
     names = [name for name in comma_list(text, "kinds", MOST_KINDS) if name]
-    wrong = [
-        Problem(
-            "/query/kinds", "unknown_kind", f"no kind {name!r}; there is: {', '.join(kinds)}", did_you_mean(name, kinds)
-        )
-        for name in names
-        if name not in kinds
-    ]
-    if wrong or not names:
-        raise InvalidQuery(wrong or [Problem("/query/kinds", "unknown_kind", f"names no kind of {', '.join(kinds)}")])
+    require_known("kinds", "unknown_kind", names or [""], list(Kind))
     return frozenset(map(Kind, names))
 
 

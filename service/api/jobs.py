@@ -231,10 +231,7 @@ Amendment = _amendable()
     "/jobs/{job}",
     operation_id="amend_job",
     summary="Change name, tags, metadata or priority",
-    openapi_extra={
-        **takes(Amendment, {"name": "first steps", "tags": ["demo"], "priority": 5}, required=True)["openapi_extra"],
-        "parameters": [IF_MATCH],
-    },
+    **takes(Amendment, {"name": "first steps", "tags": ["demo"], "priority": 5}, required=True, parameters=[IF_MATCH]),
 )
 async def amend_job(request: Request, response: Response, job: JobPath) -> Job:
     """Changes the fields that are sent, and keeps the others."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 
-from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
+from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.fields import When
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.history import MetricSummary
@@ -18,7 +18,7 @@ from footplate.contract.resources.jobs import JobList
 from service.api import views
 from service.deps import StrictRoute, job_id, services_of
 from service.events.series import summaries
-from service.problems import InvalidQuery, comma_list
+from service.problems import InvalidQuery, comma_list, require_known
 from service.store import attempts, job_list
 from service.store.job_list import JobFilter, Sort
 from service.store.rows import JobRow
@@ -68,7 +68,8 @@ async def list_jobs(
         ids=None if ids is None else [job_id(text) for text in comma_list(ids, "ids", MOST_IDS)],
         forked_from=None if forked_from is None else job_id(forked_from),
     )
-    parts = _read_parts(include)
+    parts = [] if include is None else comma_list(include, "include", len(PARTS))
+    require_known("include", "unknown_choice", parts, PARTS)
 
     def read(conn: Connection) -> JobList:
         page = job_list.page(conn, wanted, sort=sort, cursor=cursor, limit=limit)
@@ -91,32 +92,8 @@ async def list_jobs(
 def read_states(text: str | None) -> list[JobState]:
     # An empty text selects no job. If it selected all, a script with an unset variable would cancel every job it lists.
     names = [] if text is None else comma_list(text, "state", MOST_STATES)
-    states = [state.value for state in JobState]
-    wrong = [
-        Problem(
-            "/query/state",
-            "unknown_state",
-            f"no state {name!r}; there is: {', '.join(states)}",
-            did_you_mean(name, states),
-        )
-        for name in names
-        if name not in states
-    ]
-    if wrong:
-        raise InvalidQuery(wrong)
+    require_known("state", "unknown_state", names, list(JobState))
     return [JobState(name) for name in names]
-
-
-def _read_parts(text: str | None) -> list[str]:
-    names = [] if text is None else comma_list(text, "include", len(PARTS))
-    wrong = [
-        Problem("/query/include", "unknown_choice", f"no part {name!r}; there is: {', '.join(PARTS)}")
-        for name in names
-        if name not in PARTS
-    ]
-    if wrong:
-        raise InvalidQuery(wrong)
-    return names
 
 
 def _specs(rows: Sequence[JobRow]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field, JsonValue
@@ -51,15 +51,12 @@ class Predict(Group):
     time, if a slot is free."""
 
 
-_TAKES: Any = takes(Predict, {"inputs": [{"text": "a train at dawn"}], "checkpoint": "best"}, required=True)
-
-
 @router.post(
     "/jobs/{job}/predict",
     operation_id="predict_job",
     summary="Run a checkpoint of the job on inputs",
     responses={409: {}, 429: {}, 503: {}},
-    **_TAKES,
+    **takes(Predict, {"inputs": [{"text": "a train at dawn"}], "checkpoint": "best"}, required=True),
 )
 async def predict_job(request: Request, job: JobPath) -> PredictionList:
     """Returns a result for each input. The first request loads the checkpoint on a node, where it stays for a while."""

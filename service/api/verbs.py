@@ -82,10 +82,7 @@ async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     status_code=202,
     operation_id="do_job",
     summary="Save, evaluate or change an argument at the next step of a running job",
-    openapi_extra={
-        **takes(Do, {"save": True, "set": {"learning_rate": 0.0001}}, required=True)["openapi_extra"],
-        "parameters": [IDEMPOTENCY_KEY],
-    },
+    **takes(Do, {"save": True, "set": {"learning_rate": 0.0001}}, required=True, parameters=[IDEMPOTENCY_KEY]),
 )
 async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     """Stores the command. A later event reports its result, and the step after which it was carried out."""
