@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -38,20 +39,12 @@ class Meters:
         self._waiting = Gauge("footplate_jobs_waiting", "Queued jobs by reason.", ["reason"], registry=self.registry)
         self._nodes = Gauge("footplate_nodes", "Nodes by state.", ["state"], registry=self.registry)
         self._slots = Gauge("footplate_slots", "Slots of nodes that are up.", registry=self.registry)
-        # Counters by their labels, because labels() locks and hashes at each request.
-        self._counters: dict[tuple[str, str, int], Counter] = {}
-        self._timers: dict[str, Histogram] = {}
+        # Cached, because labels() locks and hashes at each request.
+        self._counter, self._timer = cache(self._requests.labels), cache(self._seconds.labels)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        key = (method, route, status)
-        counter = self._counters.get(key)
-        if counter is None:
-            counter = self._counters[key] = self._requests.labels(method, route, str(status))
-        counter.inc()
-        timer = self._timers.get(route)
-        if timer is None:
-            timer = self._timers[route] = self._seconds.labels(route)
-        timer.observe(seconds)
+        self._counter(method, route, str(status)).inc()
+        self._timer(route).observe(seconds)
 
     def render(
         self,

@@ -107,12 +107,8 @@ async def _sent(file: IO[bytes], count: int) -> AsyncIterator[bytes]:
 
 async def in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Yields the pieces, each read in a thread, so that the disk never blocks the event loop."""
-    while piece := await asyncio.to_thread(_next, pieces):
+    while piece := await asyncio.to_thread(next, pieces, b""):
         yield piece
-
-
-def _next(pieces: Iterator[bytes]) -> bytes:
-    return next(pieces, b"")
 
 
 @dataclass(frozen=True, slots=True)

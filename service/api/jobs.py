@@ -277,12 +277,17 @@ async def delete_job(request: Request, job: JobPath) -> Response:
     def write(conn: Connection) -> list[str]:
         return delete(conn, services.project, job_id(job), now_ms(), if_version=version)
 
+    await remove(services, job_id(job), write)
+    return Response(status_code=204)
+
+
+async def remove(services: Services, job: JobId, write: Callable[[Connection], list[str]]) -> None:
+    """Deletes a job with `write`, which returns its folders, and then these."""
     folders = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
-    services.changed(job_id(job))
+    services.changed(job)
     audit.info("job %s of project %s deleted by %s", job, services.project, services.caller.by)
     await asyncio.to_thread(remove_folders, services.settings.store, folders)
-    return Response(status_code=204)
 
 
 def remove_folders(store: Store, folders: list[str]) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import html
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -142,15 +143,9 @@ def _failures() -> dict[int, tuple[str, str, Response]]:
     return answers | {500: ("Unexpected", "A fault of the service.", problems.unexpected(_SCOPE))}
 
 
+@lru_cache(1)
 def describe(app: FastAPI) -> Json:
     """Returns the description of the app's routes, which is made once."""
-    document: Json | None = getattr(app.state, "openapi", None)
-    if document is None:
-        document = app.state.openapi = _described(app)
-    return document
-
-
-def _described(app: FastAPI) -> Json:
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=f"{ABOUT} {MORE}")
     shared = document["components"]
     for name in ("HTTPValidationError", "ValidationError"):

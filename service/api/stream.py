@@ -215,7 +215,7 @@ async def _until_either_leaves(
     websocket: WebSocket, connection: Connection, reader: Follower, services: Services
 ) -> None:
     sending = asyncio.create_task(_send_all(websocket, connection, reader, services))
-    leaving = asyncio.create_task(_until_disconnected(websocket))
+    leaving = asyncio.create_task(_until_disconnected(websocket.receive))
     try:
         await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         if sending.done():
@@ -245,9 +245,9 @@ async def _send_all(websocket: WebSocket, connection: Connection, reader: Follow
         await websocket.close(1000)
 
 
-async def _until_disconnected(websocket: WebSocket) -> None:
+async def _until_disconnected(receive: Receive) -> None:
     """Reads and ignores messages of the client, because only reading reveals a disconnect."""
-    while (await websocket.receive())["type"] != "websocket.disconnect":
+    while (await receive())["type"] not in ("websocket.disconnect", "http.disconnect"):
         pass
 
 
@@ -311,7 +311,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        leaving = asyncio.create_task(_until_http_disconnect(receive))
+        leaving = asyncio.create_task(_until_disconnected(receive))
         sending = asyncio.create_task(self._send_all(send))
         try:
             holding = self._services.caller.quota.holding
@@ -333,8 +333,3 @@ class EventStream(Response):
                 async with asyncio.timeout(SLOW_SECONDS):
                     await send({"type": "http.response.body", "body": messages, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _until_http_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -49,7 +49,8 @@ async def validate(request: Request) -> Validation:
     return Validation(
         valid=True,
         spec=spec.as_json(),
-        steps=_steps(spec),
+        # Without max_steps, the steps depend on the size of the data, which only nodes read.
+        steps=spec.training.max_steps if spec.training.max_steps > 0 else None,
         parameters=None,
         placement=placement,
         warnings=tuple(warnings_of(spec, body)),
@@ -73,12 +74,6 @@ def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
     names = [names_by_id[share.node] for share in outcome.shares]
     message = f"would start now on {', '.join(names)}"
     return jobs_resources.Placement(waits=False, reason="placed", node=names[0], message=message)
-
-
-def _steps(spec: JobSpec) -> int | None:
-    """Returns `max_steps` if it is set. Otherwise the steps depend on the size of the data, which only nodes read."""
-    steps = spec.training.max_steps
-    return steps if steps > 0 else None
 
 
 @router.get(

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import Problem
@@ -33,7 +32,7 @@ from service.jobs.file_kinds import InvalidFile, checked_name
 from service.problems import InvalidQuery
 from service.store import events, jobs
 from service.store.content import FILES
-from service.store.rows import EventRow, JobRow
+from service.store.rows import JobRow
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -153,15 +152,12 @@ async def results_of(services: Services, job_id: JobId) -> Results:
     """Returns the metrics of a job so far. Raises NotFound, also for another project's job."""
     row, last_no = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id)), 0
     steps: dict[int, dict[str, float]] = {}
-    while page := await services.db.read(lambda conn, after=last_no: _page(conn, job_id, after)):  # type: ignore[misc]
+    read = partial(events.after, job_id=job_id, limit=EVENTS_AT_ONCE, kinds=METRIC_KINDS)
+    while page := await services.db.read(partial(read, after_no=last_no)):
         for event in page:
             steps.setdefault(event.step or 0, {}).update(from_job.numbers(json.loads(event.data)))
         last_no = page[-1].no
     return Results(row, _csv(steps))
-
-
-def _page(conn: Connection, job_id: JobId, after: int) -> list[EventRow]:
-    return events.after(conn, job_id, after, EVENTS_AT_ONCE, METRIC_KINDS)
 
 
 def _csv(steps: dict[int, dict[str, float]]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -12,12 +11,12 @@ from footplate.contract.errors import Forbidden, NotFound
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import JobState
 from service import base_models
-from service.api.jobs import audit, remove_folders
+from service.api.jobs import remove
 from service.api.openai import from_job
 from service.api.openai.jobs import UnknownModel
 from service.api.openai.models import Deleted, ModelObject, Page
 from service.api.openai.names import ModelName, read_model_name
-from service.deps import Services, StrictRoute, services_of
+from service.deps import StrictRoute, services_of
 from service.jobs.delete import delete
 from service.store import checkpoints, jobs
 from service.store.job_list import JobFilter, newest_trainings
@@ -61,22 +60,16 @@ async def delete_model(request: Request, model: str) -> Deleted:
         if base_models.find(services.settings.base_models, model) is None:
             raise _unknown(model)
         raise Forbidden(f"{model[:100]!r} is a base model", hint="the operator removes it from FOOTPLATE_OPENAI_MODELS")
-    folders = await _deleted(services, tuned, model)
-    services.changed(tuned.job)
-    audit.info("job %s of project %s deleted by %s", tuned.job, services.project, services.caller.by)
-    await asyncio.to_thread(remove_folders, services.settings.store, folders)
-    return Deleted(id=model, object="model")
 
-
-async def _deleted(services: Services, name: ModelName, text: str) -> list[str]:
     def write(conn: Connection) -> list[str]:
-        _tuned(conn, services.project, name)
-        if name.step is not None:
-            hint = f"DELETE /jobs/{name.job}/checkpoints/… deletes a checkpoint"
-            raise Forbidden(f"{text[:200]!r} is a checkpoint of a job", hint=hint)
-        return delete(conn, services.project, name.job, now_ms())
+        _tuned(conn, services.project, tuned)
+        if tuned.step is not None:
+            hint = f"DELETE /jobs/{tuned.job}/checkpoints/… deletes a checkpoint"
+            raise Forbidden(f"{model[:200]!r} is a checkpoint of a job", hint=hint)
+        return delete(conn, services.project, tuned.job, now_ms())
 
-    return await services.db.write(write)
+    await remove(services, tuned.job, write)
+    return Deleted(id=model, object="model")
 
 
 def _base(name: str) -> ModelObject:

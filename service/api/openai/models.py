@@ -18,11 +18,7 @@ AUTO = "auto"
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 
 
-def _auto(value: object) -> object:
-    return None if value == AUTO else value
-
-
-Auto = BeforeValidator(_auto)
+Auto = BeforeValidator(lambda value: None if value == AUTO else value)
 Epochs = Annotated[Annotated[Whole, Field(ge=1, le=50)] | None, Auto]
 BatchSize = Annotated[Annotated[Whole, Field(ge=1, le=256)] | None, Auto]
 Multiplier = Annotated[Annotated[float, Field(gt=0)] | None, Auto]

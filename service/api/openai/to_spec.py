@@ -20,7 +20,6 @@ from service.api.openai.models import (
     Dpo,
     DpoHyperparameters,
     Hyperparameters,
-    Integration,
     Method,
     NewFineTuningJob,
     ReinforcementHyperparameters,
@@ -156,8 +155,10 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
         document["resume_from"] = base.resume_from
     for integration in body.integrations or ():
         document["report_to"] = [integration.type]
-        training |= _tracked(integration)
-        document["env"] = {**document.get("env", {}), **_variables(integration)}
+        run = integration.wandb
+        training |= {"project": run.project} | ({"run_name": run.name} if run.name else {})
+        variables = {"WANDB_ENTITY": run.entity, "WANDB_TAGS": ",".join(run.tags)}
+        document["env"] = document.get("env", {}) | {name: value for name, value in variables.items() if value}
     document["training"] = training
     bundle = None if method.reinforcement is None else _bundle(method.reinforcement.grader.source)
     if bundle is not None:
@@ -259,17 +260,6 @@ def _training(wanted: Hyperparameters, way: Way, entry: Json, rows: int) -> tupl
         training |= {"eval_strategy": "steps", "eval_steps": wanted.eval_interval}
         resolved["eval_interval"] = wanted.eval_interval
     return training, resolved
-
-
-def _tracked(integration: Integration) -> Json:
-    run = integration.wandb
-    return {"project": run.project} | ({"run_name": run.name} if run.name else {})
-
-
-def _variables(integration: Integration) -> dict[str, str]:
-    run = integration.wandb
-    variables = {"WANDB_ENTITY": run.entity, "WANDB_TAGS": ",".join(run.tags)}
-    return {name: value for name, value in variables.items() if value}
 
 
 def _fine_tune(body: NewFineTuningJob, base: Base, method: Method, resolved: Json) -> Json:
