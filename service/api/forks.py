@@ -11,23 +11,19 @@ from fastapi import APIRouter, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
-from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.fields import Group
-from footplate.contract.ids import new_job_id
 from footplate.contract.resources.jobs import ForkedJob, ForkOf, Job, SpecWarning
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import CheckpointName, Mode
 from footplate.contract.warnings import warnings_of
 from service.api import views
 from service.api.documented import takes
-from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
+from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, write_job
 from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
 from service.jobs.fork import forked, note_of, patched, source
-from service.jobs.submit import replay, submit
+from service.jobs.submit import replay
 from service.store.rows import JobRow
-from service.store.times import now_ms
-from service.tracing import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 audit = logging.getLogger("footplate.audit")
@@ -61,8 +57,8 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     raw = await read_body(request)
     fork = await beside(len(raw), lambda: model_of(raw, Fork))
     # The job's id is part of the request that the key identifies, because the same body for another job is different.
-    use = idempotency(request, f"fork {forked_id}\n".encode() + raw)
-    if use is not None:
+    body = f"fork {forked_id}\n".encode() + raw
+    if (use := idempotency(request, body)) is not None:
         # A repeated request is answered before any check, because the checkpoint may have been deleted since.
         before = await services.db.read(partial(replay, project=services.project, use=use))
         if before is not None:
@@ -72,29 +68,13 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
             partial(source, project=services.project, job_id=forked_id, wanted=fork.checkpoint)
         )
         document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, fork.patch, fork.mode)))
-        await require_all(services, spec, document)
         differences = forked(start, was_set, spec, fork.mode)
         respond = partial(_job, differences=differences)
-        use = idempotency(request, f"fork {forked_id}\n".encode() + raw, respond=respond)
-        write = partial(
-            submit,
-            project=spec.project,
-            spec=spec,
-            spec_json=spec.model_dump_json(),
-            now=now_ms(),
-            job_id=new_job_id(),
-            idempotency=use,
-            by=services.caller.by,
-            note=note_of(differences, spec),
-            has_webhook=services.webhooks.may_listen(spec.project),
-            traceparent=request.scope.get(TRACEPARENT),
-            warnings=_warnings(spec, document, fork.patch),
-        )
-        submitted = await services.db.write(write)
+        use = idempotency(request, body, respond=respond)
+        warnings, note = _warnings(spec, document, fork.patch), note_of(differences, spec)
+        submitted = await write_job(request, services, spec, document, use, warnings=warnings, note=note)
     except InvalidSpec as invalid:
         raise InvalidSpec([_in_request(problem, fork.patch) for problem in invalid.problems]) from invalid
-    reached(Moment.AFTER_SUBMIT_COMMITS)
-    services.poke()
     new = submitted.job
     audit.info("job %s of project %s forked as %s by %s", forked_id, services.project, new.id, services.caller.by)
     return created(submitted, services, response, 202, _job(new, differences))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -21,7 +21,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
 from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, new_job_id
-from footplate.contract.resources.jobs import Job
+from footplate.contract.resources.jobs import Job, SpecWarning
 from footplate.contract.short_forms import located
 from footplate.contract.spec import JobSpec
 from footplate.contract.warnings import warnings_of
@@ -100,9 +100,15 @@ async def write_job(
     spec: JobSpec,
     body: object,
     use: IdempotencyUse | None,
+    *,
+    warnings: Sequence[SpecWarning] | None = None,
+    note: dict[str, Any] | None = None,
     fine_tune: str | None = None,
 ) -> Submitted:
-    """Checks what the spec of this body needs, and stores the job. Raises InvalidSpec."""
+    """Checks what the spec of this body needs, and stores the job. Raises InvalidSpec.
+
+    `warnings` replaces those of the body. `note` and `fine_tune` are stored with the job.
+    """
     await require_all(services, spec, body)
     has_webhook = services.webhooks.may_listen(spec.project)
     write = partial(
@@ -116,7 +122,8 @@ async def write_job(
         by=services.caller.by,
         has_webhook=has_webhook,
         traceparent=request.scope.get(TRACEPARENT),
-        warnings=warnings_of(spec, body),
+        note=note,
+        warnings=warnings_of(spec, body) if warnings is None else warnings,
         fine_tune=fine_tune,
     )
     try:

@@ -97,50 +97,47 @@ def _page(document: Json) -> str:
     )
 
 
+_FAILURES = (
+    ("NoKey", "The request has no valid key.", Unauthorized("this needs a key")),
+    (
+        "Forbidden",
+        "The key lacks the scope or is of another project, or the request comes from a page of another site.",
+        Forbidden("this needs a key with the scope 'submit'; this key has: read"),
+    ),
+    ("NotFound", "The project has nothing of this name.", NotFound(f"there is no job {JOB!r} here")),
+    (
+        "Conflict",
+        "The present state does not allow this. For a job, `state` and `allowed` say what it allows.",
+        Conflict("a job that is succeeded cannot be cancelled", state=JobState.SUCCEEDED, allowed=["delete"]),
+    ),
+    (
+        "VersionChanged",
+        "If-Match names an ETag that is no longer the job's.",
+        PreconditionFailed("the job has changed: its version is 7"),
+    ),
+    ("BodyTooLarge", "The body has more bytes than this route accepts.", problems.BodyTooLarge("too many bytes")),
+    (
+        "UnsupportedMediaType",
+        "The body has a media type that this route does not accept.",
+        problems.UnsupportedMediaType("the body came as 'text/plain'"),
+    ),
+    ("RangeNotSatisfiable", "The file has no such range.", problems.RangeNotSatisfiable("no such range")),
+    ("BadHost", "The Host header is not a name of this service.", problems.BadHost("unknown host")),
+    ("Invalid", "Body, query or headers are invalid. All problems are listed.", InvalidSpec([_WRONG])),
+    (
+        "TooManyRequests",
+        "The key or address sends requests too fast, or has too many streams open.",
+        problems.TooManyRequests("too many requests"),
+    ),
+    ("Unavailable", "A part that this needs does not answer. Try again.", Unavailable("the database is down")),
+)
+"""The name and the meaning of each failure, and an example of its error."""
+
+
 def _failures() -> dict[int, tuple[str, str, Response]]:
-    """Returns the name and the meaning of each status, and an example that the service's own code writes."""
-    failures = {
-        401: ("NoKey", "The request has no valid key.", Unauthorized("this needs a key")),
-        403: (
-            "Forbidden",
-            "The key lacks the scope or is of another project, or the request comes from a page of another site.",
-            Forbidden("this needs a key with the scope 'submit'; this key has: read"),
-        ),
-        404: ("NotFound", "The project has nothing of this name.", NotFound(f"there is no job {JOB!r} here")),
-        409: (
-            "Conflict",
-            "The present state does not allow this. For a job, `state` and `allowed` say what it allows.",
-            Conflict("a job that is succeeded cannot be cancelled", state=JobState.SUCCEEDED, allowed=["delete"]),
-        ),
-        412: (
-            "VersionChanged",
-            "If-Match names an ETag that is no longer the job's.",
-            PreconditionFailed("the job has changed: its version is 7"),
-        ),
-        413: (
-            "BodyTooLarge",
-            "The body has more bytes than this route accepts.",
-            problems.BodyTooLarge("too many bytes"),
-        ),
-        415: (
-            "UnsupportedMediaType",
-            "The body has a media type that this route does not accept.",
-            problems.UnsupportedMediaType("the body came as 'text/plain'"),
-        ),
-        416: ("RangeNotSatisfiable", "The file has no such range.", problems.RangeNotSatisfiable("no such range")),
-        421: ("BadHost", "The Host header is not a name of this service.", problems.BadHost("unknown host")),
-        422: ("Invalid", "Body, query or headers are invalid. All problems are listed.", InvalidSpec([_WRONG])),
-        429: (
-            "TooManyRequests",
-            "The key or address sends requests too fast, or has too many streams open.",
-            problems.TooManyRequests("too many requests"),
-        ),
-        503: ("Unavailable", "A part that this needs does not answer. Try again.", Unavailable("the database is down")),
-    }
-    answers = {
-        status: (name, meaning, problems.of_error(_SCOPE, error)) for status, (name, meaning, error) in failures.items()
-    }
-    return answers | {500: ("Unexpected", "A fault of the service.", problems.unexpected(_SCOPE))}
+    """Returns the name, the meaning and an example of each status. The service's own code writes the examples."""
+    failures = {error.status: (name, meaning, problems.of_error(_SCOPE, error)) for name, meaning, error in _FAILURES}
+    return failures | {500: ("Unexpected", "A fault of the service.", problems.unexpected(_SCOPE))}
 
 
 @lru_cache(1)
