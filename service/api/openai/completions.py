@@ -9,9 +9,8 @@ import json
 import re
 import struct
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -110,14 +109,14 @@ async def create_chat_completion(request: Request) -> Response:
     asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {
         "messages": list(map(_message, body.messages))
     }
-    return await _generated(request, body, asks, _CHAT)
+    return await _generated(request, body, asks, is_chat=True)
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     body = await read_model(request, Completion)
     asks = _sampling(body, body.max_tokens or DEFAULT_TOKENS) | {"prompts": _texts(body.prompt, "prompt")}
-    return await _generated(request, body, asks, _TEXT)
+    return await _generated(request, body, asks, is_chat=False)
 
 
 @router.post("/v1/embeddings")
@@ -203,64 +202,28 @@ def _are_tokens(value: Any) -> bool:
 # Answers
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The form of an answer: the kind of object, and its choices, whole and in parts."""
-
-    prefix: str
-    whole: str
-    part: str
-    choice: Callable[[Json], Json]
-    begin: Callable[[int], Json] | None
-    delta: Callable[[str], Json]
-    """The fields of a choice that hold the next characters."""
-    nothing: Json
-    """The same fields in the last part of a choice."""
-
-
-_CHAT = _Form(
-    prefix="chatcmpl",
-    whole="chat.completion",
-    part="chat.completion.chunk",
-    choice=lambda choice: {"message": {"role": "assistant", "content": choice["text"], "refusal": None}},
-    begin=lambda index: {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
-                         "finish_reason": None},
-    delta=lambda text: {"delta": {"content": text}},
-    nothing={"delta": {}},
-)  # fmt: skip
-_TEXT = _Form(
-    prefix="cmpl",
-    whole="text_completion",
-    part="text_completion",
-    choice=lambda choice: {"text": choice["text"]},
-    begin=None,
-    delta=lambda text: {"text": text},
-    nothing={"text": ""},
-)
-
-
-async def _generated(request: Request, body: _Sampling, asks: Json, form: _Form) -> Response:
+async def _generated(request: Request, body: _Sampling, asks: Json, *, is_chat: bool) -> Response:
     question = _question(body.model, Work.COMPLETE, asks)
-    about = {"id": f"{form.prefix}-{uuid7()}", "created": now_ms() // 1000, "model": body.model}
+    prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
+    about = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
     services = services_of(request)
     if not body.stream:
         async with asked(services, question, request.is_disconnected) as answering:
             data = await _whole(answering)
-        choices = [
-            {
-                "index": choice["index"],
-                **form.choice(choice),
-                "logprobs": None,
-                "finish_reason": choice["finish_reason"],
-            }
-            for choice in data["choices"]
-        ]
-        return json_response({**about, "object": form.whole, "choices": choices, "usage": _usage(data)})
+        choices = [_choice(choice, is_chat=is_chat) for choice in data["choices"]]
+        return json_response({**about, "choices": choices, "usage": _usage(data)})
     stack = AsyncExitStack()
     answering = await stack.enter_async_context(asked(services, question, request.is_disconnected))
+    if is_chat:
+        about["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    events = _events(answering, form, {**about, "object": form.part}, with_usage=with_usage)
-    return _Stream(events, stack)
+    return _Stream(_events(answering, about, is_chat=is_chat, with_usage=with_usage), stack)
+
+
+def _choice(choice: Json, *, is_chat: bool) -> Json:
+    text = choice["text"]
+    content = {"message": {"role": "assistant", "content": text, "refusal": None}} if is_chat else {"text": text}
+    return {"index": choice["index"], **content, "logprobs": None, "finish_reason": choice["finish_reason"]}
 
 
 class _Stream(StreamingResponse):
@@ -275,7 +238,7 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _events(answering: Answering, form: _Form, about: Json, *, with_usage: bool) -> AsyncIterator[bytes]:
+async def _events(answering: Answering, about: Json, *, is_chat: bool, with_usage: bool) -> AsyncIterator[bytes]:
     begun: set[int] = set()
     # With include_usage, OpenAI's parts have a usage of null, and the last one has the numbers.
     usage: Json = {"usage": None} if with_usage else {}
@@ -283,22 +246,24 @@ async def _events(answering: Answering, form: _Form, about: Json, *, with_usage:
     def event(*choices: Json, **more: Any) -> bytes:
         return f"data: {json.dumps({**about, 'choices': choices, **usage, **more}, ensure_ascii=False)}\n\n".encode()
 
+    def part(index: int, delta: Json, text: str = "", finish_reason: str | None = None) -> bytes:
+        """Returns the event of a part of a choice. A chat has `delta`, and a completion `text`."""
+        content = {"delta": delta} if is_chat else {"text": text}
+        return event({"index": index, **content, "logprobs": None, "finish_reason": finish_reason})
+
     def begin(index: int) -> bytes:
         is_new = index not in begun
         begun.add(index)
-        return event(form.begin(index)) if form.begin is not None and is_new else b""
+        return part(index, {"role": "assistant", "content": ""}) if is_chat and is_new else b""
 
     try:
         async for piece in answering.pieces:
             if piece.kind is PieceKind.CHUNK:
                 index, text = piece.data["index"], piece.data["text"]
-                yield begin(index) + event(
-                    {"index": index, **form.delta(text), "logprobs": None, "finish_reason": None}
-                )
+                yield begin(index) + part(index, {"content": text}, text)
                 continue
             for choice in piece.data["choices"]:
-                end = {"index": choice["index"], **form.nothing, "logprobs": None}
-                yield begin(choice["index"]) + event({**end, "finish_reason": choice["finish_reason"]})
+                yield begin(choice["index"]) + part(choice["index"], {}, finish_reason=choice["finish_reason"])
             if with_usage:
                 yield event(usage=_usage(piece.data))
             yield LAST_EVENT
