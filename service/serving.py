@@ -135,20 +135,14 @@ async def asked(services: Services, question: Question, is_gone: Gone) -> AsyncI
         try:
             await exchange.send()
             await exchange.until_started()
-        except _SendAgain:
-            await exchange.withdraw()
-            if wanted.adapter is None:
-                await exchange.until_session_ends()
-            shares = shares and wanted.adapter is None
-            continue
-        except BaseException:
-            await exchange.withdraw()
-            raise
-        try:
             yield Answering(session, wanted, exchange.pieces())
+            return
+        except _SendAgain:
+            shares = shares and wanted.adapter is None
         finally:
             await exchange.withdraw()
-        return
+        if wanted.adapter is None:
+            await exchange.until_session_ends()
     last = f"GET /jobs/{session} says why the last one did"
     raise ServingEnded(f"{MOST_SESSIONS} serving sessions ended before they started this request: {last}", hint=AGAIN)
 
