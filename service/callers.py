@@ -56,6 +56,11 @@ class Caller:
         """The name of the key for histories and logs. None: the service has no keys."""
         return f"{self.name} ({self.prefix})" if self.prefix else self.name or None
 
+    @property
+    def limit(self) -> str | None:
+        """The project that limits what this request may see, or None if it may see every project."""
+        return None if self.is_everywhere and self.asked is None else self.project
+
     def in_project(self, project: str | None) -> Caller:
         """Returns the caller of a request that names a project. Raises Forbidden if the key is of another project."""
         if project is None or project == self.project:
@@ -65,7 +70,7 @@ class Caller:
         return replace(self, asked=project)
 
     def may_submit_to(self, project: str) -> bool:
-        return project == self.project or (self.is_everywhere and self.asked is None)
+        return self.limit in (None, project)
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes

@@ -121,11 +121,8 @@ LARGE = SMALL_BYTES + 1
 _BODIES = ThreadPoolExecutor(2, thread_name_prefix="bodies")
 
 
-async def beside(size: int, work: Callable[[], T]) -> T:
-    """Runs `work` on a body of `size` bytes and returns its result.
-
-    A large body is processed in a thread, so that other requests are served meanwhile.
-    """
+async def in_thread_if_large(size: int, work: Callable[[], T]) -> T:
+    """Returns the result of `work` on `size` bytes. Uses a thread if they are many, so that other requests go on."""
 
     def limited() -> T:
         with few_hints():
@@ -138,12 +135,15 @@ async def beside(size: int, work: Callable[[], T]) -> T:
 
 async def read_model(request: Request, model: type[Body]) -> Body:
     """Returns the body as a model. Raises InvalidSpec with every problem. An empty body is an empty object."""
-    raw = await read_body(request)
-    return await beside(len(raw), lambda: model_of(raw, model))
+    return await model_of(await read_body(request), model)
 
 
-def model_of(raw: bytes, model: type[Body]) -> Body:
+async def model_of(raw: bytes, model: type[Body]) -> Body:
     """Does the same as `read_model` for a body that has been read already."""
+    return await in_thread_if_large(len(raw), lambda: _parsed(raw, model))
+
+
+def _parsed(raw: bytes, model: type[Body]) -> Body:
     value = read_json(raw) if raw else {}
     if not isinstance(value, dict):
         raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed")])

@@ -25,7 +25,7 @@ from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.serving import SILENCE_SECONDS, Piece, PieceKind, ServingRequest, Work
-from service.deps import LARGE, Services, beside
+from service.deps import LARGE, Services, in_thread_if_large
 from service.jobs.cancel import cancel
 from service.jobs.serving import OPEN, Wanted, find, open_session, session_spec
 from service.problems import TooManyRequests
@@ -118,7 +118,7 @@ Gone = Callable[[], Awaitable[bool]]
 
 
 @asynccontextmanager
-async def asked(services: Services, question: Question, is_gone: Gone) -> AsyncIterator[Answering]:
+async def ask(services: Services, question: Question, is_gone: Gone) -> AsyncIterator[Answering]:
     """Sends the request, and yields once a session has started to work on it. Withdraws it if the caller leaves.
 
     Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and Refused.
@@ -153,7 +153,7 @@ async def _session(services: Services, question: Question, *, shares: bool) -> W
     )
     if wanted.session is not None:
         return wanted
-    spec = await beside(LARGE, lambda: session_spec(wanted))
+    spec = await in_thread_if_large(LARGE, lambda: session_spec(wanted))
     has_webhook = services.webhooks.may_listen(services.project)
     write = partial(
         open_session, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
@@ -166,7 +166,14 @@ async def _session(services: Services, question: Question, *, shares: bool) -> W
 class _Exchange:
     """One request and its answer, with one session."""
 
-    def __init__(self, services: Services, wanted: Wanted, question: Question, deadline: float, is_gone: Gone) -> None:
+    def __init__(
+        self,
+        services: Services,
+        wanted: Wanted,
+        question: Question,
+        deadline: float,
+        is_gone: Gone,
+    ) -> None:
         assert wanted.session is not None
         self._services, self._session, self._limit = services, wanted.session.id, wanted.limits.max_queue
         self._request = ServingRequest(

@@ -13,7 +13,7 @@ from footplate.contract.spec_parts import CheckpointName
 from service.api import views
 from service.api.documented import takes
 from service.api.views import etag
-from service.deps import LARGE, JobPath, StrictRoute, beside, job_id, read_model, services_of
+from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, read_model, services_of
 from service.jobs.serving import export_spec, find, start_export
 from service.store.times import now_ms
 
@@ -40,7 +40,7 @@ async def export_job(request: Request, response: Response, job: JobPath) -> Job:
     services = services_of(request)
     body = await read_model(request, NewExport)
     wanted = await services.db.read(partial(find, project=services.project, job_id=job_id(job), name=body.checkpoint))
-    spec = await beside(LARGE, lambda: export_spec(wanted, merge=body.merge))
+    spec = await in_thread_if_large(LARGE, lambda: export_spec(wanted, merge=body.merge))
     has_webhook = services.webhooks.may_listen(services.project)
     write = partial(
         start_export, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook

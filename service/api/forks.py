@@ -20,7 +20,7 @@ from footplate.contract.warnings import warnings_of
 from service.api import views
 from service.api.documented import takes
 from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, write_job
-from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
+from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, model_of, read_body, services_of
 from service.jobs.fork import forked, note_of, patched, source
 from service.jobs.submit import replay
 from service.store.rows import JobRow
@@ -55,7 +55,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     services = services_of(request)
     forked_id = job_id(job)
     raw = await read_body(request)
-    fork = await beside(len(raw), lambda: model_of(raw, Fork))
+    fork = await model_of(raw, Fork)
     # The job's id is part of the request that the key identifies, because the same body for another job is different.
     body = f"fork {forked_id}\n".encode() + raw
     if (use := idempotency(request, body)) is not None:
@@ -67,7 +67,8 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
         start, was_set = await services.db.read(
             partial(source, project=services.project, job_id=forked_id, wanted=fork.checkpoint)
         )
-        document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, fork.patch, fork.mode)))
+        document = patched(start, fork.patch, fork.mode)
+        spec = await in_thread_if_large(LARGE, lambda: accept(services, document))
         differences = forked(start, was_set, spec, fork.mode)
         respond = partial(_job, differences=differences)
         use = idempotency(request, body, respond=respond)
@@ -78,10 +79,6 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     new = submitted.job
     audit.info("job %s of project %s forked as %s by %s", forked_id, services.project, new.id, services.caller.by)
     return created(submitted, services, response, 202, _job(new, differences))
-
-
-def _accepted(services: Services, document: dict[str, Any]) -> tuple[dict[str, Any], JobSpec]:
-    return document, accept(services, document)
 
 
 def _job(row: JobRow, differences: ForkOf) -> ForkedJob:

@@ -31,7 +31,7 @@ from service.api.documented import takes
 from service.api.files import missing_files
 from service.api.views import etag
 from service.artifact_files import Store
-from service.deps import JobPath, Services, StrictRoute, beside, job_id, read_body, read_model, services_of
+from service.deps import JobPath, Services, StrictRoute, in_thread_if_large, job_id, read_body, read_model, services_of
 from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.remove_folders import why_it_stays
@@ -89,7 +89,7 @@ async def create_job(request: Request, response: Response) -> Job | Response:
     """Stores the job and its first event in one transaction. Redis may be down."""
     services = services_of(request)
     raw = await read_body(request)
-    body, spec = await beside(len(raw), lambda: read_spec(services, raw))
+    body, spec = await in_thread_if_large(len(raw), lambda: read_spec(services, raw))
     submitted = await write_job(request, services, spec, body, idempotency(request, raw))
     return created(submitted, services, response, 201, views.job(submitted.job))
 

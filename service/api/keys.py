@@ -19,7 +19,7 @@ from footplate.contract.resources.operations import CreatedKey, Key, KeyList
 from service.api.documented import takes
 from service.api.views import resource_values
 from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, read_model, services_of
+from service.deps import StrictRoute, read_model, services_of
 from service.keyring import make_key
 from service.store import keys
 from service.store.rows import KeyRow
@@ -64,7 +64,7 @@ async def create_key(request: Request) -> CreatedKey:
             "this service works without keys, so a key would protect nothing",
             hint="start it with FOOTPLATE_API_KEY, 22 random characters or more: that key makes the others",
         )
-    if _reach(services) not in (None, body.project):
+    if services.caller.limit not in (None, body.project):
         detail = f"this key makes keys of project {services.project!r} only"
         raise InvalidSpec([Problem("/project", "not_your_project", detail)])
     secret, row = _new(body, services.caller.by)
@@ -97,8 +97,8 @@ async def list_keys(request: Request) -> KeyList:
     """Lists the keys of the project. A key of every project that names no project gets all keys."""
     services = services_of(request)
     rows = await services.db.read(keys.everyone)
-    reach = _reach(services)
-    data = tuple(Key(**resource_values(row, Key)) for row in rows if reach in (None, row.project))
+    limit = services.caller.limit
+    data = tuple(Key(**resource_values(row, Key)) for row in rows if limit in (None, row.project))
     return KeyList(data=data, next_cursor=None)
 
 
@@ -111,15 +111,9 @@ async def delete_key(request: Request, key: str) -> Response:
         raise NotFound(f"there is no key {key[:80]!r} in this project", hint="GET /keys lists them by id")
 
     def write(conn: Connection) -> KeyRow:
-        return keys.delete_key(conn, KeyId(key), _reach(services))
+        return keys.delete_key(conn, KeyId(key), services.caller.limit)
 
     row = await services.db.write(write)
     await services.gatekeeper.keyring.refresh()
     audit.info("key %s (%s, project %s) deleted by %s", row.prefix, row.name, row.project, services.caller.by)
     return Response(status_code=204)
-
-
-def _reach(services: Services) -> str | None:
-    """Returns the project whose keys the caller may manage, or None for those of every project."""
-    caller = services.caller
-    return None if caller.is_everywhere and caller.asked is None else caller.project

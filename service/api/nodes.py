@@ -38,8 +38,7 @@ async def list_nodes(request: Request) -> NodeList:
 
 def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     """Returns the active jobs that this caller may see. Every caller sees the number of used slots."""
-    caller = services.caller
-    wanted = None if caller.is_everywhere and caller.asked is None else caller.project
+    wanted = services.caller.limit
     return frozenset(job.id for job in jobs.active(conn) if wanted in (None, job.project))
 
 

@@ -42,8 +42,7 @@ async def get_queue(
     page may be short although `next_cursor` is set.
     """
     services = services_of(request)
-    caller = services.caller
-    project = None if caller.is_everywhere and caller.asked is None else caller.project
+    project = services.caller.limit
     asked = None if job is None else job_id(job)
 
     behind = None if cursor is None else _read(cursor)

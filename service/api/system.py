@@ -22,7 +22,7 @@ from service.api.jobs import SPEC_BODY, in_the_body, read_spec, require_all
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
 from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, beside, json_response, read_body, services_of
+from service.deps import Services, StrictRoute, in_thread_if_large, json_response, read_body, services_of
 from service.jobs import start_checkpoint
 from service.jobs.needs import Needs
 from service.jobs.place import load_rooms
@@ -43,7 +43,7 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 async def validate(request: Request) -> Validation:
     services = services_of(request)
     raw = await read_body(request)
-    body, spec = await beside(len(raw), lambda: read_spec(services, raw))
+    body, spec = await in_thread_if_large(len(raw), lambda: read_spec(services, raw))
     await require_all(services, spec, body)
     spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
     return Validation(

@@ -53,7 +53,7 @@ class Upload:
         except StoreUnreachable as error:
             raise _cannot(error) from error
 
-    def put_in_a_moment(self, store: Store, path: str) -> None:
+    def link(self, store: Store, path: str) -> None:
         """Links the file into a store on disk, inside a transaction. `keep` has sent it to a bucket before."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
@@ -99,7 +99,7 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
     """
     if isinstance(store, RemoteStore):
         await asyncio.to_thread(upload.put, store, path)
-    kept = await write(partial(upload.put_in_a_moment, store, path))
+    kept = await write(partial(upload.link, store, path))
     await asyncio.to_thread(upload.put, store, path)
     return kept
 

@@ -16,7 +16,16 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.resources.jobs import Job
 from service.api.documented import takes
 from service.api.jobs import IDEMPOTENCY_KEY, answered, idempotency, look
-from service.deps import JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
+from service.deps import (
+    JobPath,
+    Services,
+    StrictRoute,
+    job_id,
+    model_of,
+    read_body,
+    read_model,
+    services_of,
+)
 from service.jobs.cancel import cancel
 from service.jobs.do import Do, do
 from service.jobs.pause import pause
@@ -87,7 +96,7 @@ async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
 async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     """Stores the command. A later event reports its result, and the step after which it was carried out."""
     services, raw = services_of(request), await read_body(request)
-    body = await beside(len(raw), lambda: model_of(raw, Do))
+    body = await model_of(raw, Do)
     once = idempotency(request, f"do {job_id(job)}\n".encode() + raw)
     project, by = services.project, services.caller.by
 

@@ -30,8 +30,8 @@ from service.deps import (
     JobPath,
     Services,
     StrictRoute,
-    beside,
     entries_of,
+    in_thread_if_large,
     job_id,
     model_of,
     read_body,
@@ -60,14 +60,14 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     """Checks the files line by line, and submits a job that trains on them."""
     services = services_of(request)
     raw = await read_body(request)
-    body = await beside(len(raw), lambda: model_of(raw, NewFineTuningJob))
+    body = await model_of(raw, NewFineTuningJob)
     base = await _base(services, body.model)
     train = await _file(services, body.training_file, "training_file")
     valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
     planned = plan(body, base, train, valid)
     use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
     try:
-        spec = await beside(LARGE, lambda: accept(services, planned.document))
+        spec = await in_thread_if_large(LARGE, lambda: accept(services, planned.document))
         if planned.bundle is not None:
             require_code(services)
             await store_bundle(services, _pieces(planned.bundle))
