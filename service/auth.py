@@ -50,29 +50,25 @@ class ForeignPage(Forbidden):
 class Credentials:
     """The headers of one request that identify its sender."""
 
-    host: bytes = b""
-    origin: bytes = b""
-    authorization: bytes = b""
-    request_id: bytes = b""
-    address: str = ""
-    is_flood: bool = False
+    host: bytes
+    origin: bytes
+    authorization: bytes
+    request_id: bytes
+    address: str
+    is_flood: bool
     """True if the request has too many headers, or a header that is too long."""
 
     @classmethod
     def of(cls, headers: Sequence[tuple[bytes, bytes]], client: tuple[str, int] | None) -> Credentials:
-        credentials = cls(address=client[0] if client else "", is_flood=len(headers) > MOST_HEADERS)
-        for name, value in headers:
-            if len(value) > LONGEST_HEADER:
-                credentials.is_flood = True
-            elif name == b"host":
-                credentials.host = value
-            elif name == b"authorization":
-                credentials.authorization = value
-            elif name == b"origin":
-                credentials.origin = value
-            elif name == b"x-request-id":
-                credentials.request_id = value
-        return credentials
+        by_name = dict(headers)
+        return cls(
+            host=by_name.get(b"host", b""),
+            origin=by_name.get(b"origin", b""),
+            authorization=by_name.get(b"authorization", b""),
+            request_id=by_name.get(b"x-request-id", b""),
+            address=client[0] if client else "",
+            is_flood=len(headers) > MOST_HEADERS or any(len(value) > LONGEST_HEADER for _, value in headers),
+        )
 
 
 class Gatekeeper:

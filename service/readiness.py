@@ -19,7 +19,6 @@ from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.ids import uuid7
 from service.artifact_files import Store
 from service.deps import Services
-from service.redis_client import Numbers
 from service.store import nodes, schema
 from service.store.rows import NodeRow
 from service.store.times import now_ms, text_of
@@ -29,6 +28,8 @@ SILENT_MS = 3_600_000
 """A lost node is reported for this long, because after that it was probably removed on purpose."""
 FREE_BYTES = 1 << 30
 FREE_SHARE = 0.02
+NO_CONTROL = "no control process holds the lock, so nothing is placed or ingested: start `python -m service control`"
+CONTROL_UNKNOWN = "the state of the control process is unknown, because it reports through Redis, which is unreachable"
 
 Part = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk", "tracing"]
 """The parts that may be degraded. docs/guides/monitor.md says what each means and what to do."""
@@ -51,28 +52,14 @@ async def degraded(services: Services, cluster: Sequence[NodeRow]) -> Degraded:
             "new jobs wait: restart the Redis that FOOTPLATE_REDIS names"
         )
     if control is None:
-        parts["control"] = _no_control(redis_is_there=redis)
-    else:
-        parts |= _late(control)
+        parts["control"] = NO_CONTROL if redis else CONTROL_UNKNOWN
+    elif (lag := control.get("ingest_lag_ms", 0)) > LAG_MS:
+        waited = f"the oldest event in Redis has waited for {lag / 1000:.0f} s"
+        parts["ingest"] = f"{waited}: histories are late, but lose nothing"
     parts |= _of_nodes(cluster, now_ms())
     if services.untraced:
         parts["tracing"] = services.untraced
     return parts | await asyncio.to_thread(_of_store, services.settings.store)
-
-
-def _no_control(*, redis_is_there: bool) -> str:
-    if not redis_is_there:
-        return "the state of the control process is unknown, because it reports through Redis, which is unreachable"
-    return "no control process holds the lock, so nothing is placed or ingested: start `python -m service control`"
-
-
-def _late(control: Numbers) -> Degraded:
-    lag = control.get("ingest_lag_ms", 0)
-    if lag <= LAG_MS:
-        return {}
-    return {
-        "ingest": f"the oldest event in Redis has waited for {lag / 1000:.0f} s: histories are late, but lose nothing"
-    }
 
 
 def _of_nodes(cluster: Sequence[NodeRow], now: int) -> Degraded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from footplate.contract import layout
 from footplate.contract.errors import InvalidSpec, NotFound, Problem
-from footplate.contract.files import ArgumentText, file_id, kind_of, named_in
+from footplate.contract.files import file_id, kind_of, named_in
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.references import references
 from footplate.contract.resources.artifacts import File, FileList
@@ -229,30 +229,19 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
         problems += await services.db.read(partial(referred.missing_files, project=spec.project, arguments=arguments))
         if not problems and spec.data.split is not None:
             problems += await services.db.read(partial(no_row_to_train_on, spec=spec))
-        if not problems and spec.library_trainer is not None:
-            problems += await _wrong_rows(services, spec)
+        if not problems and spec.library_trainer is not None and services.catalogues.current is not None:
+            look = partial(wrong_rows, spec, services.catalogues.current, services.settings.store)
+            problems += await _found_in_time(look)
     if services.catalogues.roots and any(argument.text.startswith(ROOTS) for argument in arguments):
-        problems += await _on_no_node(services, arguments)
+        problems += await _found_in_time(partial(node_files.missing, arguments, services.catalogues.roots))
     return problems
 
 
-async def _wrong_rows(services: Services, spec: JobSpec) -> list[Problem]:
-    """Returns problems of rows that the job's trainer cannot use. Returns none if the store does not answer."""
-    if (catalogue := services.catalogues.current) is None:
-        return []
-    look = partial(wrong_rows, spec, catalogue, services.settings.store)
+async def _found_in_time(look: Callable[[], list[Problem]]) -> list[Problem]:
+    """Returns the problems that `look` finds in files. Returns none if the file system or the store does not answer."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
     except (TimeoutError, CannotRead):
-        return []
-
-
-async def _on_no_node(services: Services, arguments: Sequence[ArgumentText]) -> list[Problem]:
-    """Returns problems for paths that no node has. Returns none if the file system takes too long to answer."""
-    look = partial(node_files.missing, arguments, services.catalogues.roots)
-    try:
-        return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
-    except TimeoutError:
         return []
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import jsonschema_rs
 import pytest
@@ -223,11 +224,15 @@ async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) 
     assert "cannot write to the artifact store" in result["artifacts"]
 
 
-async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_say_so(api: Api) -> None:
-    result = await readiness.degraded(api.services, [])
+async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_say_so(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_redis = await readiness.degraded(api.services, [])
+    monkeypatch.setattr(api.services.pipe, "is_there", AsyncMock(return_value=True))
+    with_redis = await readiness.degraded(api.services, [])
 
-    assert "is unknown" in result["control"]
-    assert "holds the lock" in readiness._no_control(redis_is_there=True)
+    assert "is unknown" in without_redis["control"]
+    assert "holds the lock" in with_redis["control"]
 
 
 async def test_a_wrong_schema_is_not_ready(api: Api) -> None:
