@@ -16,7 +16,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from footplate.contract.errors import FootplateError, Unavailable
+from footplate.contract.errors import FootplateError
 from footplate.contract.ids import uuid7
 from service import problems
 from service.api import (
@@ -53,7 +53,7 @@ from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER
 from service.deps import Services
 from service.problems import BadHost
-from service.server import SOCKET, close_reason
+from service.server import SOCKET, close_code, close_reason
 
 log = logging.getLogger("footplate.api")
 
@@ -67,7 +67,6 @@ NO_STORE = (b"cache-control", b"no-store")
 SUBPROTOCOL = "footplate.subprotocol"
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own telemetry is off, because it would send bodies and queries. service/spans.py sends our traces."""
-_CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -187,15 +186,11 @@ class Guard:
         except FootplateError as error:
             await receive()
             await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None, "headers": []})
-            await send({"type": "websocket.close", "code": _close_code(error), "reason": close_reason(error.message)})
+            await send({"type": "websocket.close", "code": close_code(error), "reason": close_reason(error.message)})
         else:
             scope[SUBPROTOCOL] = subprotocol_of(offered)
             with caller.quota.holding(partial(connection.cut, 4401, "this key was deleted, or has expired")):
                 await self.app(scope, receive, send)
-
-
-def _close_code(error: FootplateError) -> int:
-    return 1012 if isinstance(error, Unavailable) else _CLOSE_CODES.get(error.status, 4400)
 
 
 def _route(scope: Scope) -> str:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from footplate.contract.errors import SettingsError
+from footplate.contract.errors import FootplateError, SettingsError, Unavailable
 from service.http_timeouts import TimedProtocol
 from service.settings import ServiceSettings
 
@@ -30,6 +30,7 @@ CUT_SECONDS = 3.0
 DEAD_PEER_SECONDS = 40
 """The time after which TCP gives up a peer that acknowledges nothing, or that accepts no data."""
 GRACE_SECONDS = 3
+_CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 
 
 class Connection(WebSocketsSansIOProtocol):
@@ -105,6 +106,11 @@ def text_frame(text: bytes) -> bytes:
     if length < 65536:
         return b"\x81\x7e" + length.to_bytes(2) + text
     return b"\x81\x7f" + length.to_bytes(8) + text
+
+
+def close_code(error: FootplateError) -> int:
+    """Returns the code that closes a websocket for an error. 1012 makes clients reconnect."""
+    return 1012 if isinstance(error, Unavailable) else _CLOSE_CODES.get(error.status, 4400)
 
 
 def close_reason(text: str) -> str:

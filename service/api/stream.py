@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
-from footplate.contract.errors import InvalidSpec, NotFound, Problem, Unavailable
+from footplate.contract.errors import FootplateError, Problem, Unavailable
 from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.lifecycle import JobState
 from service.api.history import After, Kinds, read_kinds
@@ -31,7 +31,7 @@ from service.api.views import flat
 from service.deps import JobPath, Services, StrictRoute, job_id, refuse_unknown, services_of
 from service.events.tail import Channel, Page, View
 from service.problems import InvalidQuery
-from service.server import SOCKET, Connection, close_reason, text_frame
+from service.server import SOCKET, Connection, close_code, close_reason, text_frame
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["live"])
@@ -203,12 +203,8 @@ async def serve(websocket: WebSocket, known: Sequence[str], opened: Opening) -> 
         async with opened(services) as reader:
             with services.meters.sockets.track_inprogress():
                 await _until_either_leaves(websocket, connection, reader, services)
-    except NotFound as error:
-        await websocket.close(4404, close_reason(error.message))
-    except InvalidSpec as error:
-        await websocket.close(4400, close_reason(error.message))
-    except Unavailable:
-        await websocket.close(1012, "the database is unreachable: reconnect in a moment")
+    except FootplateError as error:
+        await websocket.close(close_code(error), close_reason(error.message))
 
 
 async def _until_either_leaves(
