@@ -8,7 +8,7 @@ from typing import Any
 
 from footplate.sdk.lists import Rows
 from footplate.sdk.models import Event, Line, MetricSummary, Series
-from footplate.sdk.request import Ask, ask_json
+from footplate.sdk.request import Ask, ask_json, paged
 from footplate.sdk.waiting import Wire
 
 PAGE = 1000
@@ -84,15 +84,9 @@ def _is_wanted(line: Line, stream: str | None, rank: int | None, grep: str | Non
     return stream in (None, line.stream) and rank in (None, line.rank) and (grep is None or grep in line.text)
 
 
-async def pages(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """Yields the rows of a list that is paged by `no`."""
-    while True:
-        page = await ask_json(wire, Ask("GET", path, params={"after": after, "limit": PAGE, **params}))
-        for row in page["data"]:
-            yield row
-        if page["next_cursor"] is None:
-            return
-        after = int(page["next_cursor"])
+def pages(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
+    """Yields the rows after a number of a list that is paged by `no`."""
+    return paged(wire, path, by="after", after=after, limit=PAGE, **params)
 
 
 def with_floats(row: dict[str, Any]) -> dict[str, Any]:

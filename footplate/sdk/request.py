@@ -97,15 +97,18 @@ async def ask_json(wire: Wire, what: Ask, *, patience: float = 0.0) -> Any:
         raise _no_footplate(answer) from None
 
 
-async def paged(wire: Wire, path: str, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """Yields the rows of a list, and requests each page when the one before is used up."""
-    cursor: str | None = None
+async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> AsyncGenerator[dict[str, Any], None]:
+    """Yields the rows of a list, and requests each page when the one before is used up.
+
+    `by` is the query parameter that takes `next_cursor`.
+    """
     while True:
-        page = await ask_json(wire, Ask("GET", path, params={**params, "cursor": cursor}))
+        page = await ask_json(wire, Ask("GET", path, params=params))
         for row in page["data"]:
             yield row
         if (cursor := page["next_cursor"]) is None:
             return
+        params = {**params, by: cursor}
 
 
 def pause(tried: int, retry_after: str | None = None) -> float:
