@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.pages import paste, snippets
+from tests.support.processes import REPOSITORY
 
 PROGRAM = Path(__file__).with_name("libraries.py")
 CASES = {
@@ -55,3 +60,34 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[Any]:
     missing = set(theirs.get("files", [])) - set(ours.get("files", []))
     names = theirs.keys() - {"base", "files"}
     return [*missing, *((name, ours[name], theirs[name]) for name in sorted(names) if ours[name] != theirs[name])]
+
+
+SCRIPT = """
+import sys
+from transformers import Trainer
+assert Trainer.__module__.startswith("footplate"), Trainer
+print("train.py", *sys.argv[1:])
+"""
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_the_snippets_of_the_guide_train_on_our_trainer(tmp_path: Path) -> None:
+    (python,), (shell,) = snippets("guides/drop-in.md", "python"), snippets("guides/drop-in.md", "bash")
+    runpy.run_path(str(REPOSITORY / "examples/language-models/prepare.py"))["prepare"](tmp_path)
+    shutil.copytree(tmp_path / "models/stories", tmp_path / "my-model")
+    shutil.copytree(tmp_path / "models/tiny-llama", tmp_path / "my-model", dirs_exist_ok=True)
+    (tmp_path / "my-data").mkdir()
+    (tmp_path / "my-data/train.jsonl").write_text('{"text": "anna remembers paris ."}\n' * 16)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    libraries = os.pathsep.join([str(Path(sys.prefix, "libraries")), str(REPOSITORY)])
+    few = shell.replace(
+        "--output_dir out", "--output_dir out --max_steps 2 --report_to none --bf16 false --use_cpu true"
+    )
+
+    printed = paste([few], tmp_path, "", PYTHONPATH=libraries)
+    shown = paste([f"python - <<'EOF'\n{python}\nprint(SFTTrainer.__mro__)\nEOF"], tmp_path, "", PYTHONPATH=libraries)
+
+    assert "train.py --learning_rate 1e-4" in printed
+    assert (tmp_path / "out" / "manifest.json").exists() or list((tmp_path / "out").glob("checkpoint-*/manifest.json"))
+    assert "footplate.trainer" in shown

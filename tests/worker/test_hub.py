@@ -18,6 +18,7 @@ from footplate.contract.messages import Grant
 from tests.support.factories import make_spec
 from tests.support.file_server import FileServer, file_server
 from tests.support.hub_server import TOKEN, HubServer
+from tests.support.pages import snippets
 from tests.support.processes import Processes, children, until
 from tests.support.s3_server import S3Server
 from worker.attempt import prefetch as module
@@ -142,6 +143,18 @@ def test_it_is_fetched_without_what_could_run_code_and_named_as_it_was(hub: HubS
     assert Path(roots.resolve("hub://me/tiny")).samefile(folder)
     assert [note["code"] for note in got.notes] == ["hub_pinned", "hub_fetched"]
     assert TOKEN not in str(got.notes)
+
+
+def test_the_spec_of_the_guide_is_fetched_with_its_model_and_its_rows(hub: HubServer, attempt: Make) -> None:
+    (block,) = snippets("guides/hub.md", "json")
+    hub.push("models/google-bert/bert-base-uncased", FILES)
+    hub.push("datasets/stanfordnlp/sst2", {"data/train.jsonl": ROWS_BY_URL})
+
+    got = attempt(**json.loads(block)).ended()
+
+    assert got.hub.failure is None
+    fetched = {path.name for folder in got.hub.folders.values() for path in Path(folder).rglob("*") if path.is_file()}
+    assert fetched == {"config.json", "model.safetensors", "train.jsonl"}
 
 
 def test_later_attempts_take_the_commit_of_the_first_without_asking(

@@ -17,6 +17,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,6 +38,7 @@ from service.webhooks import sending, targets
 from service.webhooks.deliver import AGAIN_SECONDS, Courier
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
+from tests.support.pages import paste, snippets
 from tests.support.processes import REPOSITORY, free_port, until_async
 
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -876,6 +878,21 @@ async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
 def test_a_network_that_is_none_ends_the_start(text: str) -> None:
     with pytest.raises(ValueError, match="is not a network"):
         ServiceSettings(webhooks_allow=text)
+
+
+@pytest.mark.matrix
+async def test_the_shell_snippets_of_the_docs_create_show_and_try_a_webhook(api: Api, tmp_path: Path) -> None:
+    address = f"http://127.0.0.1:{free_port()}/footplate"
+    commands = [
+        command.replace("localhost:8080", api.url).replace("https://hooks.example.com/footplate", address)
+        for command in snippets("guides/webhooks.md")
+    ]
+
+    printed = await asyncio.to_thread(paste, commands, tmp_path, api.url)
+
+    assert '"secret":"whsec_' in printed
+    assert printed.count(address) >= 2
+    assert "ping" in printed
 
 
 async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> None:
