@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 from footplate.contract import keys
-from footplate.contract.ids import NodeId
 from tests.support.processes import REPOSITORY, clean_environment
 from worker.app import app
-from worker.celery_app import configuration, queue_of
-from worker.settings import WorkerSettings
 
 
 def test_no_socket_waits_for_ever() -> None:
@@ -19,16 +16,6 @@ def test_no_socket_waits_for_ever() -> None:
     assert 0 < options["socket_timeout"] < 30
     assert options["socket_connect_timeout"] > 0
     assert options["visibility_timeout"] == keys.VISIBILITY_SECONDS
-
-
-def test_celery_waits_longer_than_a_checkpoint_takes() -> None:
-    settings = WorkerSettings(drain_seconds=77)
-    assert configuration(settings)["worker_soft_shutdown_timeout"] == 77
-
-
-def test_a_queue_has_an_exchange_and_a_routing_key_of_its_own() -> None:
-    queue = queue_of(NodeId("node_1"))
-    assert queue.name == queue.exchange.name == queue.routing_key == "fp.node.node_1"
 
 
 def test_what_celery_forks_has_no_torch_in_it() -> None:
