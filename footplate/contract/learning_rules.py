@@ -106,7 +106,7 @@ def _best(document: Json, training: TrainingArguments) -> Iterator[Problem]:
     callbacks = [callback.get("use") for callback in _list(document.get("callbacks")) if isinstance(callback, dict)]
     if not name or computes or any(callback not in BUILT_IN_CALLBACKS for callback in callbacks):
         return
-    if not name.endswith(("loss", "runtime", "per_second")):
+    if not name.endswith(("loss", "loss_exact", "runtime", "per_second")):
         detail = f"metric_for_best_model is {name[:80]}, and without metrics an evaluation computes the loss alone"
         yield _disagree("metric_for_best_model", detail, 'use "loss", or list the metric: "metrics": ["accuracy"]')
 
