@@ -1,4 +1,9 @@
-"""The base of every route: the services of this process, the body reader, and the strict kind of route."""
+"""The code that every route shares.
+
+- `Services` are the parts of the API process, such as the database and the settings.
+- `read_body` and `read_model` read and check the body of a request.
+- `StrictRoute` checks scopes and refuses unknown query parameters.
+"""
 
 from __future__ import annotations
 

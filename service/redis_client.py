@@ -48,9 +48,10 @@ class Pipe:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, *, control: Callable[[], Numbers | None] | None = None, listens: bool = False) -> None:
-        """Starts to send, and with `listens` to receive wake-ups.
+        """Starts the background tasks that send messages and, with `listens`, receive the message `wake`.
 
-        `control` returns the counts of this process's own control, or None while another process has the lock.
+        `control` is for a process that may be control. It returns the counts to publish in Redis, or None while
+        another process is the active control.
         """
         loops = [self._send()]
         if listens:

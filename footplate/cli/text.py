@@ -59,7 +59,7 @@ LEAST_TEXT = 20
 
 
 def say_json(value: Any) -> None:
-    """Prints JSON in one line, so that several are JSON Lines."""
+    """Prints a value as one line of JSON, so that the output of several calls is in the format JSON Lines."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     print(_IN_JSON.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text), flush=True)
 

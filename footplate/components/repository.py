@@ -27,7 +27,10 @@ Splits = dict[str, list[Path]]
 
 
 def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, list[Path]]:
-    """Returns the name of the reader, and the files of a split."""
+    """Returns the format of a split's files (`parquet`, `jsonl` or `csv`), and their paths.
+
+    Raises DatasetError if the split does not exist, or if its files have several formats.
+    """
     splits = _splits(folder, config)
     if not splits:
         raise DatasetError(

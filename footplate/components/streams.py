@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 class Through(IterableDataset[Row]):
-    """A stream that changes another stream. Subclasses change a row, and save what belongs to the position."""
+    """A map over another stream. Subclasses define how a row is changed, and which state belongs to the position."""
 
     def __init__(self, rows: Any) -> None:
         self.rows, self.number = rows, 0
@@ -39,7 +39,10 @@ class Through(IterableDataset[Row]):
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
     def _begun(self, begins_at: State | None) -> Iterator[Row]:
-        """Yields the rows that can be made without reading another row of the stream."""
+        """Restores what the map held back at the saved position, and yields the rows that can be made of it at once.
+
+        Without a saved position, the map starts empty.
+        """
         return iter(())
 
     def _made_of(self, row: Row) -> Iterator[Row]:

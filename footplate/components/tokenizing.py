@@ -138,7 +138,10 @@ class Answers:
         return made
 
     def _span(self, tokens: Any, at: int, answer: Any, context: str) -> tuple[int, int]:
-        """Returns the first answer. Further answers are alternatives for evaluation."""
+        """Returns the first and the last token of the row's first answer in its context, or NOWHERE.
+
+        Further answers of a row are alternatives for evaluation, so they are ignored.
+        """
         said, starts = self._parts(answer, at)
         if not said:
             return NOWHERE

@@ -36,14 +36,20 @@ class EntropyBottleneck(nn.Module):
         return (y - self.place) / self.log_scale.exp()
 
     def loss(self) -> Tensor:
-        """Returns the distance of the quantiles from the density's tails and middle. Its gradient moves only them."""
+        """Returns the distance of the quantiles from the density's tails and middle.
+
+        Only the quantiles get a gradient from this loss.
+        """
         place, scale = self.place.detach()[:, None], self.log_scale.detach().exp()[:, None]
         wanted = torch.tensor([-TAIL, 0.0, TAIL], device=place.device)
         return ((self.quantiles - place) / scale - wanted).abs().sum()
 
 
 class Codec(nn.Module):
-    """Trained on the error and the bits together. `logits` are the decoded samples."""
+    """A codec that is trained on the reconstruction error plus the bits times a weight.
+
+    Its output `logits` are the decoded samples.
+    """
 
     def __init__(self, in_features: int = 8, channels: int = 4, rate_weight: float = 0.01) -> None:
         super().__init__()

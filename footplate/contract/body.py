@@ -214,7 +214,7 @@ def _parse_marked(text: str) -> tuple[Any, list[Problem]]:
 
 
 def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
-    """Returns the plain value, and appends every problem below it to `problems`."""
+    """Converts a marked value to plain JSON, and adds the problem of each invalid value to `problems`."""
     if isinstance(value, _Wrong):
         problems.append(Problem(pointer_to(*path), value.code, value.detail, value.hint))
         return None

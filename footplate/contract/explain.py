@@ -86,7 +86,7 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
     if kind in ("literal_error", "enum", "union_tag_invalid"):
         return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, given)
     if kind == "union_tag_not_found":
-        return Problem(pointer, "missing", f"needs a {context['discriminator'].strip(chr(39))!r} that says which it is")
+        return Problem(pointer, "missing", f"has no field {context['discriminator']}, which selects the kind")
     needed = NEEDED.get(kind.removesuffix("_type").removesuffix("_attributes"))
     if needed:
         return Problem(pointer, "wrong_type", f"is {kind_of(given)}, {needed} is needed")

@@ -67,7 +67,10 @@ class Page(Resource, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Describes a string by the words that this version knows, an enum or a Literal, and takes any other string."""
+    """Annotates a string field that accepts any string. Its JSON schema lists only the words of this version.
+
+    `words` is an enum or a Literal.
+    """
 
     words: Any
 

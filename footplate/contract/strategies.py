@@ -35,7 +35,7 @@ def world_size(resources: Json) -> int:
 
 
 def with_strategy(resources: Json) -> Json:
-    """Adds DDP if a spec with several processes names no strategy. Without one, each would train the same."""
+    """Adds DDP if a spec with several processes names no strategy. Without DDP, each process would train alone."""
     if "strategy" not in resources and world_size(resources) > 1:
         return {**resources, "strategy": {"type": "ddp"}}
     return resources
@@ -57,9 +57,9 @@ def strategy_arguments(strategy: Any) -> Json:
 
 
 def broken_strategy_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    """Yields problems of the long form.
+    """Yields the problems of a spec's strategy with its resources and its training.
 
-    Values of the wrong type are skipped, because their types are reported elsewhere.
+    `document` is the spec in its long form. Values of a wrong type are skipped, because validation reports these.
     """
     resources = document.get("resources", {})
     if not isinstance(resources, dict):

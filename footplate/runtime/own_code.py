@@ -112,7 +112,7 @@ class Own:
     name: str
 
     def load(self) -> Callable[..., Any]:
-        """Returns the function that makes the part from its arguments."""
+        """Imports the name, and returns the function that builds the component from its arguments."""
         target = attribute(self.name)
         if not callable(target):
             raise OwnCodeError(f"{self.name} is a {type(target).__name__}, and a class or a function is needed")

@@ -179,19 +179,22 @@ class ScriptReports:
             return 0
 
     def stop_if_asked(self) -> None:
-        """Ends the script if its training has obeyed a stop."""
+        """Ends the script if any rank has followed a stop. All ranks must call this, and all of them end together."""
         if self._emit.agree():
             raise ScriptStopped
 
     def stop_after_save(self) -> None:
-        """Ends a loop without a Trainer if it is asked to stop. All ranks come here, and end together."""
+        """Ends a training loop without a Trainer if its job was asked to stop. Call it directly after a save.
+
+        All ranks must call this, and all of them end together.
+        """
         if self._order.world > 1 and self._emit.peers.world == 1:
             self._emit.peers = process_group.peers(self._order, None, SAVE_SECONDS)
         self._emit.asked_to_stop()
         self.stop_if_asked()
 
     def is_reporting(self) -> bool:
-        """Returns True while a Trainer trains. What it does with Accelerate is then reported already."""
+        """Returns True while a Trainer trains. Calls of Accelerate are then not reported a second time."""
         return self._is_training
 
     # Checkpoints -----------------------------------------------------------------------------------------------------

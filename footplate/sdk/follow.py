@@ -138,7 +138,11 @@ async def follow(wire: Wire, path: str, place: AnyPosition, *, has_met: bool = F
 
 @dataclass
 class Contact:
-    """The time without a connection. A reader gives up early before the first answer, and late after it."""
+    """Decides how long a reader tries to connect again.
+
+    Before the first message, a reader gives up after `tries` tries. Afterwards, the reader gives up after `patience`
+    seconds without a connection.
+    """
 
     tries: int
     patience: float
@@ -152,7 +156,7 @@ class Contact:
         self.has_met, self.lost_at, self.tried = True, None, 0
 
     def lost(self, url: httpx2.URL, error: Exception) -> float:
-        """Returns the seconds until the next try. Raises Unreachable if there is none left."""
+        """Returns the seconds to wait before the next try. Raises Unreachable if no try is left."""
         now = time.monotonic()
         self.tried += 1
         if self.tried == 1 and isinstance(error, Interrupted) and error.code in SLOW_READERS:
@@ -170,7 +174,7 @@ class Contact:
 
 
 class Interrupted(Exception):
-    """The stream ended before the history did. Another connection continues it."""
+    """Raised if a stream ends although the job's history goes on. Another connection continues the stream."""
 
     def __init__(self, code: int, reason: str, refusal: Exception | None = None) -> None:
         super().__init__(reason or f"closed with {code}")

@@ -113,7 +113,10 @@ class JobView:
         return self.info.has_ended
 
     def raise_for_status(self) -> Self:
-        """Raises JobFailed or JobCancelled if it ended so, else returns the job. Sends no request."""
+        """Raises JobFailed if the job has failed, or JobCancelled if it was cancelled. Otherwise returns the job.
+
+        Sends no request.
+        """
         if self.info.has_ended and self.info.state != SUCCEEDED:
             raise (JobFailed if self.info.state == FAILED else JobCancelled)(self.info)
         return self

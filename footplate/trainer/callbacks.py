@@ -216,7 +216,7 @@ class CallbackHandler:
 
 
 def _require_events(callback: Any) -> Any:
-    """Refuses an object without any event, which was probably meant to be something else and would never run."""
+    """Returns the callback. Raises TypeError if it has no method of an event, because it would never be called."""
     if not any(hasattr(callback, name) for name in (*EVENTS, "figures")):
         raise TypeError(
             f"{callback!r} has no event: a callback is a TrainerCallback, its class, or an object with methods "

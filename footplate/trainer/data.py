@@ -305,7 +305,7 @@ class DropUnused:
 
 
 def batch_length(batch: Any, otherwise: int = 1) -> int:
-    """Returns the number of samples in a batch, or `otherwise` if the batch does not tell."""
+    """Returns the number of samples in a batch, or `otherwise` if the batch contains no tensor with a dimension."""
     if isinstance(batch, list) and batch and isinstance(batch[0], DICT):
         return len(batch)
     values = batch.values() if isinstance(batch, DICT) else batch if isinstance(batch, (list, tuple)) else [batch]

@@ -127,7 +127,10 @@ class BatchRebalanceSampler(Sampler[list[int]]):
         return len(group) * longest + 0.001 * len(group) * longest * longest
 
     def _balanced(self, by_length: list[int]) -> list[int]:
-        """Returns the size of each group. The most costly group gives samples to the cheapest while that helps."""
+        """Returns the number of samples of each micro-batch, so that all of them cost about the same.
+
+        Starts from equal sizes. Then samples move one by one from the costliest micro-batch to the cheapest.
+        """
         base, more = divmod(len(by_length), self.groups)
         counts = [base + (number < more) for number in range(self.groups)]
         best, smallest_difference, seen = list(counts), float("inf"), set[tuple[int, ...]]()

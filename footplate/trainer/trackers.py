@@ -35,7 +35,7 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The facts about a run that a tracker needs before it opens one."""
+    """The facts about a run that a tracker needs before it opens the run."""
 
     args: Any
     model: Any

@@ -191,7 +191,10 @@ async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> C
 
 
 async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
-    """Links the files into the pinned folder, and then changes the row. `prune` removes links without such a row."""
+    """Links the files into the pinned folder, and then marks the row as pinned.
+
+    A crash between the two leaves links whose row is not pinned. `prune` removes such links.
+    """
     aside = await asyncio.to_thread(pins.put_aside, services.settings.store, require_committed(row))
     write = partial(pin, project=services.project, job_id=row.job_id, name=row.id, aside=aside, now=now_ms())
     return await services.db.write(partial(write, by=services.caller.by))

@@ -15,7 +15,10 @@ from service.store.queue import UnclaimedSource
 
 
 async def dispatch(state: ControlState) -> None:
-    """Sends first and marks afterwards, so that a crash between the two sends twice and never not at all."""
+    """Sends the start messages that are due, and then marks these as sent.
+
+    A crash between the two steps sends a message twice. The other order could lose the message.
+    """
     memory, clock = state.memory, state.outside.clock()
     rows = await state.db.read(queue.unclaimed)
     memory.timers.forget("start message", but=map(_key, rows))
@@ -38,7 +41,10 @@ async def dispatch(state: ControlState) -> None:
 
 
 def _is_due(state: ControlState, row: UnclaimedSource, clock: float) -> bool:
-    """Returns True if the message was never sent, was not answered for a while, or is lost with all of its Redis."""
+    """Returns True if the start message must be sent, for the first time or again.
+
+    A message is sent again if its node does not claim the attempt within `ring_seconds`, or if Redis may have lost it.
+    """
     if state.memory.send_everything or row.sent_at is None:
         return True
     return state.memory.timers.elapsed(_key(row), clock) > state.settings.ring_seconds

@@ -14,7 +14,10 @@ RESCUE_SECONDS = 1.0
 
 
 async def rescue(state: ControlState) -> None:
-    """Gives up what is over, unless heartbeats may be waiting unread because control or Redis was frozen."""
+    """Gives up attempts and nodes whose lease or deadline is over.
+
+    Gives up none while heartbeats may be unread because control or Redis was frozen.
+    """
     memory, settings = state.memory, state.settings
     clock, now = state.outside.clock(), state.outside.now_ms()
     if clock - memory.rescued_at > max(settings.lease_seconds / 3, 5 * RESCUE_SECONDS):

@@ -179,7 +179,7 @@ class ControlState:
             await pipeline.execute()
 
     def announce(self, job_ids: Iterable[JobId]) -> None:
-        """Wakes whoever watches these jobs."""
+        """Wakes the readers that wait for events of these jobs."""
         if changed := set(job_ids):
             self._on_events(changed)
 
@@ -189,7 +189,7 @@ class ControlState:
         self.counts.jobs_failed.update(effects.failures)
 
     def place_again(self) -> None:
-        """Makes `decide` run at once, with a new plan."""
+        """Wakes the duty `decide`, which then plans placements again because slots or jobs have changed."""
         self.memory.room_changed = True
         self.poked.set()
 

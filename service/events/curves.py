@@ -155,7 +155,10 @@ def _nothing() -> Bucket:
 
 @dataclass(slots=True)
 class Column:
-    """Points of one metric, in order. Metrics of the same events share all lists but the values."""
+    """The points of one metric in order, as parallel lists.
+
+    Metrics that come from the same events share all lists except `values`.
+    """
 
     nos: list[int]
     ats: list[str]
@@ -174,7 +177,7 @@ class Column:
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> Column | None:
-        """Makes a column of values of any kind. None if no value is a point."""
+        """Makes a column from values of any kind. Returns None if none of the values is a point."""
         numbers = [(as_number(value), *rest) for value, *rest in points]
         if not (kept := [point for point in numbers if point[0] is not None]):
             return None
@@ -192,7 +195,10 @@ def as_number(value: Any) -> Any:
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
-    """Returns True if all values are finite numbers. It is fast, because nearly always they are."""
+    """Returns True only if all values are finite numbers, judged quickly by their types and their sum.
+
+    If finite values overflow in the sum, the answer is False. The caller then looks at each value.
+    """
     try:
         return set(map(type, values)) <= {float, int} and -_MOST <= sum(values) <= _MOST
     except OverflowError:

@@ -90,12 +90,12 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
         raise ValueError(f"{document['job']!r} is not the id of a job")
     for name in ("attempt", "fence", "source"):
         if type(document[name]) is not int or not 0 <= document[name] <= MAX_INTEGER:
-            raise ValueError(f"{name} is {document[name]!r}")
+            raise ValueError(f"{name} must be an integer from 0 to {MAX_INTEGER}, and is {document[name]!r}")
     if not isinstance(document["claim"], str) or not isinstance(document["events"], list):
         raise ValueError("claim or events of a wrong type")
     first = document.get("first", 1)
     if type(first) is not int or not 1 <= first <= MAX_SEQ:
-        raise ValueError(f"first is {first!r}")
+        raise ValueError(f"first must be an integer from 1 to {MAX_SEQ}, and is {first!r}")
     # JSON has no infinite numbers. A search for their names is cheaper than walking every value.
     has_wild_numbers = b"NaN" in raw or b"Infinity" in raw
     events = []

@@ -218,7 +218,10 @@ class _Ledger:
         return f"attempt {part.attempt} reports that it is {said}{where}"
 
     def _apply(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
-        """Applies an event's meaning besides storing it. Events of a closed attempt have none."""
+        """Collects what an event changes in its job, such as progress, metrics, checkpoints or the end of an attempt.
+
+        If the source no longer holds the attempt, only its end (`done`) is collected.
+        """
         if event.kind == Kind.DONE:
             page.end = self._end(event, DoneData.model_validate(data), page.part)
         elif not page.is_current:

@@ -113,7 +113,10 @@ class Channel:
         return await asyncio.shield(task)
 
     def forget_pages(self) -> None:
-        """Drops the pages unless readers share them. A reader of a thousand jobs must not keep a page of each."""
+        """Deletes the cached pages if this job has only one reader.
+
+        A reader that follows a thousand jobs would otherwise keep a page of each in memory.
+        """
         if self.readers == 1:
             self._pages.clear()
 

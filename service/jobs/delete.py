@@ -1,4 +1,7 @@
-"""Deletes a job that has ended or that runs elsewhere: its rows, its history, and the Idempotency-Key of its POST."""
+"""Deletes a job with its rows, its history, and the idempotency key of its POST.
+
+The job must have ended, or run elsewhere, which means that no worker runs it and that it only reports here.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MOST_KEPT = 4096
 
 
 def parts_of(spec: JobSpec) -> tuple[str, ...]:
-    """Returns the parts sorted, so that jobs with equal needs have one shape."""
+    """Returns the needs of a spec as sorted texts, so that jobs with equal needs have one shape."""
     return tuple(sorted(set(_parts(spec))))
 
 
@@ -67,7 +67,7 @@ def libraries_of(spec: JobSpec) -> Iterator[tuple[str, str, Library]]:
 
 
 class Installed:
-    """The contents of one catalogue. Answers are cached, because every look at the queue asks for them."""
+    """The contents of one catalogue. Results are cached, because every pass over the queue needs them."""
 
     def __init__(self, catalogue: Catalogue | None) -> None:
         """Takes a catalogue, or None if the node's catalogue could not be read."""
@@ -122,7 +122,11 @@ def meets(need: Requirement, version: str) -> bool:
 
 
 def on_no_node(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
-    """Returns problems for what no node has, if all nodes have announced what they have."""
+    """Returns problems for packages, libraries and secrets that the spec needs and that no node has.
+
+    All packages must be on one node, and so must all secrets. If an older node announces no list of packages or
+    secrets, this kind is not checked.
+    """
     return [*_packages(spec, catalogues), *_libraries(spec, catalogues), *_secrets(spec, catalogues)]
 
 

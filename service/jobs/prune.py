@@ -53,13 +53,16 @@ def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str
 
 
 def rotate(conn: Connection, job_id: JobId) -> None:
-    """Marks checkpoints for deletion: all but the newest and the best ones of a job, over all of its attempts.
+    """Marks a job's old checkpoints for deletion, over all of its attempts.
 
-    `keep_best` of the best stay. A training attempt keeps as many of its own as well, until the next one starts.
+    These checkpoints stay:
 
-    Only attempts before the newest one with checkpoints are affected. That one's training relies on the newest
-    checkpoint that it knows to be stored, and it may still run after it was given up. No attempt may be about to
-    continue from what it was offered. Checkpoints that other jobs start from stay as well.
+    - the newest ones, as many as `keep_last` or `save_total_limit` says, or all if neither is set
+    - the one that training marked as best, and the `keep_best` best ones by score
+    - pinned checkpoints, and checkpoints from which other jobs start
+    - checkpoints of the newest attempt that has any, because its training may still run and rely on them
+
+    Nothing is marked while an attempt may still load a checkpoint to continue from.
     """
     rows = checkpoints.offers(conn, job_id)
     committed = [row for row in rows if row.status == checkpoints.COMMITTED]
@@ -79,9 +82,10 @@ def rotate(conn: Connection, job_id: JobId) -> None:
 
 
 def _may_go(row: CheckpointRow, newest: int) -> bool:
-    """Returns True if rotation may delete it.
+    """Returns True if `rotate` may delete the checkpoint. A pinned checkpoint stays.
 
-    Pinned ones stay, and training does not know of those that were pinned.
+    `newest` is the newest attempt with checkpoints. Its checkpoints stay, except those that were pinned before, because
+    training does not rely on files in the pinned folder.
     """
     return not row.is_pinned and (row.attempt < newest or row.lies_aside)
 

@@ -1,7 +1,7 @@
 """Declares silent attempts lost, and ends those that did not follow a stop, so that nothing is stuck.
 
-Time here is control's own monotonic clock, in seconds as `clock`, so a jump of the wall clock rescues nothing too
-early. A new control, or one that had no Redis, first gives everything its full time.
+Time is control's own monotonic clock (`clock`, in seconds), so a jump of the wall clock ends no attempt too early.
+All leases and deadlines start again when control starts, and after an outage of Redis or SQL.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Timers:
             self._since[key] = clock
 
     def elapsed(self, key: Hashable, clock: float) -> float:
-        """Returns the seconds since the last beat or restart, or since the first question."""
+        """Returns the seconds since the last heartbeat or restart. Without either, the first call starts the time."""
         with self._lock:
             return clock - self._since.setdefault(key, clock)
 
@@ -244,7 +244,11 @@ def lose(
     effects: Effects,
     reason: Reason = Reason.NODE_LOST,
 ) -> None:
-    """Declares an attempt lost, unless it is over: writes its gaps, moves its job, and adds that to the effects."""
+    """Ends an attempt as lost, unless it has ended already.
+
+    Stores gap events for its missing events, moves its job to the next state, and adds these changes to `effects`.
+    If a node has already reported the end of the attempt, that end is used instead.
+    """
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:
         return

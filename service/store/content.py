@@ -21,7 +21,10 @@ Row = TypeVar("Row")
 
 
 class ContentTable(Generic[Row]):
-    """The statements for one table of content. Its column `key` identifies a row within a project."""
+    """The statements for the table of bundles or of uploaded files.
+
+    `key` is the name of the column that identifies a row within a project.
+    """
 
     def __init__(self, table: Table, row_class: type[Row], key: str, what: str, hint: str) -> None:
         self._table, self.what, self._hint = table, what, hint

@@ -192,12 +192,15 @@ _CLOCK_WAS_SET_BACK = text("""
 
 
 def has_due(conn: Connection, now: int) -> bool:
-    """Returns True if the time of a later job has come."""
+    """Returns True if a later job may start now, because its `not_before` is over."""
     return any(_due(conn, now, 1))
 
 
 def release(conn: Connection, now: int) -> int:
-    """Makes later jobs ready whose time has come. Returns their number, at most `RELEASED_AT_ONCE`."""
+    """Turns later jobs into ready jobs if their `not_before` is over. Returns their number.
+
+    One call changes at most `RELEASED_AT_ONCE` jobs.
+    """
     due = _due(conn, now, RELEASED_AT_ONCE)
     if not due:
         return 0

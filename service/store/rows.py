@@ -226,7 +226,7 @@ class CheckpointRow:
 
     @property
     def lies_aside(self) -> bool:
-        """Returns True if it is in the folder for pinned ones, on which no training relies."""
+        """Returns True if the files are in the folder for pinned checkpoints, on which no training relies."""
         return self.path == str(pinned_folder(self.job_id, self.id, self.step))
 
 

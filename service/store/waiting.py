@@ -26,7 +26,7 @@ BEFORE_ALL = Rank(-(2**31) + 1, 0, JobId(""))
 
 
 class ReadyRow(NamedTuple):
-    """A ready job with the columns of an index."""
+    """A queued job that may start now. Its fields are columns of one index, so that reading many rows is cheap."""
 
     id: JobId
     priority: int
@@ -48,7 +48,7 @@ class LaterRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """A queued job with what its user may want to know."""
+    """A queued job with the facts that are shown to its user."""
 
     id: JobId
     project: str
@@ -105,15 +105,18 @@ _OWN = select(func.count()).select_from(_own)
 
 
 def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
-    """Yields ready jobs of every project in the order in which they are tried, after a rank or from the first.
+    """Yields ready jobs of every project in the order in which control tries to place them.
 
-    They are read as needed.
+    Begins after the rank `after`, or at the first job. Rows are read in chunks as the caller needs them.
     """
     yield from in_chunks(conn, _READY_BEHIND, ReadyRow, after or BEFORE_ALL, 4 * FIRST_CHUNK, MOST_AT_ONCE)
 
 
 def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:
-    """Yields later jobs of every project by the time at which they may start, and reads them as needed."""
+    """Yields jobs of every project that may not start yet, ordered by the time at which they may start.
+
+    Rows are read in chunks as the caller needs them.
+    """
     while True:
         here = {"not_before": after[0], "id": after[1], "most": MOST_AT_ONCE}
         rows = [LaterRow(*row) for row in conn.execute(_LATER_BEHIND, here)]
@@ -124,7 +127,7 @@ def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:
 
 
 def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
-    """Returns those of the jobs that are queued."""
+    """Returns the rows of the given jobs by id, without jobs that are not queued."""
     rows = conn.execute(_SEEN, {"ids": list(ids)}) if ids else ()
     return {
         row.id: WaitingRow(

@@ -67,7 +67,10 @@ class ArtifactSync(Background):
         self._add(self._fetch)
 
     def hold(self, events: list[Event]) -> list[Event]:
-        """Returns all events but committed checkpoints. Those go to `events` once the store has their files."""
+        """Returns the events that may be sent at once, which are all except committed checkpoints.
+
+        The event of a committed checkpoint is put into `events` after its files were uploaded to the bucket.
+        """
         passed = []
         for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":

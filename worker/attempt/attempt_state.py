@@ -68,7 +68,11 @@ class Clocks:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt on this node: how far it is, what has happened to it, and the parts that work for it."""
+    """The state of one attempt on this node.
+
+    Holds the current phase, the facts that decide how the attempt ends, and the objects that run it. Such objects are
+    the journal, the link to control and the training processes.
+    """
 
     settings: WorkerSettings
     node: Node

@@ -99,7 +99,10 @@ CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
 @dataclass
 class Fields:
-    """A plain dataclass, because pydantic checks the classes that inherit from it."""
+    """The arguments of training with their types and defaults. Classes that inherit from this one check the values.
+
+    This class is a plain dataclass, because the classes that inherit from it are dataclasses of pydantic.
+    """
 
     # Output
 

@@ -142,7 +142,7 @@ def translated(given: Mapping[str, Any]) -> Values:
     modern = modernized(given)
     for name, value in modern.declined.items():
         raise NotAvailableYet(
-            f"{name} no longer exists, but {name}={value!r} asks for it", hint=f"instead: {instead_of(name)}"
+            f"{name} no longer exists, so {name}={value!r} cannot be applied", hint=f"instead: {instead_of(name)}"
         )
     for clash in modern.clashes.values():
         raise ValueError(clash)

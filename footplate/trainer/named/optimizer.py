@@ -238,7 +238,10 @@ def all_named(optimizers: Any) -> list[NamedOptimizer] | None:
 
 
 def backward_of(strategy: Any, optimizer: Any) -> Callable[[Tensor], None]:
-    """Returns the function that runs backward: the named optimizers' own, or else the strategy's."""
+    """Returns the function that computes the gradients of a loss.
+
+    Several named optimizers bring their own function. One optimizer uses the function of the strategy.
+    """
     plain = strategy.plain_optimizer(optimizer)
     if not isinstance(plain, NamedOptimizers):
         return strategy.backward  # type: ignore[no-any-return]

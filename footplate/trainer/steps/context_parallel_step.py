@@ -66,7 +66,7 @@ def _require_plain(trainer: Trainer) -> None:
         own.append("compute_loss_func")
     if own:
         raise NotAvailableYet(
-            f"cp_size {size} computes the loss of each piece itself, but the Trainer has its own {', '.join(own)}",
+            f"cp_size {size} works only with the built-in loss, but the Trainer has its own {', '.join(own)}",
             hint="leave that out, or train without cp_size",
         )
     if isinstance(strategy.plain_optimizer(trainer.optimizer), NamedOptimizers):

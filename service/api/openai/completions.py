@@ -151,7 +151,7 @@ def model_of_name(name: str) -> Model:
     match = _JOB.fullmatch(name)
     if match is None:
         hint = "name a fine-tuned model, or a job's id, also with a checkpoint: job_…:best, job_…:step-100"
-        raise UnknownModel(f"there is no model {name[:100]!r} that answers", hint=hint)
+        raise UnknownModel(f"{name[:100]!r} is neither the name of a fine-tuned model nor the id of a job", hint=hint)
     return Model(JobId(match["job"]), match["checkpoint"])
 
 

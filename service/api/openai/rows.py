@@ -198,7 +198,7 @@ def _check_preference(row: Row) -> None:
     for name in ("preferred_output", "non_preferred_output"):
         _check_messages(row.get(name), name, follows=True)
         if wrong := [message["role"] for message in row[name] if message["role"] != "assistant"]:
-            raise _Wrong(f"{name}: has a message from {wrong[0]}, and only the assistant answers there")
+            raise _Wrong(f"{name}: has a message from {wrong[0]}, and all its messages must be from the assistant")
 
 
 def _check_messages(messages: object, where: str, *, follows: bool = False) -> None:

@@ -213,7 +213,8 @@ def _method(body: NewFineTuningJob) -> Method:
         raise _refused("hyperparameters", "two_places", "is the older form of method, and both are there", hint)
     for name in ("supervised", "dpo", "reinforcement"):
         if name != body.method.type and getattr(body.method, name) is not None:
-            raise _refused(f"method/{name}", "not_its_type", f"method.type is {body.method.type!r}", "leave it out")
+            detail = f"cannot be used, because method.type is {body.method.type!r}"
+            raise _refused(f"method/{name}", "not_its_type", detail, "leave it out")
     if body.method.type == "reinforcement" and body.method.reinforcement is None:
         raise _refused("method/reinforcement", "missing", "reinforcement needs a grader")
     return body.method
