@@ -37,7 +37,7 @@ class CeleryProducer:
             accept_content=["json"],
             task_ignore_result=True,
             task_create_missing_queues=False,
-            # Only our own retry, because a repetition inside of Celery would send twice and hide an outage.
+            # Only control's own loop retries, because a retry inside of Celery would send twice and hide an outage.
             task_publish_retry=False,
             broker_connection_retry=False,
             broker_transport_options={
@@ -51,7 +51,7 @@ class CeleryProducer:
         return app
 
     def warm(self) -> None:
-        """Imports and connects, so that the first job does not wait for it."""
+        """Imports Celery and connects to Redis, so that the first start message does not wait for either."""
         with self._app.producer_or_acquire() as producer:
             producer.connection.default_channel.client.ping()
 

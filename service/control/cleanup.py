@@ -1,6 +1,7 @@
 """Removes files and rows that are not needed any more.
 
-SQL says what may go. Files go first and their rows are marked afterwards, so that a crash between the two is repeated.
+SQL says what may be deleted. Files are deleted first, and their rows are marked as deleted afterwards. After a crash
+between the two steps, the next run repeats both.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def prune(state: ControlState) -> None:
 
 
 def is_removed(artifacts: Store, upload: UploadId) -> bool:
-    """Deletes the parts of an upload. Returns False if some of them stay."""
+    """Deletes the stored parts of an upload. Returns False if some parts could not be deleted."""
     return why_it_stays(artifacts, str(layout.parts_folder(upload))) is None
 
 

@@ -29,7 +29,10 @@ FAILURES = (
 
 
 def _none_yet() -> Counter[str]:
-    """Returns 0 for each reason, because Prometheus sees no rise in a series that starts at 1."""
+    """Returns a counter with 0 for each reason of `FAILURES`.
+
+    Prometheus sees no rise in a series that starts at 1, so each series must exist before its first failure.
+    """
     return Counter(dict.fromkeys(map(str, FAILURES), 0))
 
 
@@ -129,7 +132,10 @@ class Counts:
     )
 
     def numbers(self) -> dict[str, int]:
-        """Returns every number by its name, with one name for each label of a counter, as Prometheus writes it."""
+        """Returns the value of every counter and gauge by its name.
+
+        A counter with labels has one name for each label, in the form of Prometheus: `retries{reason="oom"}`.
+        """
         numbers: dict[str, int] = {}
         for counter in fields(self):
             value = getattr(self, counter.name)
@@ -141,7 +147,7 @@ class Counts:
 
 
 class Depths:
-    """The newest number that each sender reported. A sender that stops reporting is forgotten after a minute."""
+    """The newest number that each node or attempt reported. A number that is older than a minute is dropped."""
 
     def __init__(self) -> None:
         self._reported: dict[str, tuple[int, float]] = {}
@@ -160,5 +166,5 @@ GAUGES = frozenset(counter.name for counter in fields(Counts) if counter.metadat
 
 
 def prometheus_name(name: str) -> str:
-    """Returns the name under which a field is scraped."""
+    """Returns the name under which Prometheus reads a field of `Counts`."""
     return f"footplate_control_{name}" + ("" if name in GAUGES else "_total")

@@ -15,7 +15,7 @@ from service.store.queue import UnclaimedSource
 
 
 async def dispatch(state: ControlState) -> None:
-    """Sends the start messages that are due, and then marks these as sent.
+    """Sends the start messages that are due, and then marks these messages as sent in SQL.
 
     A crash between the two steps sends a message twice. The other order could lose the message.
     """
@@ -55,9 +55,9 @@ def _key(row: UnclaimedSource) -> Hashable:
 
 
 async def watch_epoch(state: ControlState) -> None:
-    """Sends every start message again if our sentinel key is gone, because Redis has then lost all of its data.
+    """Sends every start message again if control's key `EPOCH` is missing, because Redis has then lost all of its data.
 
-    Journals look for the key themselves, and send their events again.
+    Nodes look for this key themselves, and send the events of their journals again.
     """
     try:
         is_new = await state.outside.redis.set(keys.EPOCH, uuid7(), nx=True)

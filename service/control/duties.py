@@ -15,7 +15,8 @@ from service.control.rescue import RESCUE_SECONDS, rescue
 from service.control.state import BLOCK_SECONDS, ControlState
 
 GATHER_SECONDS = 0.02
-"""The pause between two decisions. The first poke is followed at once, and pokes during the pause become one."""
+"""The pause between two runs of `decide`. A poke after the pause starts a run at once. All pokes during the pause
+together start one run."""
 PRUNE_SECONDS = 3600.0
 
 
@@ -43,7 +44,7 @@ async def decide(state: ControlState) -> None:
 
 
 async def listen(state: ControlState) -> None:
-    """Receives pokes from API processes that are not this one."""
+    """Receives pokes that API processes publish in Redis, because most of them run in another process than control."""
     async with state.outside.redis.pubsub(ignore_subscribe_messages=True) as channel:
         await channel.subscribe(keys.POKE)
         while True:
@@ -52,7 +53,7 @@ async def listen(state: ControlState) -> None:
 
 
 async def deliver(state: ControlState) -> None:
-    """Sends due deliveries to webhooks."""
+    """Sends the webhook deliveries whose time of sending or of retry has come."""
     await state.courier.turn()
 
 

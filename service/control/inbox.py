@@ -17,13 +17,16 @@ from service.jobs.inbox import Answers, answer, unasked_replies
 log = logging.getLogger("footplate.control")
 
 MAX_MESSAGES = 500
-"""Messages that one transaction answers."""
+"""The most messages that are read from the inbox behind the first one, and answered in the same transaction."""
 
 Received = Claim | AttemptBeat | NodeBeat
 
 
 async def read_inbox(state: ControlState) -> None:
-    """Answers what is in the inbox, after one transaction. A sender repeats a message that gets no reply."""
+    """Reads waiting claims and heartbeats, stores their effects in one transaction, and then replies to the senders.
+
+    A sender repeats a message that gets no reply.
+    """
     try:
         messages = await _take(state)
         now, clock = state.outside.now_ms(), state.outside.clock()
@@ -48,7 +51,7 @@ async def read_inbox(state: ControlState) -> None:
 
 
 async def _take(state: ControlState) -> list[Received]:
-    """Waits for a message, and takes others that are there. Returns [] if none came."""
+    """Waits for a message, and also takes the messages behind it. Returns [] if no message arrived in time."""
     redis, asked_at = state.outside.redis, state.outside.clock()
     first = await redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
     state.redis_answered(after=state.outside.clock() - asked_at)
@@ -70,7 +73,8 @@ def _parsed(state: ControlState, raw: bytes) -> Received | None:
 async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[Answers]:
     """Answers all messages in one transaction.
 
-    If that fails, each message gets its own, so that one bad message costs no other sender its lease.
+    If this transaction fails, each message gets a transaction of its own. A bad message then costs no other sender its
+    lease.
     """
     if not messages:
         return []

@@ -19,12 +19,15 @@ from service.store.times import text_of
 log = logging.getLogger("footplate.control")
 
 MAX_ENTRIES = 64
-"""Entries that one transaction stores. Each entry holds many events."""
+"""The most stream entries that one transaction stores. Each entry holds many events."""
 WATERMARK_SECONDS = 24 * 3600
 
 
 async def ingest(state: ControlState) -> None:
-    """Reads the stream from its beginning, because committed entries are deleted from it."""
+    """Moves the oldest entries of the Redis stream to SQL, and then acknowledges and deletes these entries.
+
+    Every run reads from the beginning of the stream, because stored entries are deleted from the stream.
+    """
     streams: Any = await state.outside.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
     if not streams:
         state.oldest_unread_ms = None
@@ -48,7 +51,10 @@ async def ingest(state: ControlState) -> None:
 
 
 async def _store(state: ControlState, read: Read, now: int) -> list[Ingested]:
-    """Stores everything in one transaction. If that fails, each event gets its own, so that only a bad one is lost."""
+    """Stores all events in one transaction.
+
+    If this transaction fails, each event gets a transaction of its own, so that only an event with an error is lost.
+    """
     try:
         return [await _commit(state, read, now)]
     except (Unavailable, LockUncertain, *UNREACHABLE):
@@ -59,7 +65,7 @@ async def _store(state: ControlState, read: Read, now: int) -> list[Ingested]:
 
 
 async def _store_alone(state: ControlState, event: Read, now: int) -> list[Ingested]:
-    """Stores one event, or a gap in its place if it cannot be stored."""
+    """Stores one event. If SQL cannot store the event, stores a gap with the reason instead."""
     try:
         return [await _commit(state, event, now)]
     except (Unavailable, LockUncertain, *UNREACHABLE):

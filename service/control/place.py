@@ -12,11 +12,14 @@ from service.store import queue
 PLAN_AGAIN_SECONDS = 5.0
 """The longest time between two plans, even if nothing seems to have changed."""
 STARTED_AT_ONCE = 32
-"""Jobs that one transaction starts. Few, because requests wait for it."""
+"""The most jobs that one transaction starts. The number is low, because requests wait while the transaction runs."""
 
 
 async def place(state: ControlState) -> None:
-    """Plans in a read, which delays no request, and then writes the plan in small transactions."""
+    """Plans placements in a transaction that only reads, and then starts the planned jobs in small transactions.
+
+    Reading delays no request, but a request waits while a write transaction runs.
+    """
     memory, now, clock = state.memory, state.outside.now_ms(), state.outside.clock()
     while await state.db.read(lambda conn: queue.has_due(conn, now)):
         await state.write(lambda conn: queue.release(conn, now))

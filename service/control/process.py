@@ -23,7 +23,8 @@ log = logging.getLogger("footplate.control")
 LOCK_SECONDS = 1.0
 """The time between two checks of the lock."""
 CERTAIN_SECONDS = 3.0
-"""The time after a check in which the lock is certainly ours. A process that was frozen longer may have lost it."""
+"""The time after a check in which this process certainly has the lock. If the process was frozen for longer, another
+process may have taken the lock."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 1.0
 
 
@@ -72,13 +73,13 @@ class Control:
             await self._state.outside.close()
 
     def poke(self) -> None:
-        """Makes control decide at once. Callable from any thread."""
+        """Makes control run the duty `decide` at once. Any thread may call this function."""
         if self._loop is not None and not self._state.poked.is_set():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._state.poked.set)
 
     async def close(self) -> None:
-        """Makes `run` end. The next control process finds what was cut off between a commit and its reply."""
+        """Makes `run` end. If a reply to a committed message was not sent, the next control process sends the reply."""
         self._closing.set()
 
     async def _work(self) -> None:
@@ -100,7 +101,7 @@ class Control:
             self._lock.release()
 
     async def _repeat(self, duty: Duty) -> None:
-        """Runs one duty until control stops. No other code retries."""
+        """Runs one duty in a loop until control stops, and retries after errors. Duties do not retry by themselves."""
         state, backoff, failures = self._state, FIRST_BACKOFF_SECONDS, Repeated(log, duty.name)
         # While closing, `_sleep` returns at once. A duty that fails at once would then block the event loop.
         while self.is_active and not self._closing.is_set():
@@ -124,7 +125,7 @@ class Control:
             backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
 
     async def _check(self, is_ours: Callable[[], bool]) -> bool:
-        # A slow answer was true at some time since the question.
+        # A slow check only proves that the lock was held at some moment after `asked_at`, so the earliest one counts.
         asked_at = time.monotonic()
         is_held = await asyncio.to_thread(is_ours)
         self._checked_at = asked_at if is_held else float("-inf")
@@ -141,9 +142,9 @@ class Control:
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancels the tasks, once more each second until they end.
+    """Cancels the tasks, and repeats the cancel each second until all tasks have ended.
 
-    A library can swallow a cancel that comes in the moment of an error or a timeout.
+    A library can swallow a cancel that arrives at the same time as an error or a timeout.
     """
     while tasks:
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Gives up attempts and nodes whose lease or deadline is over."""
+"""Declares attempts and nodes lost if their lease or deadline is over."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RESCUE_SECONDS = 1.0
 
 
 async def rescue(state: ControlState) -> None:
-    """Gives up attempts and nodes whose lease or deadline is over.
+    """Declares attempts and nodes lost if their lease or deadline is over.
 
-    Gives up none while heartbeats may be unread because control or Redis was frozen.
+    Nothing is declared lost while heartbeats may be unread because control or Redis was frozen.
     """
     memory, settings = state.memory, state.settings
     clock, now = state.outside.clock(), state.outside.now_ms()
     if clock - memory.rescued_at > max(settings.lease_seconds / 3, 5 * RESCUE_SECONDS):
-        # This process was frozen or starved.
+        # This process was frozen or got no CPU time, so unread heartbeats may wait in Redis.
         memory.timers.restart_all(clock)
     memory.rescued_at = clock
     if not state.redis_ok or clock - memory.redis_answered_at > STALE_SECONDS:

@@ -40,9 +40,9 @@ BLOCK_SECONDS = 1
 """The longest time that a read of Redis may block. A limit above the socket timeout would make every idle read fail."""
 SOCKET_SECONDS = 5
 STALE_SECONDS = 1.5
-"""A Redis that has not answered for this long may be frozen. No lease runs out then."""
+"""The seconds without an answer after which Redis may be frozen. No lease runs out while Redis may be frozen."""
 UNREACHABLE = (RedisError, OSError, asyncio.TimeoutError)
-"""The errors of a Redis or a file system that does not answer."""
+"""The errors that mean that Redis or a file system does not answer."""
 
 
 class LockUncertain(Exception):
@@ -85,7 +85,7 @@ class Outside:
     async def send_start_messages(
         self, rows: Sequence[UnclaimedSource]
     ) -> tuple[list[UnclaimedSource], Exception | None]:
-        """Sends each node its Celery message, until one fails. Returns the rows that were sent, and the error."""
+        """Sends start messages until one fails. Returns the rows whose messages were sent, and the error or None."""
         return await asyncio.get_running_loop().run_in_executor(self._producer_thread, send_all, self._producer, rows)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
@@ -106,7 +106,8 @@ class Outside:
 class Memory:
     """The facts that control remembers while it holds the lock.
 
-    An empty memory gives every lease its full time, sends every start message again and plans every placement again.
+    With an empty memory, every lease starts from now, every start message is sent again, and placements are planned
+    again.
     """
 
     timers: Timers = field(default_factory=Timers)
@@ -114,7 +115,7 @@ class Memory:
     room_changed: bool = True
     """Nodes may have free slots that the last plan did not know."""
     queue_state: QueueState | None = None
-    """The state of queue and nodes at the last placement, if it found nothing to start."""
+    """The state of queue and nodes at the last plan, if this plan found no job to start."""
     placed_at: float = 0.0
     rescued_at: float = 0.0
     redis_answered_at: float = 0.0
@@ -135,7 +136,7 @@ class ControlState:
         on_events: Callable[[Collection[JobId]], None] = lambda _: None,
         is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_alone` returns at once. It says whether no other control process can hold the lock."""
+        """Creates the state. `is_alone` returns True, without blocking, if no other control can hold the lock."""
         self.db, self.settings, self.outside = db, settings, outside
         self._on_events, self._is_alone = on_events, is_alone
         self.counts, self.memory = Counts(), Memory()
@@ -147,19 +148,22 @@ class ControlState:
         self._writing = asyncio.Lock()
 
     def begin(self) -> None:
-        """Forgets everything, because another control process may have worked meanwhile."""
+        """Empties the memory when this process gets the lock, because another control may have worked before."""
         self.memory = Memory()
         self.outside.warm_up()
 
     def numbers(self) -> dict[str, int]:
-        """Returns all counters, and how late ingest is now."""
+        """Updates the numbers of webhooks and of ingest, and returns all counters and gauges by name."""
         counts, waits_since = self.counts, self.oldest_unread_ms
         counts.webhooks_delivered, counts.webhooks_failed = self.courier.delivered, self.courier.failed
         counts.ingest_lag_ms = 0 if waits_since is None else max(0, self.outside.now_ms() - waits_since)
         return counts.numbers()
 
     async def write(self, fn: Write[T]) -> T:
-        """Runs one transaction. Two at once could deadlock, because each locks many jobs in its own order."""
+        """Runs one write transaction at a time. Two at once could deadlock, because both lock many jobs in any order.
+
+        Raises LockUncertain if another control process may hold the lock.
+        """
 
         def write(conn: Connection) -> T:
             if not self._is_alone():
@@ -200,7 +204,7 @@ class ControlState:
     # ── Outages: heartbeats that could not be read are not missing ─────────────────────────────────────────────────
 
     def renew_leases(self) -> None:
-        """Gives every lease its full time again."""
+        """Starts every lease and deadline again from now."""
         self.memory.timers.restart_all(self.outside.clock())
 
     def database_is_unreachable(self) -> None:

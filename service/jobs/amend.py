@@ -1,4 +1,4 @@
-"""Changes a job's name, tags, metadata and priority. Never what it trains."""
+"""Changes the name, tags, metadata or priority of a job that exists. No change has an effect on its training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "metadata": ("job_metadata", json.dumps),
     "priority": ("priority", int),
 }
-"""The fields that a PATCH may change, each with its column and the form of its values there."""
+"""The fields that a PATCH may change, each with its SQL column and the function that converts a value for SQL."""
 
 
 def amend(
@@ -33,7 +33,10 @@ def amend(
     if_version: int | None = None,
     by: str | None = None,
 ) -> JobRow:
-    """Returns the changed job. Raises NotFound, or PreconditionFailed if it is no longer at `if_version`."""
+    """Changes fields of a job and returns the job. Raises NotFound.
+
+    Raises PreconditionFailed if `if_version` is given and the job has another version.
+    """
     job = jobs.lock_for_user(conn, project, job_id)
     require_version(job, if_version)
     columns = {COLUMNS[name][0]: COLUMNS[name][1](value) for name, value in changes.items()}
@@ -47,7 +50,10 @@ def amend(
 
 
 def require_version(job: JobRow, version: int | None) -> None:
-    """Raises PreconditionFailed for another version. The caller holds the job's lock, so the version cannot change."""
+    """Raises PreconditionFailed if the job does not have this version. None accepts any version.
+
+    The caller holds the job's lock, so the version cannot change meanwhile.
+    """
     if version is not None and job.version != version:
         raise PreconditionFailed(
             f"job {job.id} is at version {job.version}, not {version}", hint="read it again, then send your change"

@@ -1,4 +1,4 @@
-"""Answers heartbeats: whether the attempt is still current, how much of it is stored, and whether to stop."""
+"""Answers heartbeats. A reply says if the attempt is still current, which events SQL has, and if it must stop."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
 
 SPOKEN = (PROTOCOL, PROTOCOL - 1)
-"""The protocols that this control serves."""
+"""The versions of the messages between nodes and control that this control understands."""
 
 
 def protocol_refusal(protocol: int) -> str | None:
-    """Returns the reason for which a node with this protocol gets no work. None if the protocol is supported."""
+    """Returns the reason for which a node with this protocol version gets no work, or None if it gets work."""
     if protocol in SPOKEN:
         return None
     return f"it speaks protocol {protocol}; this service speaks {SPOKEN[1]} and {SPOKEN[0]}: install its version there"
 
 
 StopLeft = Callable[[JobRow], float]
-"""Returns the seconds that a stopping job has left, by the caller's clock."""
+"""A function that returns the seconds that a stopping job has left before it is killed, by the caller's clock."""
 
 
 def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft) -> AttemptReply:
-    """Answers an attempt's beat: superseded, unless (attempt, fence, claim) holds the job now."""
+    """Returns the reply to an attempt's heartbeat.
+
+    The attempt is superseded unless its number, its fence and its claim are those that hold the job now.
+    """
     job = jobs.peek(conn, beat.job)
     if job is None:
         return AttemptReply(claim=beat.claim, number=beat.number, superseded=True, closed=True)
@@ -61,7 +64,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
 
 
 def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
-    """Writes a note about a superseded attempt once, because it repeats its beats until it is answered."""
+    """Writes a note about a superseded attempt, but only once, although this attempt may send several heartbeats."""
     text = (
         f"attempt {beat.attempt} reported again after it was declared lost; it is stopped, and its events do not count"
     )
@@ -70,13 +73,13 @@ def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
 
 
 def holds(job: JobRow, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
-    """Returns True if this claim holds the job. This is the only such test."""
+    """Returns True if this claim holds the job. No other function decides about this."""
     current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
     return current and part.attempt == attempt and part.claim == claim and part.ended_at is None
 
 
 def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
-    """Returns the stop request for a stopping job's worker."""
+    """Returns the stop request for the worker of a stopping job, or None if the job is not stopping."""
     if job.state is not JobState.STOPPING or job.stop_mode is None:
         return None
     within = max(0.0, stop_left(job))
@@ -160,7 +163,7 @@ def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None
 
 
 def _keep(conn: Connection, row: NodeRow, known: NodeRow | None) -> bool:
-    """Stores a node's row. Returns True if anything but the time has changed."""
+    """Stores a node's row. Returns True if any field but the time of the last heartbeat has changed."""
     if known is None:
         nodes.insert_node(conn, row)
         return True
@@ -181,7 +184,10 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
 def _drain(
     conn: Connection, part: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeaten
 ) -> None:
-    """Stops a job on a draining node with a checkpoint. It continues elsewhere."""
+    """Stops a job on a draining node after a checkpoint, so that the job continues on another node.
+
+    A job that no worker has claimed yet is queued again at once.
+    """
     job = jobs.lock(conn, part.job_id)
     if job is None or job.attempt != part.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
         return

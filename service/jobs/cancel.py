@@ -23,7 +23,10 @@ def cancel(
     stop_seconds: float = 60.0,
     by: str | None = None,
 ) -> JobRow:
-    """Returns the changed job. Raises NotFound, or Conflict if it ended otherwise. A harder mode may follow."""
+    """Cancels a job and returns the job. Raises NotFound, or Conflict if the job has already succeeded or failed.
+
+    A second cancel with a harder mode replaces the first one.
+    """
     job = lock_for(Action.CANCEL, conn, project, job_id)
     if job.state is JobState.CANCELLED or _is_under_way(job, mode):
         return job

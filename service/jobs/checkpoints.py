@@ -39,19 +39,23 @@ class CheckpointNotThere(FootplateError):
 class Dropped:
     row: CheckpointRow
     frees_bytes: int
-    """The bytes that its folder frees soon. 0 if it was being deleted already."""
+    """The bytes that deleting the folder will free. 0 if the checkpoint was deleted, or was marked for it, before."""
 
 
 def look(conn: Connection, project: str, job_id: JobId, name: str) -> CheckpointRow:
-    """Returns a checkpoint by its id, or the committed one that is `latest` or `best`. Raises NotFound."""
+    """Returns a job's checkpoint by id, or its latest or best committed checkpoint. Raises NotFound.
+
+    The names for these two are `latest` and `best`.
+    """
     jobs.get(conn, project, job_id)
     return _named(checkpoints.of_job(conn, job_id), job_id, name)
 
 
 def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, by: str | None = None) -> Dropped:
-    """Deletes a checkpoint.
+    """Marks a checkpoint for deletion. Control deletes its folder later, and a repeated call changes nothing.
 
-    Raises NotFound, CheckpointPinned, CheckpointInUse, CheckpointNeeded. Repeating is harmless.
+    Raises NotFound, CheckpointPinned, CheckpointInUse if another job starts from the checkpoint, and CheckpointNeeded
+    if this job may still continue from the checkpoint.
     """
     job = jobs.lock_for_user(conn, project, job_id)
     rows = checkpoints.of_job(conn, job_id)
@@ -93,9 +97,9 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
 def pin(
     conn: Connection, project: str, job_id: JobId, name: str, aside: str, now: int, *, by: str | None = None
 ) -> CheckpointRow:
-    """Pins a checkpoint that also exists at `aside`, where it is not rotated.
+    """Pins a checkpoint by changing its path to `aside`, a folder that `put_aside` has made and no rotation deletes.
 
-    Raises CheckpointNotThere if it is gone.
+    Raises CheckpointNotThere if the checkpoint is not committed, for example because it was deleted meanwhile.
     """
     jobs.lock_for_user(conn, project, job_id)
     row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))

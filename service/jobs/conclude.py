@@ -130,7 +130,7 @@ def _after_a_stop(job: JobRow) -> Move:
 
 
 def _queued_after(job: JobRow, why: str) -> Move:
-    """Returns the job to the queue after a stop that its user did not want to last: a drain, or a pause taken back."""
+    """Returns the move to QUEUED after a drain, or after a pause that the user has cancelled by a resume."""
     if job.reason is Reason.RESUMED:
         return Move(JobState.QUEUED, Reason.RESUMED)
     return Move(JobState.QUEUED, Reason.DRAINED, why)
@@ -170,7 +170,7 @@ def _why_not_again(job: JobRow, end: End, retry: Retry) -> tuple[Reason, str] | 
 
 
 def _describe_end(job: JobRow, end: End) -> str:
-    """Returns a sentence about the end. That of a loss names its cause itself."""
+    """Returns a sentence about the end. The cause of a lost attempt is a full sentence, so nothing is put before it."""
     return _cause(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_cause(end)}"
 
 
@@ -194,7 +194,7 @@ def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
 
 
 def record_loss(conn: Connection, job: JobRow, now: int) -> None:
-    """Writes a gap event per source for the events that are lost with an attempt, from its watermark on."""
+    """Writes one gap event for each source that has not ended, from the first event that SQL does not have."""
     for part in attempts.sources_of(conn, job.id, job.attempt):
         if part.claim is not None and part.done is None:
             text = f"nothing after event {part.watermark} of attempt {part.attempt} had arrived when it was lost"
@@ -206,7 +206,10 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
 
 
 def _drop_commands(conn: Connection, job: JobRow, now: int) -> None:
-    """Drops commands that were not carried out, if the job succeeded. After another end a later attempt may do them."""
+    """Drops the commands that the loop of a succeeded job has not carried out, with an event for each.
+
+    After any other end the commands stay, because a later attempt may carry them out.
+    """
     for command in commands.drop_undone(conn, job.id):
         text = f"the job succeeded before its loop carried out the command of event {command.no}"
         data = DoData(status="dropped", message=text, asked=command.no)

@@ -1,6 +1,6 @@
 """Deletes a job with its rows, its history, and the idempotency key of its POST.
 
-The job must have ended, or run elsewhere, which means that no worker runs it and that it only reports here.
+The job must have ended, unless it runs elsewhere: then no worker runs the job, and it only sends its events here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.store import jobs
 
 
 def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_version: int | None = None) -> list[str]:
-    """Deletes a job and returns its artifact folders, relative to the store, which the caller then deletes.
+    """Deletes a job from SQL and returns its folders, relative to the artifact store, which the caller then deletes.
 
     Raises NotFound, Conflict, CheckpointInUse, and PreconditionFailed if the job is no longer at `if_version`. The
     caller may die before the folders are deleted, so prune looks for them again.

@@ -1,6 +1,7 @@
 """Sends a live command to a running loop: save, evaluate, or change an argument, after the current step.
 
-Problems that are known now are answered now, with a pointer. The loop answers all others with an event.
+The request is refused with pointers if its problems can be seen in the spec. The loop reports all other problems with
+an event.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ def do(
     once: IdempotencyUse | None = None,
     by: str | None = None,
 ) -> JobRow:
-    """Stores a command and returns the job. Raises NotFound, Conflict if no loop runs, and InvalidSpec."""
+    """Stores a command and returns the job. A repeated request with the same `once` stores nothing.
+
+    Raises NotFound, Conflict if no loop runs or the job has too many commands, and InvalidSpec for a wrong command.
+    """
     job = lock_for(Action.DO, conn, project, job_id)
     if once is not None and _was_asked(conn, job, once, now):
         return job
@@ -167,7 +171,7 @@ def _problems(job: JobRow, request: Do, asked: list[Command]) -> Iterator[Proble
 
 
 def _problems_of_a_script(request: Do) -> Iterator[Problem]:
-    """Yields problems that are certain before the script's Trainer is known. The node refuses the rest by name."""
+    """Yields the problems that every Trainer of a script would report. The node reports all others with an event."""
     for name, value in request.set.items():
         if name not in SETTABLE:
             yield _cannot_be_set(name)
@@ -214,7 +218,7 @@ def _wrong(job: JobRow, spec: JobSpec, wanted: dict[str, Any], asked: list[Comma
 
 
 def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
-    """Yields problems of a rate, and removes from `plain` what the spec's own rules cannot check."""
+    """Yields problems of a learning rate. Removes the rate from `plain` if the spec's rules cannot check its value."""
     value, names = plain["learning_rate"], [optimizer.id for optimizer in spec.optimizers or ()]
     at = "/set/learning_rate"
     if spec.training.follows_a_metric:
@@ -245,7 +249,7 @@ def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _unfit(job: JobRow, wanted: dict[str, Any], asked: list[Command]) -> Iterator[Problem]:
-    """Yields the problems that the spec's own rules find with these values and all that were set before."""
+    """Yields the problems of the job's spec with the wanted values, and with the values of all earlier commands."""
     if not wanted:
         return
     document = json.loads(job.spec)

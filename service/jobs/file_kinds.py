@@ -1,6 +1,6 @@
 """Checks an upload before it is stored, so that a wrong file is refused here and not by the job that needs it.
 
-Only the ends of the file are read. `row_reports.py` reports the rows in between.
+Only the first MiB is read, and for Parquet also the last bytes. `row_reports.py` checks the other rows later.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from footplate.contract.files import kind_of, no_reader
 
 HEAD_BYTES = 1024 * 1024
 LONGEST_PARSED = 64 * 1024
-"""The longest first line that is parsed here, in characters. While json parses, no request is answered. That takes 2 ms
-for this length, and 60 ms for a line of 1 MiB. The report of the rows has longer lines."""
+"""The longest first line that is parsed here, in characters. While `json` parses, this process answers no request.
+Parsing takes 2 ms for this length, and 60 ms for a line of 1 MiB. `row_reports.py` checks longer lines later."""
 MAX_NAME_CHARS = 200
 PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip, zip and zstd."""
@@ -31,7 +31,7 @@ class InvalidFile(InvalidSpec):
 
 
 def checked_name(name: str) -> str:
-    """Returns the file's name without folders. Raises InvalidFile."""
+    """Returns the file's name without folders. Raises InvalidFile for a bad name, or an ending that no reader knows."""
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     if not last or len(last) > MAX_NAME_CHARS or not last.isprintable():
         text = f"a name has 1 to {MAX_NAME_CHARS} characters that can be printed"
@@ -42,7 +42,7 @@ def checked_name(name: str) -> str:
 
 
 def check_content(file: IO[bytes], kind: str, size: int) -> None:
-    """Raises InvalidFile if the content does not fit the kind."""
+    """Raises InvalidFile if the first and last bytes cannot be those of a file of this kind."""
     file.seek(0)
     head = file.read(HEAD_BYTES)
     problem = next(

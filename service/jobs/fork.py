@@ -24,7 +24,7 @@ from service.store.rows import JobRow, loads
 
 Json = dict[str, Any]
 MAX_SAID = 20
-"""The most pointers in the sentence of a history. The answer has all of them."""
+"""The most pointers in the note about a fork. The response to the request has all pointers."""
 
 NEUTRAL = (
     "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
@@ -57,9 +57,9 @@ OTHER_CODE = "other code runs, or runs in another place"
 
 
 def note_of(fork: ForkOf, spec: JobSpec) -> Json:
-    """Returns a note for the history: a sentence with the changed pointers.
+    """Returns the data of the note with which the fork's history begins: the old job, and the changed pointers.
 
-    It has no values, because those of `env` may be secret.
+    The note does not contain the changed values, because the values of `env` may be secret.
     """
     step = fork.checkpoint.step
     what = "goes on from" if fork.mode == "full" else "takes the weights of"
@@ -75,7 +75,7 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
 
 
 def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[Start, Json]:
-    """Returns a job's checkpoint, and the arguments that live commands have changed, which its spec does not have.
+    """Returns a job's checkpoint, and the training arguments that live commands have changed without changing its spec.
 
     Raises NotFound, and InvalidSpec if the job has no such checkpoint.
     """
@@ -87,7 +87,7 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
 
 
 def document_of(job: JobRow) -> Json:
-    """Returns a job's effective spec with its amendments, but without `resume_from`."""
+    """Returns a job's spec with defaults filled in and with its amended fields, but without `resume_from`."""
     spec: Json = json.loads(job.spec)
     said = {"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata), "priority": job.priority}
     return {**spec, **said, "resume_from": None}
@@ -107,7 +107,10 @@ def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """Merges by RFC 7396: objects are merged, null removes a member, and all else replaces."""
+    """Merges a patch into a value by RFC 7396 and returns the result.
+
+    Objects are merged member by member. A member that is null in the patch is removed. Any other value replaces.
+    """
     if not isinstance(patch, Mapping):
         return patch
     result = dict(target) if isinstance(target, Mapping) else {}
@@ -141,7 +144,7 @@ def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -
 
 
 def _changes(pointer: str, old: Any, new: Any) -> Iterator[SpecChange]:
-    """Yields the changes of all leaves. A list is one value."""
+    """Yields each value that differs between the two documents, with its pointer. A list counts as one value."""
     if isinstance(old, dict) and isinstance(new, dict) and (old or new):
         for name in [*old, *(name for name in new if name not in old)]:
             left_out = _default_of(name) if pointer == "/training" else None
@@ -151,7 +154,7 @@ def _changes(pointer: str, old: Any, new: Any) -> Iterator[SpecChange]:
 
 
 def _default_of(argument: str) -> Any:
-    """Returns the argument's default, because the effective spec has only other values."""
+    """Returns the default of a training argument. A spec in SQL leaves out arguments that have their default."""
     return _defaults().get(argument)
 
 
@@ -161,7 +164,7 @@ def _defaults() -> Json:
 
 
 def _breaks(changes: Sequence[SpecChange], mode: str) -> Iterator[tuple[str, str]]:
-    """Yields changes after which the new run differs from the continued old one, with reasons."""
+    """Yields (pointer, reason) for each change after which the fork trains otherwise than the old job would have."""
     if mode == "weights":
         text = "only the weights are taken: optimizer, schedule, position in the data and random numbers start again"
         yield "/resume_from/mode", text

@@ -1,9 +1,10 @@
-"""The rules for a job on several nodes: its parts begin together, and their ends decide about the whole attempt.
+"""The rules for a job on several nodes. Here a part is one node's share of an attempt, which is one row of `sources`.
 
-Each node claims by itself and waits. Control sends the rendezvous to all when the last one has claimed.
+All parts begin together: each node claims its part and waits, and control sends the rendezvous after the last claim.
 
-A part that fails by itself ends the others at once. A part that only lost another one waits: that one's failure, or its
-silence, is the reason. The attempt ends with its last part, so that no part runs beside the next attempt.
+A part that fails by itself ends the other parts at once. A part that only lost its connection to another part does not:
+the failure or the silence of that other part is the reason. The attempt ends with its last part, so that no part still
+runs during the next attempt.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ PEER = Stop(because="peer", mode=StopMode.KILL, within_seconds=0.0)
 
 
 def rendezvous(parts: Sequence[SourceRow]) -> str | None:
-    """Returns the address of the rendezvous on the first node, once all nodes have claimed."""
+    """Returns the address of the rendezvous on the first node. Returns None until all nodes have claimed."""
     together = len(parts) > 1 and all(part.claim is not None for part in parts)
     return parts[0].meets_at if together else None
 
 
 def stop_of(parts: Sequence[SourceRow]) -> Stop | None:
-    """Returns the stop request for the parts that still run."""
+    """Returns the stop request for the parts that still run if another part has failed by itself, else None."""
     return PEER if any(fails_all(end) for end in ends(parts)) else None
 
 
 def ends(parts: Sequence[SourceRow]) -> list[DoneData]:
-    """Returns the ends of the parts that have ended, in the order of their ranks."""
+    """Returns the reported ends of the parts that have ended, in the order of their ranks."""
     return [DoneData.model_validate_json(part.done) for part in parts if part.done is not None]
 
 
@@ -40,18 +41,19 @@ def fails_all(end: DoneData) -> bool:
 
 
 def has_to_end(parts: Sequence[SourceRow]) -> bool:
-    """Returns True if the running parts have nothing left to do.
+    """Returns True if the parts that still run must end soon: the first part has ended, or another part did not finish.
 
-    A part that has finished waits for the first one, which may take its time to write the outputs.
+    If other parts have finished, the first part may still run for long, because the first part writes the outputs.
     """
     first_is_done = bool(parts) and parts[0].done is not None
     return first_is_done or any(end.ending is not Ending.FINISHED for end in ends(parts))
 
 
 def known_end(parts: Sequence[SourceRow]) -> DoneData | None:
-    """Returns the end that already decides for the attempt, whatever the other parts do.
+    """Returns the end of a part that already decides how the attempt ends, or None while no part decides.
 
-    The first part has finished, which writes the outputs, or one has failed by itself.
+    A finished first part decides, because this part writes the outputs. Otherwise the first part in the order of ranks
+    that has failed by itself decides.
     """
     first = parts[0].done if parts else None
     if first is not None and (end := DoneData.model_validate_json(first)).ending is Ending.FINISHED:
@@ -60,9 +62,9 @@ def known_end(parts: Sequence[SourceRow]) -> DoneData | None:
 
 
 def decisive(parts: Sequence[SourceRow]) -> DoneData:
-    """Returns the end of the attempt from the ends of all parts that were begun."""
+    """Returns the end of the part that gives the attempt its result and its reason, after all parts have ended."""
     all_ends = ends(parts)
     failed = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.another_s)
-    # A part that was asked to stop has the reason. The others have only stopped with it.
+    # A part that received a stop request has the reason. The other parts have only stopped together with this part.
     stopped = sorted((end for end in all_ends if end.ending is Ending.STOPPED), key=lambda end: end.stop is None)
     return known_end(parts) or (failed or stopped or all_ends)[0]

@@ -1,4 +1,8 @@
-"""Answers claims. One supervisor gets the grant with all that its attempt needs, and a repeated claim gets it again."""
+"""Answers claims with a grant or a denial.
+
+A grant holds all data that a supervisor needs for its attempt. If this supervisor repeats its claim, it gets the grant
+again.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ from service.store.rows import JobRow, SourceRow
 
 
 def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -> Grant | Denial:
-    """Grants a claim by one guarded UPDATE. A denial is final, because the attempt is taken or withdrawn."""
+    """Returns a grant if one guarded UPDATE could store the claim, else a denial.
+
+    A denial is final, because the attempt then belongs to another claim or has ended.
+    """
     node = nodes.find(conn, claim.node)
     if node is not None and node.refused is not None:
         return Denial(claim=claim.claim, reason=f"this node gets no work: {node.refused}")

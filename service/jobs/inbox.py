@@ -1,4 +1,4 @@
-"""Answers the messages of workers, many in one transaction. Each answer is a function of (SQL, message, now)."""
+"""Answers claims and heartbeats of workers, many in one transaction. An answer depends on SQL, message and time."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Answers(Effects):
 
     replies: list[tuple[str, Message]] = field(default_factory=list)
     alive: list[tuple[Hashable, int]] = field(default_factory=list)
-    """The leases that a heartbeat extends, with the heartbeat's number."""
+    """The leases that start again after the commit, each with the number of its heartbeat, which is 0 for a grant."""
     granted: int = 0
     denied: int = 0
     beats: int = 0
     superseded: int = 0
     depths: dict[str, int] = field(default_factory=dict)
-    """Events in a journal but not in SQL, by claim, or by node for dead attempts."""
+    """The number of events in journals that SQL does not have, by claim, or by node for attempts that have ended."""
     unreadable: dict[str, int] = field(default_factory=dict)
-    """Journals that were set aside, by node."""
+    """The number of journals on each node that cannot be read and were renamed to `*.unreadable`."""
     has_new_room: bool = False
 
 
@@ -70,7 +70,7 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
 
 
 def _send_rendezvous(conn: Connection, last: Grant, answers: Answers) -> None:
-    """Sends the rendezvous to the other nodes, which wait for this last claim."""
+    """Adds replies with the rendezvous for the other nodes of the job, which have waited for this last claim."""
     for part in attempts.sources_of(conn, last.job, last.attempt):
         if part.claim is not None and part.claim != last.claim:
             reply = AttemptReply(claim=part.claim, rendezvous=last.rendezvous, watermark=part.watermark)
@@ -102,7 +102,11 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
 
 
 def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
-    """Returns messages that workers get without asking, by claim and by the number of the decision."""
+    """Returns the stop requests and commands that control pushes to workers without a heartbeat to answer.
+
+    The key is the claim and a number. For a stop the number is the job's version. For commands it is the number of the
+    newest command's event, made negative.
+    """
     replies: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):
         for part in attempts.sources_of(conn, job.id, job.attempt):

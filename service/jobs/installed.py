@@ -8,8 +8,9 @@ For placement, the needs are texts:
     secrets/wandb           the name of a secret
     hubs/FOOTPLATE_HUB=on   that it fetches from a hub
 
-The texts are for names that only some nodes have. A name that no node has is refused at POST (`on_no_node`). A node of
-an older version announces neither packages nor secrets. Then the job is accepted, and its node reports what is missing.
+Placement uses these texts to choose among nodes with different catalogues. If no node has a name, the POST is refused
+(`on_no_node`). A node of an older version announces neither packages nor secrets. Then the job is accepted, and its
+node reports what is missing.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def _parts(spec: JobSpec) -> Iterator[str]:
 
 
 def libraries_of(spec: JobSpec) -> Iterator[tuple[str, str, Library]]:
-    """Yields (pointer, what is asked for, library) for libraries that a spec needs beside those of its components."""
+    """Yields a library for each setting of the spec that needs one, such as a tracker or an optimizer.
+
+    A tuple has the pointer of the setting, a name of the setting for people, and the library.
+    """
     if spec.resources.strategy.type == "deepspeed":
         yield "/resources/strategy/type", "deepspeed", DEEPSPEED
     for index, name in enumerate(spec.report_to):
@@ -75,7 +79,7 @@ class Installed:
         self._lacking: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def lacking(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the missing parts in words for a person."""
+        """Returns a text for people about each needed component, package, secret or hub that the catalogue lacks."""
         missing = self._lacking.get(parts)
         if missing is None:
             if len(self._lacking) >= MOST_KEPT:
@@ -95,7 +99,7 @@ def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
             if there.names(group) is not None and not _has(there, group, name):
                 yield f"{group.removesuffix('s')} {name.replace(EITHER, ' or ')}"
         elif (member := there.get(group, name)) is None or member.needs:
-            # A name may be accepted before any node has announced its components.
+            # POST may have accepted a wrong name, if no node had announced its components by then.
             how = member.needs if member else did_you_mean(name, there.known(group))
             yield f"{GROUPS[group]} {name}" + (f" ({how})" if how else "")
 

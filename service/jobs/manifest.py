@@ -17,7 +17,7 @@ from service.store import checkpoints
 from service.store.rows import CheckpointRow
 
 MAX_MANIFEST_BYTES, MAX_FILES = 2 * 1024 * 1024, 10_000
-"""Training writes manifests. One of 600,000 files took the API 7 seconds and 390 MB."""
+"""Limits for a manifest, because users' code may write one. Reading one of 600,000 files took 7 s and 390 MB."""
 VALUES_OF_A_FILE = 4
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -36,9 +36,9 @@ class SealedFile:
 
 
 def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
-    """Returns the files, the manifest last.
+    """Returns the files of a checkpoint as its manifest lists them, and the manifest itself as the last one.
 
-    Raises NotFound if they are gone, and CheckpointDamaged if the manifest does not describe them.
+    Raises NotFound if the checkpoint was deleted, and CheckpointDamaged if its manifest is missing or was changed.
     """
     if row.status in (checkpoints.DELETING, checkpoints.DELETED):
         raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only its description is left")
@@ -56,7 +56,10 @@ def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
 
 
 def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[bytes]:
-    """Opens a file of a checkpoint. Its content is not verified here, because whoever downloads it knows its sha256."""
+    """Opens a file of a checkpoint. Raises CheckpointDamaged if the file is missing or has another size.
+
+    The content is not verified here, because the client that downloads the file knows its sha256.
+    """
     file = open_below(artifacts, f"{row.path}/{sealed_file.path}")
     if file is None:
         raise _damaged(row, f"{sealed_file.path} is missing")
@@ -68,7 +71,7 @@ def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[
 
 
 def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
-    """Parses a manifest like a stranger's input, because users' code runs in training, which wrote it."""
+    """Parses a manifest and checks every value, because users' code in training may have written the manifest."""
     if has_more_values_than(VALUES_OF_A_FILE * MAX_FILES, text):
         raise _damaged(row, f"{MANIFEST} names more than {MAX_FILES:,} files")
     try:

@@ -21,7 +21,7 @@ LEFT_OUT = ("env", "secrets", "metadata", "project", "resources", "retry", "prio
 
 
 def model_card(job: JobRow, checkpoint: CheckpointRow, *, is_merged: bool) -> str:
-    """Returns README.md in the form that the hub reads."""
+    """Returns the text of a README.md for the exported model, with a header that the hub reads."""
     document = document_of(job)
     spec = {name: value for name, value in document.items() if value and name not in LEFT_OUT}
     model = document.get("model") or {}

@@ -18,15 +18,15 @@ class Needs:
 
     nodes: int = 1
     gpus_per_node: int | None = None
-    """The number of GPUs. None is one slot of any kind, and 0 is CPU."""
+    """The number of GPUs on each node. None means one slot with or without a GPU, and 0 means CPU only."""
     processes_per_node: int | None = None
     pool: str = "default"
     gpu: str | None = None
-    """A text in the GPU's name."""
+    """A text that the GPU's name must contain."""
     capability: tuple[int, int] = ANY
     """The least CUDA capability for the precision, on a GPU."""
     parts: tuple[str, ...] = ()
-    """The parts that each of its nodes must have installed (`installed.py`)."""
+    """The components, packages and secrets that each node of the job must have, as texts (`installed.py`)."""
 
     @classmethod
     def of(cls, spec: JobSpec) -> Needs:
@@ -43,7 +43,7 @@ class Needs:
 
     @classmethod
     def from_json(cls, text: str) -> Needs:
-        # A job that was queued before an upgrade has no parts, and goes to any node, as before.
+        # A job that was queued before an upgrade has no `parts`, and may be placed on any node, as before.
         return _ADAPTER.validate_json(text)
 
     def to_json(self) -> str:

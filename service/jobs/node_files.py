@@ -1,8 +1,8 @@
 """Files that a spec names below data:// and models://: refused at POST if every live node is known to lack them.
 
-A node announces where its roots are, by path, device and inode (`FileRoots`). Where this process sees the very same
-folders, as in a set-up on one machine, it looks for the file itself. Where it does not, nothing is known: the job is
-accepted, and its node names the file that it lacks.
+A node announces the folders of data:// and models:// by path, device and inode (`FileRoots`). If this process sees the
+same folders, as in a set-up on one machine, it looks for the file itself. Otherwise the job is accepted, and its node
+reports a missing file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ MOST_NAMES = 1000
 
 
 def missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots | None]) -> list[Problem]:
-    """Returns a problem for each name that no node has. `nodes` holds None for a node that announces no roots."""
+    """Returns a problem for each file that no node has. `nodes` holds None for a node that announces no folders.
+
+    Returns [] if this process does not see the folders of every node.
+    """
     if not all(_is_seen(node) for node in nodes):
         return []
     return list(_missing(arguments, [node for node in nodes if node is not None]))
 
 
 def seen_path(name: str, nodes: Sequence[FileRoots | None]) -> Path | None:
-    """Returns the path of a name below models://, if this process sees the folder of a node that has it."""
+    """Returns the folder of a model below models://, if this process sees this folder on any node, else None."""
     scheme, _, below = name.partition("://")
     if scheme != "models" or not below or not {"", ".", ".."}.isdisjoint(below.split("/")) or "\0" in below:
         return None
@@ -70,7 +73,7 @@ def _is_same(root: FileRoot) -> bool:
 
 
 def _is_there(root: FileRoot, name: str) -> bool:
-    """Returns True if the file exists, or if that cannot be found out."""
+    """Returns False only if the file certainly does not exist."""
     path = Path(root.path, name.lstrip("/"))
     try:
         os.stat(path)
@@ -82,7 +85,7 @@ def _is_there(root: FileRoot, name: str) -> bool:
 
 
 def _has_match(pattern: Path) -> bool:
-    """Looks into one folder only. The node resolves deeper patterns."""
+    """Returns False only if certainly no file matches. A pattern over several folders is not checked here."""
     if any(letter in str(pattern.parent) for letter in "*?[") or "**" in pattern.name:
         return True
     try:

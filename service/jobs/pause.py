@@ -14,7 +14,7 @@ from service.store.rows import JobRow
 def pause(
     conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
 ) -> JobRow:
-    """Returns the changed job. Raises NotFound, or Conflict if it has ended or is being cancelled."""
+    """Pauses a job and returns the job. Raises NotFound, or Conflict if the job has ended or is being cancelled."""
     job = lock_for(Action.PAUSE, conn, project, job_id)
     if job.desired is Desired.PAUSE and not job.state.is_terminal:
         return job

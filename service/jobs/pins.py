@@ -1,7 +1,7 @@
 """Stores a pinned checkpoint under a second name that no attempt knows, so that no rotation deletes it.
 
-Training rotates by itself, perhaps in the very moment in which a user pins. So each file gets a second name, a hard
-link, in a folder of the service. From then on it does not matter what training does to the first name.
+Training deletes old checkpoints by itself, perhaps at the moment in which a user pins one. So each file gets a second
+name, a hard link, in a folder of the service. If training then deletes the first name, the content stays.
 
 In a bucket only the service deletes files, and it reads the row first. There a pinned checkpoint stays where it is.
 """
@@ -24,7 +24,7 @@ from service.store.checkpoints import DELETED
 from service.store.rows import CheckpointRow
 
 LEFT_SECONDS = 24 * 3600.0
-"""The age from which a folder without a row counts as left behind."""
+"""The age from which a pinned folder whose checkpoint is not pinned in SQL counts as left behind."""
 
 
 class CannotPin(FootplateError):
@@ -34,7 +34,10 @@ class CannotPin(FootplateError):
 
 
 def put_aside(artifacts: Store, row: CheckpointRow) -> str:
-    """Makes the second names and returns their path in the store. Raises NotFound, CheckpointDamaged, CannotPin."""
+    """Makes a hard link to each file of a checkpoint, and returns the folder of the links in the artifact store.
+
+    In a bucket, makes nothing and returns the present path. Raises NotFound, CheckpointDamaged and CannotPin.
+    """
     files = sealed(artifacts, row)
     if isinstance(artifacts, RemoteStore):
         return row.path
@@ -66,13 +69,13 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile, target: 
     with opened(artifacts, row, sealed_file) as file:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(artifacts / row.path / sealed_file.path, target, follow_symlinks=False)
-        # Opened by name, and names may have changed since, so it must be the same file that was checked.
+        # The link is made by name, and training may have replaced the file since `opened` checked it.
         if not os.path.samestat(os.fstat(file.fileno()), os.lstat(target)):
             raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed in this moment")
 
 
 def lies_where_it_was(artifacts: Store, row: CheckpointRow) -> str | None:
-    """Returns the original path of a pinned checkpoint, if it still exists."""
+    """Returns the path that a pinned checkpoint had before, if its files are still there, else None."""
     if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):
         return None
     there, here = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
@@ -90,10 +93,10 @@ def remove(artifacts: Store, row: CheckpointRow) -> None:
 
 
 def prune_pins(artifacts: Store, read: Callable[[CheckpointId], CheckpointRow | None]) -> list[Path]:
-    """Removes second names without a row, left by a process that died while it pinned or unpinned.
+    """Removes pinned folders that a process left when it died while it pinned or unpinned, and returns them.
 
-    The last name of a checkpoint is never removed. After a database was restored from a backup, a folder without a row
-    may be all that is left.
+    A folder stays if it may hold the only copy. So a folder without a row in SQL stays, too: SQL may have been restored
+    from a backup that is older than the checkpoint.
     """
     if isinstance(artifacts, RemoteStore):
         return []

@@ -1,6 +1,6 @@
-"""Reads what waits and what is free, and starts what can start.
+"""Reads the waiting jobs and the free slots, plans which jobs run on which nodes, and starts these jobs.
 
-`plan_queue` only reads, so it delays no writer. `start` and `queue.explain` write its results in short transactions.
+`plan_queue` only reads, so it delays no writer. `start` and `queue.explain` write the plan in short transactions.
 Jobs and nodes may have changed meanwhile, so `start` reads the jobs and nodes of the plan again.
 """
 
@@ -29,7 +29,7 @@ from service.store.queue import Head
 from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
-"""The number of kept catalogues. Nodes have few kinds; beyond this number all are read again."""
+"""The most parsed catalogues that are cached, which is far more than nodes have. A full cache is emptied."""
 log = logging.getLogger(__name__)
 _INSTALLED: dict[str, Installed] = {}
 _GPUS = TypeAdapter(tuple[Gpu, ...])
@@ -37,13 +37,13 @@ _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """The part of the queue's state by which control sees whether to plan again.
+    """The facts by which control sees if it must plan again.
 
-    While it and the nodes are unchanged, another plan would start nothing.
+    While these facts and the nodes are unchanged, another plan would start no job.
     """
 
     heads: tuple[Head, ...]
-    """The first job of every line. If it cannot start, no job behind it can."""
+    """The first job of every line. If this job cannot start, no job behind it in the line can start."""
     held: int
     """The number of sources that hold slots."""
     to_drain: tuple[NodeId, ...]
@@ -55,16 +55,16 @@ class Planned:
 
     queue_state: QueueState
     is_new: bool = True
-    """False if nothing has changed since the last plan, so that nothing else was read."""
+    """False if the queue is as at the last plan. Then nothing was planned, and the other fields are empty."""
     placements: list[Placement] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Reason and message of the shapes whose reason has changed."""
+    """The new reason and message for which jobs wait, for each shape for which one of the two has changed."""
     gone: set[str] = field(default_factory=set)
     """Shapes that no waiting job has any more."""
 
 
 def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
-    """Reads the heads of all lines and the nodes, and plans. Stops early if all is as in `unless`."""
+    """Returns a plan for all waiting jobs. Plans nothing if the state of the queue is equal to `unless`."""
     queue_state = QueueState(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
     if queue_state == unless:
         return Planned(queue_state, is_new=False)
@@ -77,10 +77,10 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
 
 
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
-    """Starts jobs and returns them. A job that has changed since the plan, or whose nodes have, is left as it is."""
+    """Starts the planned jobs and returns their ids. A job stays queued if the job or its nodes have changed since."""
     wanted = {share.node for placement in placements for share in placement.shares}
     rooms = {room.node: FreeRoom(room) for room in load_rooms(conn, wanted)}
-    # All are locked at once in the order of their ids, as everywhere.
+    # All jobs are locked at once in the order of their ids, as in every transaction that locks several jobs.
     queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
     started = []
     for placement in placements:
@@ -97,9 +97,9 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
 
 
 def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list[Room]:
-    """Returns every node that is up, or those of `only`, with what its open attempts leave free.
+    """Returns every node that is up, or those in `only`, with its free slots and GPUs.
 
-    Refused and drained nodes are among them, so that the reason for a wait can name them.
+    Refused and drained nodes are included, so that the reason for which a job waits can name them.
     """
     taken: dict[str, list[SourceRow]] = {}
     for part in attempts.open_sources(conn, only):
@@ -110,7 +110,7 @@ def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list
 
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
-    """Returns parsed catalogues. A catalogue never changes under its hash, so each is parsed once."""
+    """Returns the parsed catalogue of each hash. Catalogues are cached, because a hash never gets another one."""
     catalogues = {digest: kept for digest in hashes if (kept := _INSTALLED.get(digest)) is not None}
     for digest, body in nodes.catalogues_of(conn, hashes - catalogues.keys()).items():
         catalogues[digest] = Installed(_understood(body))
@@ -149,7 +149,7 @@ def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Install
 
 
 def _refusal(node: NodeRow) -> str | None:
-    """Returns the reason for which nothing is planned for the node, unless it just takes no work for a moment."""
+    """Returns the reason for which the node gets no jobs until a person or an upgrade changes that, else None."""
     if node.drain_requested:
         return f"{node.name} has it, and is drained until that is taken back (footplate nodes --undrain {node.name})"
     if node.draining:

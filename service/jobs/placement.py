@@ -1,8 +1,8 @@
-"""Decides which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
+"""Decides which waiting job runs on which nodes. All functions are pure: equal jobs and nodes give equal placements.
 
 Jobs are tried by priority, then by age. A job gets all its nodes at once or none, so no two jobs can each hold half.
-The first job of a pool may not fit now, although it would fit if the nodes that take work were empty. Then it reserves
-what it will get. The other jobs use the rest, so small jobs fill the gaps and never keep a big one waiting forever
+The first job of a pool may not fit now, although it would fit on empty nodes. Then it reserves the slots and GPUs that
+it will get. Other jobs use what is not reserved, so small jobs fill the gaps but never keep a big job waiting forever
 (docs/decisions/0012).
 
 Jobs with the same needs stand in one line, because one answer holds for all of them. If the first job of a line cannot
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A node as placement sees it: what it has, and what is free."""
+    """A node as placement sees it, with all of its slots and GPUs and with those that are free."""
 
     node: NodeId
     boot: str
@@ -50,11 +50,12 @@ class Room:
     gpus: tuple[Gpu, ...] = ()
     free_gpus: tuple[Gpu, ...] = ()
     is_open: bool = True
-    """True if it takes work now. A node that is up but takes none for the moment still counts as an existing shape."""
+    """True if the node takes work now. If not, jobs that fit it wait for it, instead of for a node that is missing."""
     closed: str | None = None
-    """The reason for which it takes no new work, as a sentence. None if it takes work."""
+    """The reason for which the node takes no new work now, as a sentence. None if the node takes work."""
     refused: str | None = None
-    """The reason if it gets no work at all, as a sentence. Such a node only helps to explain a wait."""
+    """The reason for which the node gets no work at all, as a sentence, else None. A refused node gets no jobs, but the
+    message of a waiting job may name it."""
     shares_jobs: bool = True
     """True if it can run a part of a job on several nodes."""
     name: str = ""
@@ -62,7 +63,7 @@ class Room:
     """The installed components. None if the node has not announced them."""
 
     def lacks(self, needs: Needs) -> str | None:
-        """Returns the reason for which it can never run such a job, as a sentence."""
+        """Returns a sentence with the components, packages and secrets that the node lacks for these needs, or None."""
         missing = self.installed.lacking(needs.parts) if self.installed and needs.parts else ()
         return f"{self.name} has no {', no '.join(missing)}" if missing else None
 
@@ -136,7 +137,10 @@ def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
 
 
 def take_all(rooms: Mapping[NodeId, FreeRoom], shares: Sequence[Share]) -> bool:
-    """Takes shares that were planned a moment ago. Returns False and takes none if one of the nodes has changed."""
+    """Subtracts the planned shares from the free slots and GPUs of their nodes, and returns True.
+
+    Returns False and subtracts nothing if one of the nodes no longer has its share free.
+    """
     if not all(share.node in rooms and rooms[share.node].has(share) for share in shares):
         return False
     for share in shares:
@@ -145,7 +149,7 @@ def take_all(rooms: Mapping[NodeId, FreeRoom], shares: Sequence[Share]) -> bool:
 
 
 class FreeRoom:
-    """A node with what is free. Its free resources only shrink."""
+    """A node with the slots and GPUs that are still free while a plan is made. They only become fewer."""
 
     __slots__ = ("gpus", "room", "slots")
 
@@ -166,7 +170,7 @@ class FreeRoom:
         return share
 
     def has(self, share: Share) -> bool:
-        """Returns True if the node still has this share to give, and was not started again."""
+        """Returns True if the share is still free, and if the node takes work and was not restarted."""
         is_same = self.room.boot == share.boot and self.room.is_open
         return is_same and self.slots >= share.slots and {gpu.uuid for gpu in self.gpus} >= set(share.gpus)
 
@@ -175,7 +179,7 @@ class FreeRoom:
         self.gpus = [gpu for gpu in self.gpus if gpu.uuid not in share.gpus]
 
     def missing(self, needs: Needs) -> int:
-        """Returns the number of slots and GPUs that must become free before it fits."""
+        """Returns the number of slots and GPUs that must become free on this node before it fits the needs."""
         gpus = gpu_count(needs, self.room) - sum(_suits(needs, gpu) for gpu in self.gpus)
         return max(0, gpus) + max(0, slot_count(needs, self.room) - self.slots)
 
@@ -183,15 +187,15 @@ class FreeRoom:
 class _Shapes:
     """All jobs with the same needs.
 
-    If several nodes give what they have, either all give a GPU or none does, because ranks of both kinds cannot train
-    together.
+    If a job on several nodes does not say how many GPUs it needs, its nodes all have GPUs or all have no GPUs. Ranks
+    with and without a GPU cannot train together.
     """
 
     def __init__(self, needs: Needs, rooms: list[FreeRoom]) -> None:
         together = [[free for free in rooms if free.room.gpus], [free for free in rooms if not free.room.gpus]]
         alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [rooms]
         self._kinds = [_Shape(needs, kind_rooms) for kind_rooms in alike]
-        # The kind that is nearest to fitting has the reason.
+        # If no nodes fit, the message is about the kind of nodes, with or without GPUs, that is nearest to fitting.
         self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
         self.exists = any(kind.exists for kind in self._kinds)
 
@@ -199,12 +203,12 @@ class _Shapes:
         return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
 
     def reserve(self) -> bool:
-        """Reserves nodes. Returns True if there is anything to reserve."""
+        """Reserves nodes for the first job. Returns False if too few nodes take work, so that nothing is reserved."""
         return any(kind.reserve() for kind in self._kinds)
 
 
 class _Shape:
-    """All jobs with the same needs. Their candidates are found once, and dropped as they fill up."""
+    """All jobs with the same needs, and the nodes that fit them. A node is dropped from the heap when it is full."""
 
     def __init__(self, needs: Needs, rooms: list[FreeRoom]) -> None:
         self.needs = needs
@@ -225,7 +229,7 @@ class _Shape:
         heapify(self._heap)
 
     def choose(self) -> list[FreeRoom] | None:
-        """Returns as many nodes as such a job needs, or None. Outdated ranks in the heap are renewed."""
+        """Returns the nodes for one job with these needs, or None if too few fit. Updates old ranks in the heap."""
         if len(self._heap) < self.needs.nodes:
             return None
         chosen: list[tuple[int, int, FreeRoom]] = []
@@ -242,7 +246,9 @@ class _Shape:
         return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
 
     def reserve(self) -> bool:
-        """Reserves the nodes that lack least. The next time they are the same ones, because no other job gets them.
+        """Reserves the nodes on which the fewest slots and GPUs must become free.
+
+        The next plan reserves the same nodes again, because no other job gets their slots meanwhile.
 
         Nothing is reserved for a job that waits for a node that takes no work.
         """
@@ -265,14 +271,14 @@ class _Shape:
 
 
 def gpu_count(needs: Needs, room: Room) -> int:
-    """Returns the number of GPUs that one node gives to such a job."""
+    """Returns the number of GPUs that a job with these needs gets on this node."""
     if needs.gpus_per_node is not None:
         return needs.gpus_per_node
     return (needs.processes_per_node or 1) if room.gpus else 0
 
 
 def slot_count(needs: Needs, room: Room) -> int:
-    """Returns the number of slots, one for each rank."""
+    """Returns the number of slots that a job with these needs gets on this node, one for each rank."""
     return needs.processes_per_node or max(1, gpu_count(needs, room))
 
 
@@ -281,13 +287,13 @@ def _fits(needs: Needs, room: Room, slots: int, gpus: Sequence[Gpu]) -> bool:
         return False
     wanted = gpu_count(needs, room)
     if not wanted:
-        # Without a GPU there is none of that name. Precision does not matter, because the CPU has its own autocast.
+        # A node without GPUs has no GPU of the wanted name. Precision does not matter, because CPUs have autocast.
         return needs.gpu is None or needs.gpus_per_node == 0
     return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
 
 
 def _too_few_slots(needs: Needs, room: Room) -> str | None:
-    """Returns the reason if only the number of slots of a node is too small, as a sentence."""
+    """Returns a sentence if the node would fit but for its number of slots, else None."""
     asked = slot_count(needs, room)
     if room.refused is not None or room.slots >= asked or not _fits(needs, room, asked, room.gpus):
         return None

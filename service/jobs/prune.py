@@ -44,7 +44,7 @@ def prune(conn: Connection, now: int) -> int:
 
 
 def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str]:
-    """Deletes folders that an interrupted delete has left. Returns the reasons for those that stay.
+    """Deletes folders of deleted jobs that still exist. Returns the reason for each job whose folder stays.
 
     Only jobs in `deleted` count. A folder without rows may be all that is left of a job after a restore from a backup.
     """
@@ -98,7 +98,10 @@ def _limit(job: JobRow) -> int | None:
 
 
 def _best(job: JobRow, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
-    """Returns training's best checkpoint and the `keep_best` best ones by score. Of equal ones the older stay."""
+    """Returns the checkpoint that training marked as best, and the `keep_best` best ones by score.
+
+    If scores are equal, the older checkpoint counts as better.
+    """
     training = json.loads(job.spec)["training"]
     scored = [
         (row.score, row.id) for row in reversed(rows) if row.score is not None and row.status == checkpoints.COMMITTED
@@ -110,7 +113,10 @@ def _best(job: JobRow, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
 
 
 def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
-    """Returns True if no attempt can still resume: none runs, or all parts run and it has a checkpoint of its own."""
+    """Returns True if no attempt may still load an older checkpoint to continue from.
+
+    That is so if no attempt runs, or if all nodes of the running attempt train and it has saved a checkpoint.
+    """
     if not job.state.holds_slots:
         return True
     parts = attempts.sources_of(conn, job.id, job.attempt)
@@ -118,7 +124,7 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
 
 
 def late_window(now: int) -> tuple[int, int]:
-    """Returns the times between which an attempt was given up whose unreported checkpoints are deleted now."""
+    """Returns the begin and end of the period in which attempts were lost that `prune_late` must look at now."""
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 
@@ -137,7 +143,7 @@ def prune_late(store: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) 
 
 
 def _checkpoint_folders(store: Store, folder: str) -> list[str]:
-    """Returns the checkpoints below an attempt's folder, in a bucket also half uploads of nodes that died."""
+    """Returns the checkpoint folders of an attempt. A bucket may also have incomplete uploads of nodes that died."""
     if isinstance(store, RemoteStore):
         names = {file.path.partition("/")[0] for file in store.files(folder)}
     else:
@@ -146,7 +152,10 @@ def _checkpoint_folders(store: Store, folder: str) -> list[str]:
 
 
 def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
-    """Deletes what interrupted saves have left in attempts' folders. The names begin with a dot or end in .tmp."""
+    """Deletes temporary folders that interrupted saves have left, and returns them.
+
+    Their names begin with a dot or end in .tmp.
+    """
     if isinstance(artifacts, RemoteStore):
         # Saves are written on nodes, and uploaded only when they are complete.
         return []

@@ -1,6 +1,6 @@
 """Checks what a spec refers to: its bundle, uploaded files, names on a hub, URLs and variables.
 
-Bundles and files are content that belongs to projects. They stay as long as an unfinished job needs them.
+Bundles and uploaded files belong to projects. They cannot be deleted while an unfinished job needs them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def not_allowed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
 def not_fetched(
     settings: ServiceSettings, catalogues: Sequence[Catalogue], arguments: Iterable[ArgumentText]
 ) -> list[Problem]:
-    """Returns problems for names on a hub if the operator or all nodes do not allow to fetch them."""
+    """Returns a problem for each name on a hub if the service, or every node, is configured not to use hubs."""
     if settings.hub == "off":
         because = "this service lets no job fetch from a hub"
     elif catalogues and not any(catalogue.get(HUBS, HUB_ON) for catalogue in catalogues):

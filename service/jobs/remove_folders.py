@@ -17,16 +17,16 @@ from service.artifact_files import Store
 log = logging.getLogger("footplate.control")
 
 AGAIN_SECONDS = 60.0
-"""The wait before a folder that stayed is tried again."""
+"""The wait after which control tries again to delete a folder that could not be deleted."""
 
 Going = tuple[JobId, str]
 """A checkpoint's job, and its path in the artifact store."""
 
 
 def why_it_stays(store: Store, path: str) -> str | None:
-    """Deletes a folder as far as possible. Returns the reason if it stays, or None.
+    """Deletes a folder as far as possible. Returns the reason if the folder still exists, or None.
 
-    No link is followed, because training may put one on the way there meanwhile, to files that are not ours.
+    No link in the path is followed, because training may have put a link there that points outside of the store.
     """
     parent, _, name = path.rpartition("/")
     try:
@@ -53,7 +53,10 @@ class Remover:
         return len(self._again_at)
 
     def remove(self, artifacts: Store, going: Collection[Going], clock: float) -> list[Going]:
-        """Returns those whose folders no longer exist. None of them if the store itself is missing."""
+        """Deletes folders of checkpoints and returns those that no longer exist. `going` has all that must be deleted.
+
+        If the store itself is missing, nothing is deleted and [] is returned.
+        """
         self._again_at = {key: at for key, at in self._again_at.items() if key in going}
         if not _is_there(artifacts):
             return []
@@ -63,7 +66,7 @@ class Remover:
 
     def _is_removed(self, key: Going, root: Store, clock: float) -> bool:
         _, path = key
-        # Training may have put a link on the way there, to files that are not ours.
+        # Training may have put a link into the path that points outside of the store.
         is_link = isinstance(root, Path) and (root / path).resolve() != root / path
         why = None if is_link else why_it_stays(root, path)
         if why is None:

@@ -1,4 +1,4 @@
-"""Declares silent attempts lost, and ends those that did not follow a stop, so that nothing is stuck.
+"""Declares attempts lost that send no heartbeats or did not stop in time, so that no job stays active forever.
 
 Time is control's own monotonic clock (`clock`, in seconds), so a jump of the wall clock ends no attempt too early.
 All leases and deadlines start again when control starts, and after an outage of Redis or SQL.
@@ -25,7 +25,7 @@ from service.store import attempts, jobs, nodes
 from service.store.rows import JobRow, NodeRow, SourceRow
 
 MISSED_BEATS = 3
-"""The number of missed beats after which a node is silent, if its attempt was just lost for its silence."""
+"""The number of missed heartbeats after which a node counts as lost, if an attempt on it was just declared lost."""
 
 
 class Timers:
@@ -38,11 +38,11 @@ class Timers:
         self._lock = Lock()
 
     def heard(self, key: Hashable, number: int, clock: float) -> None:
-        """Notes a heartbeat. Only a new number counts."""
+        """Starts the lease again at a heartbeat. A heartbeat with an old number is ignored."""
         with self._lock:
             if number > self._numbers.get(key, -1):
                 self._numbers[key] = number
-                # A beat that was read before an outage and answered after it also gets a full lease from there.
+                # If a beat is read before an outage and answered after it, the lease starts at the end of the outage.
                 self._since[key] = max(clock, self._all_since)
 
     def restart(self, key: Hashable, clock: float) -> None:
@@ -60,7 +60,7 @@ class Timers:
             self._since = dict.fromkeys(self._since, clock)
 
     def forget(self, family: str, *, but: Iterable[Hashable]) -> None:
-        """Drops the keys of one family, whose first part is its name, except those in `but`."""
+        """Drops all keys that begin with this family's name, except those in `but`."""
         wanted = set(but)
         with self._lock:
             for timers in (self._since, self._numbers):
@@ -94,11 +94,11 @@ def _stop_key(job: JobRow) -> Hashable:
 class Rescued(Effects):
     nodes_lost: list[NodeId] = field(default_factory=list)
     silent_on: set[NodeId] = field(default_factory=set)
-    """Nodes whose attempts are silent. They are silent, too, if they have missed a few beats."""
+    """Nodes whose attempts were just lost without heartbeats. They count as lost after `MISSED_BEATS` missed beats."""
 
 
 def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> Rescued:
-    """Checks every active attempt and every node that is up."""
+    """Declares attempts and nodes lost if their lease or deadline is over, and returns the changes."""
     rescued = Rescued()
     used: set[Hashable] = set()
     nodes_by_id = {node.id: node for node in nodes.everyone(conn)}
@@ -116,7 +116,7 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
 
 
 class _ActiveJob:
-    """One active job, and the ways in which its time can be over."""
+    """One active job, with all checks of its leases and deadlines."""
 
     def __init__(
         self, conn: Connection, job: JobRow, parts: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
@@ -161,7 +161,7 @@ class _ActiveJob:
         return self.timers.elapsed(key, self.clock)
 
     def _why_not_claimed(self, unclaimed: list[SourceRow]) -> str | None:
-        """Returns the reason if an attempt will not be claimed. None while there is time left."""
+        """Returns the reason for which the attempt must be placed again, or None while it may still be claimed."""
         if self._waited_for_claims():
             by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
@@ -175,9 +175,9 @@ class _ActiveJob:
         return self._elapsed(attempt_key(part.job_id, part.attempt, part.source)) > self.settings.lease_seconds
 
     def _overran_its_start(self) -> bool:
-        """Returns True if it took too long to start.
+        """Returns True if the attempt has taken too long to start.
 
-        Then the supervisor hangs, because it would notice a hanging training.
+        Then its supervisor hangs, because a working supervisor would have reported that the training hangs.
         """
         waited = self._elapsed(("start", self.job.id, self.job.attempt))
         return waited > self.settings.start_seconds and waited > _stall_seconds(self.job)
@@ -187,12 +187,12 @@ class _ActiveJob:
         return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
     def _overran_its_end(self) -> bool:
-        """Returns True if some parts of it ended long ago and the others still run."""
+        """Returns True if some nodes have ended their part of the attempt long ago, and the others still run."""
         waited = self._elapsed(("end", self.job.id, self.job.attempt))
         return waited > self.settings.stop_seconds + self.settings.kill_seconds
 
     def _names(self, parts: list[SourceRow]) -> str:
-        """Returns a text for these parts: the names of several nodes, or "it"."""
+        """Returns the names of the nodes of these parts, or "it" if the job has only one node."""
         return "it" if self.nodes == 1 else self._named(parts)
 
     def _named(self, parts: list[SourceRow]) -> str:
@@ -205,7 +205,7 @@ class _ActiveJob:
         return self._elapsed(("running", self.job.id, self.job.attempt)) > left
 
     def _give_back(self, why: str) -> None:
-        """Queues the job again without using up a retry. A later claim finds the attempt over."""
+        """Queues the job again without using up a retry. A later claim of the old attempt is denied."""
         job = jobs.lock(self.conn, self.job.id)
         if job is None or (job.state, job.attempt) != (JobState.STARTING, self.job.attempt):
             # Another control or the user was faster. Ending its sources now would leave a running attempt without a

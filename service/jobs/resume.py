@@ -84,7 +84,7 @@ def resume(
             hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit",
         )
     if changes.max_steps is not None or changes.num_train_epochs is not None:
-        # A command from while it ran is older than this change.
+        # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])
     columns |= {"desired": Desired.RUN, "spent": 0, "stuck": 0, "error": None}
     if is_pausing:
@@ -98,7 +98,7 @@ def resume(
 
 
 def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, columns: dict[str, Any]) -> None:
-    """Marks a pausing job to be queued again. Its worker may be stopping already, and is not stopped from it."""
+    """Marks a pausing job to be queued again as soon as it has stopped. Its attempt still stops with a checkpoint."""
     why = {"reason": Reason.RESUMED, "message": "it is queued again as soon as it has stopped"}
     jobs.change(conn, job.id, now=now, **why, **columns)
     data = {"state": job.state, **why}
@@ -106,7 +106,10 @@ def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, column
 
 
 def _require_held(job: JobRow, changes: Resume) -> None:
-    """Accepts a repeated resume, but raises Conflict or InvalidSpec for changes that come too late."""
+    """Accepts a resume of an active job if it changes nothing, so that a resume can be repeated.
+
+    Raises Conflict if the resume would change the job, and InvalidSpec if the changed spec is not valid.
+    """
     columns = _changed(job, changes, catalogues=())
     if not columns:
         return
@@ -123,7 +126,10 @@ def _require_held(job: JobRow, changes: Resume) -> None:
 
 
 def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None:
-    """Raises InvalidSpec for an end before the newest checkpoint, which would be a success without a step."""
+    """Raises InvalidSpec if `max_steps` is below the step of the newest checkpoint.
+
+    The job would succeed at once without training a step.
+    """
     there = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
     if max_steps is not None and 0 < max_steps < (reached := next(there, 0)):
         hint = f"at least {reached}, with which it ends where it is; /fork goes on from an older checkpoint"
@@ -131,7 +137,7 @@ def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None
 
 
 def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> dict[str, Any]:
-    """Returns the columns that the changes lead to, or none without changes."""
+    """Returns the columns of the job's row with their values after the changes, or {} if there are no changes."""
     if changes == NO_CHANGES:
         return {}
     document = json.loads(job.spec)

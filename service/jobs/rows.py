@@ -1,6 +1,6 @@
-"""Checks the rows of uploaded files at POST: their forms against the job's trainer, and their number against its split.
+"""Checks the rows of uploaded files at POST: if the job's trainer can use their columns, and if its split leaves rows.
 
-The node checks every row before it trains. Here only the beginning of a file is read, because a request waits for it.
+The node checks every row before it trains. Here only the beginning of a file is read, because a request waits.
 The number of rows is known from the report of the upload.
 """
 
@@ -27,12 +27,12 @@ from service.store.content import FILES
 from service.store.rows import FileRow
 
 HEAD_BYTES = 64 * 1024
-"""The bytes of all files of a spec together. Their check takes up to 50 ms of CPU (2026-11-23, a busy machine)."""
+"""The most bytes that are read from all files of a spec together. The check takes up to 50 ms of CPU (2026-11-23)."""
 MOST_PROBLEMS = 5
 
 
 def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Problem]:
-    """Returns the problems of the first rows of uploaded JSON lines. Rows that a map changes are not looked at."""
+    """Returns the problems of the first rows of uploaded JSON lines. Returns [] if a map changes the rows first."""
     trainer = spec.library_trainer
     described = None if trainer is None else catalogue.get("trainers", trainer.use)
     if described is None or not described.rows or spec.data.map:
@@ -53,7 +53,7 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
 
 
 def no_row_to_train_on(conn: Connection, spec: JobSpec) -> list[Problem]:
-    """Returns a problem if the split leaves no row to train on. Returns none if the number of rows is not known."""
+    """Returns a problem if the split leaves no row to train on. Returns [] if the number of rows is not known."""
     split, train = spec.data.split, spec.data.train
     if split is None or train is None:
         return []
@@ -69,11 +69,11 @@ def no_row_to_train_on(conn: Connection, spec: JobSpec) -> list[Problem]:
 READS = {
     "files/jsonl": ("jsonl",), "files/csv": ("csv", "tsv"), "files/parquet": ("parquet",), "files/text": ("txt",),
 }  # fmt: skip
-"""The kinds of files that each reader reads as the report of an upload does."""
+"""The kinds of files from which each dataset reads as many rows as the report of the upload counts."""
 
 
 def _row_count(conn: Connection, project: str, dataset: Component) -> int | None:
-    """Returns the number of rows of a dataset of uploaded files, or None if the reports do not say it."""
+    """Returns the number of rows of a dataset, or None if the reports of uploads do not say how many it has."""
     args, names = dataset.args, dataset.args.get("paths")
     if not isinstance(names, list) or args.get("delimiter") or args.get("by", "line") != "line":
         return None
@@ -95,12 +95,12 @@ def _row_count(conn: Connection, project: str, dataset: Component) -> int | None
 
 
 def _is_counted(file: FileRow) -> bool:
-    """Returns True if the report of an upload has counted every row. A job that reads a bad row fails by itself."""
+    """Returns True if the report of an upload has counted every row and found no bad row."""
     return bool(file.rows) and not file.bad_rows and file.report is not None and json.loads(file.report)["is_complete"]
 
 
 def _uploaded(args: dict[str, Any]) -> list[str]:
-    """Returns the uploaded files of a dataset, or none if some of its rows are left out."""
+    """Returns the ids of a dataset's files. Returns [] if it skips rows, or has files that were not uploaded."""
     names = args.get("paths")
     if not isinstance(names, list) or args.get("offset") or args.get("limit"):
         return []

@@ -29,7 +29,7 @@ from service.store.checkpoints import BEST, LATEST
 from service.store.rows import CheckpointRow, JobRow
 
 STEP = "step-"
-"""The name of a checkpoint beside its id, with the step's number behind it."""
+"""The beginning of the name of a checkpoint by its step: `step-500` is the checkpoint of step 500."""
 OPEN = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 KEPT = ("model", "processor", "collator", "trainer", "code", "env", "secrets", "project", "priority")
 """The fields that a session takes from the job's spec."""
@@ -69,7 +69,7 @@ class Wanted:
     """The checkpoint as the request names it: "latest", "best", an id, or `step-` and a number."""
     session: JobRow | None
     adapter: AdapterOffer | None = None
-    """The checkpoint as an adapter, if the session's own checkpoint is another one on the same base."""
+    """The checkpoint as an adapter for a session that serves another checkpoint of the same base model."""
 
     @property
     def limits(self) -> Serve:
@@ -78,10 +78,10 @@ class Wanted:
 
 
 def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, shares: bool = False) -> Wanted:
-    """Returns the wanted checkpoint. Without a name it is the one whose model the job ends with.
+    """Returns a checkpoint with its open session. Without a name, the checkpoint is that of the job's outputs.
 
-    With `shares`, the session may be that of another checkpoint, whose model has the same base. Raises NotFound,
-    NotServable, and CheckpointMissing.
+    With `shares`, the session may serve another checkpoint if both are adapters of the same base model.
+    Raises NotFound, NotServable and CheckpointMissing.
     """
     wanted = _wanted(conn, jobs.get(conn, project, job_id), name)
     if wanted.session is not None or not shares or (base := _base_of(wanted.job)) is None:
@@ -97,7 +97,7 @@ def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, sha
 def open_session(
     conn: Connection, wanted: Wanted, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
 ) -> Wanted:
-    """Submits the session, unless another request has opened it in the meantime."""
+    """Submits a session for the checkpoint, unless another request has opened one meanwhile. Returns the session."""
     # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
     job = jobs.lock_for_user(conn, wanted.job.project, wanted.job.id)
     again = _wanted(conn, job, wanted.checkpoint.id)
@@ -142,7 +142,7 @@ def export_spec(wanted: Wanted, *, merge: bool) -> JobSpec:
 
 
 def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
-    """Returns a spec with the model of the job's spec, and nothing that only training needs."""
+    """Returns the spec of a session or export: the model of the job's spec without the fields for training."""
     document = document_of(wanted.job)
     gpus = document["resources"].get("gpus_per_node")
     training = {name: value for name, value in document["training"].items() if name in KEPT_TRAINING}
@@ -167,7 +167,7 @@ def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
 def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
     spec: dict[str, Any] = json.loads(job.spec)
     if spec.get("serve") or spec.get("export"):
-        # People name the newest job, and that is the session which their last request has opened.
+        # The newest job of a user may be a session that the last request has opened. Then its source is meant.
         source = spec["resume_from"]
         if source["job"] is None:
             raise NotServable(
@@ -197,7 +197,7 @@ def _final(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
 
 
 def _base_of(job: JobRow) -> Any:
-    """Returns a value that is equal for jobs whose adapters fit one loaded model. None: the job has no adapter."""
+    """Returns a value that is equal for jobs whose adapters fit the same loaded model, or None without an adapter."""
     spec: dict[str, Any] = json.loads(job.spec)
     model = spec["model"] or {"args": {}}
     args = {name: value for name, value in model["args"].items() if name != "peft"}
@@ -217,7 +217,7 @@ def _is_open_session(row: JobRow) -> bool:
 
 
 def _end_older(conn: Connection, job: JobRow, now: int, *, by: str | None) -> None:
-    """Ends sessions of checkpoints that were the latest one, so that a running job does not collect them."""
+    """Cancels sessions that were opened for `latest`, so that a running job has only one at a time."""
     for row in _open_sessions(conn, job.id):
         if json.loads(row.job_metadata or "{}").get("checkpoint") == LATEST:
             cancel(conn, job.project, row.id, StopMode.GRACEFUL, now, by=by)

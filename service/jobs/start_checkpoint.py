@@ -1,7 +1,7 @@
 """Finds the checkpoint of another job that a new job starts from, and keeps it until the new job has its own.
 
-"latest" and "best" are resolved when the job is accepted. The job's spec then has the checkpoint's id, so that it says
-what was trained, whatever the other job does later.
+"latest" and "best" are replaced by the checkpoint's id when the new job is accepted. So its spec names the same
+checkpoint even if the other job saves more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Start:
 
 
 def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> Start | None:
-    """Returns the start of a spec, or None if it starts from no other job. Raises InvalidSpec.
+    """Returns the checkpoint that a spec starts from, or None if it names no other job. Raises InvalidSpec.
 
     With `hold`, no rotation can delete the checkpoint before the end of this transaction, which writes the new job.
     """
@@ -115,7 +115,7 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
 
 
 def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | None = None) -> None:
-    """Raises CheckpointInUse if another job has to start from this checkpoint, or from any of the job's.
+    """Raises CheckpointInUse if another job still has to start from this checkpoint. None means any of the job's.
 
     The caller holds the job's lock, so that no other job can start to need one meanwhile.
     """
@@ -128,9 +128,9 @@ def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | N
 
 
 def offer(conn: Connection, job: JobRow) -> list[CheckpointOffer]:
-    """Returns the offer for an attempt whose own job has no checkpoint yet.
+    """Returns the checkpoint of another job from which an attempt starts while its own job has none, as a list.
 
-    Empty if it starts from no other job, or if that job was deleted, which its worker reports.
+    The list is empty if the job starts from no other job, or if the other job was deleted. The worker reports that.
     """
     row = None if job.starts_from is None else checkpoints.find(conn, CheckpointId(job.starts_from))
     if row is None:

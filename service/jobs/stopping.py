@@ -1,4 +1,4 @@
-"""The common part of cancel and pause: ends a job that no worker runs, and asks a running one to stop."""
+"""The common steps of cancel and pause: ends a job that no worker runs, and sends a stop request to a worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from service.store.rows import JobRow
 
 
 def lock_for(verb: Action, conn: Connection, project: str, job_id: JobId) -> JobRow:
-    """Locks a job for a verb. Raises NotFound, and Conflict for a job that runs elsewhere, which no verb reaches."""
+    """Locks a job for a request such as cancel or pause, and returns the job.
+
+    Raises NotFound, and Conflict for a job that runs elsewhere, because no request can reach its process.
+    """
     job = jobs.lock_for_user(conn, project, job_id)
     if job.runs_elsewhere:
         refuse(job, verb, hint="stop it where it runs; a run that sends no more reports counts as lost after a while")
@@ -28,7 +31,7 @@ def is_claimed(conn: Connection, job: JobRow) -> bool:
 
 
 def withdraw(conn: Connection, job: JobRow, now: int) -> None:
-    """Ends an attempt before it was claimed. A late claim finds an old fence."""
+    """Ends an attempt that no worker has claimed. A claim that arrives later is denied."""
     attempts.change(conn, job.id, job.attempt, ended_at=now, ending="withdrawn")
     attempts.end_sources(conn, job.id, job.attempt, now)
 

@@ -1,4 +1,4 @@
-"""Accepts a job: writes its row, its first event, and the key by which a repeated request is recognised."""
+"""Accepts a job: writes its row, its first event, and its idempotency key, so that a repeated POST is recognised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class IdempotencyUse:
     key: str
     body_sha256: str
     respond: Callable[[JobRow], str] | None = None
-    """Makes the answer that a repeated request gets again. Without it a repetition gets the job's present state."""
+    """Makes the response body to store, which a repeated request gets again. If this is None, a repeated request gets
+    the present state of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ def submit(
     warnings: Sequence[SpecWarning] = (),
     fine_tune: str | None = None,
 ) -> Submitted:
-    """Writes a new job. Raises IdempotencyMismatch for a key with another body, and InvalidSpec if its needs are gone.
+    """Writes a new job. Raises IdempotencyMismatch if the key was used with another body.
+
+    Raises InvalidSpec if the spec's bundle, file or start checkpoint was deleted meanwhile.
 
     A `note` is the second event of its history. `has_webhook=False` means that its project certainly has no webhook.
     """
@@ -91,13 +94,16 @@ def submit(
 
 
 def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, has_webhook: bool) -> bool:
-    """True if `submit` reads something back from SQL, and so cannot share a transaction blindly."""
+    """Returns True if `submit` reads from SQL for this spec, so that it cannot be a blind write (`Database.write`)."""
     holds = spec.code or spec.resume_from or any(named_in(references(spec)))
     return bool(idempotency or has_webhook or spec.tags or holds)
 
 
 def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:
-    """Returns what this key was answered before, for callers whose checks may fail by now for other reasons."""
+    """Returns the stored result of an earlier request with this key, or None.
+
+    Callers look here before their checks, because a check may fail now although it passed for the first request.
+    """
     holder = keys.find(conn, project, use.key)
     return None if holder is None else _replayed(conn, use, holder)
 

@@ -16,8 +16,8 @@ from service.store.queue import Rank
 from service.store.waiting import MOST, ReadyRow, WaitingRow
 
 Key = tuple[int, int, int, str]
-"""A job's position in the list, from which a reader continues while the queue moves. A ready job has 0 and its rank. A
-later job has 1 and its time, so ready jobs come first."""
+"""A job's position in the list, from which a reader continues although jobs come and go. The key of a job that may
+start begins with 0, then its rank. The key of a job that waits for a time begins with 1, then this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def page(conn: Connection, project: str | None, behind: Key | None, limit: int) 
 
 
 def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
-    """Returns this job alone, or nothing if it does not wait."""
+    """Returns a page with only this job, or an empty page if the job does not wait or belongs to another project."""
     row = rows.seen(conn, [job_id]).get(job_id)
     if row is None or project not in (None, row.project):
         return Page([], None)
@@ -72,7 +72,7 @@ def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
 
 
 def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator[tuple[Key, Place | None]]:
-    """Yields the jobs of all projects, without a place for those that are not wanted."""
+    """Yields (key, place) of the waiting jobs of all projects. The place is None for a job of another project."""
     kind, number, queued_at, job_id = behind or (0, 0, 0, "")
     if kind == 0:
         ahead: _Ahead | None = None
@@ -87,10 +87,10 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
 
 
 class _Ahead:
-    """The numbers of jobs of each project before the next one of a pool, counted while the queue is walked."""
+    """Yields (key, place) of the waiting jobs of all projects. The place is None for another project's job."""
 
     def __init__(self, conn: Connection, rank: Rank | None) -> None:
-        """Begins before the job of this rank. None means before the first job."""
+        """Starts with the counts of all jobs before this rank. None means that no job comes before."""
         self._pools = {head.shape: Needs.from_json(head.needs).pool for head in queue.heads(conn)}
         self._counts: dict[str, Counter[str]] = {pool: Counter() for pool in self._pools.values()}
         for (project, shape), count in (rows.count_ready(conn, before=rank) if rank else {}).items():
