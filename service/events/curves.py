@@ -31,7 +31,7 @@ FAN = 64
 MAX_NAMES = 500
 """The most curves of one attempt. Metrics with further names are only in the events."""
 MAX_NAMES_READ = 1000
-"""The most names that are read from one event. An event with fifty thousand names must not delay the others."""
+"""The most metric names that are read from one event, so that an event with too many names delays no other event."""
 MAX_NAME_CHARS = 200
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _MOST = sys.float_info.max
@@ -44,7 +44,7 @@ Point = tuple[Any, int, str, int | None, float | None]
 class Bucket:
     count: int
     reaches: int | None
-    """The highest step in it."""
+    """The highest step of the bucket's points."""
     least: Point | None
     """The lowest of the points that are numbers."""
     most: Point | None
@@ -74,7 +74,7 @@ class Bucket:
         return [self.count, self.reaches, self.least, self.most, self.odd]
 
     def add(self, later: Bucket) -> None:
-        """Adds a later bucket. Of equal points the earlier one stays."""
+        """Adds the points of a later bucket. If both have the same lowest or highest value, the earlier point stays."""
         self.count += later.count
         self.reaches = _highest(self.reaches, later.reaches)
         if later.least is not None and (self.least is None or later.least[0] < self.least[0]):
@@ -119,7 +119,7 @@ class Curve:
         return to_json(document).decode()
 
     def feed(self, column: Column) -> Iterator[tuple[int, int, Bucket]]:
-        """Adds points that follow all others. Yields level, place and bucket of the buckets that are full now."""
+        """Adds points at the end of the curve. Yields (level, place, bucket) for each bucket that is full now."""
         if self.begins is None:
             self.begins = next((step for step in column.steps if step is not None), None)
         if column.has_odd:
@@ -263,7 +263,7 @@ def _column(name: str, runs: list[_Run]) -> Column | None:
 
 
 def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
-    """Adds the new points to every curve. The caller holds the jobs' locks, so no other process adds any."""
+    """Adds the new points to the curves of their jobs, whose locks the caller holds."""
     wanted = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
     if not wanted:
         return

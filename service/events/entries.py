@@ -1,4 +1,4 @@
-"""Parses entries of the event stream into events that can be stored, and collects what cannot be parsed.
+"""Parses entries of the event stream into events that can be stored, and collects entries that cannot be parsed.
 
 An event that cannot be stored leaves a gap event under its own number. So its source has no missing number, and a
 journal that waits for this number is not stuck forever.
@@ -23,11 +23,11 @@ MAX_INTEGER = 2**63 - 1
 MAX_SEQ = 2**31 - 1
 MAX_DEPTH = 64
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
-"""Errors that parsing a stranger's JSON may raise. If one was missing here, it would block all events forever."""
+"""All errors that parsing JSON of any content may raise. An error that is missing here would stop ingest forever."""
 INSPECTED = frozenset(
     {Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.SYSTEM, Kind.DO, Kind.DONE}
 )
-"""Kinds that ingest acts on. It keeps their data as an object besides the text."""
+"""The kinds of events whose data ingest reads. These events have their data as an object and as text."""
 
 _KIND = re.compile(r"[a-z][a-z_]{0,31}")
 _AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
@@ -60,7 +60,7 @@ class Batch:
     source: int
     events: list[Incoming]
     first: int = 1
-    """The oldest seq that its journal still has."""
+    """The oldest seq that the source's journal still has. All earlier events were acknowledged or are lost."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Read:
 
     batches: list[Batch] = field(default_factory=list)
     dead: list[tuple[str, str]] = field(default_factory=list)
-    """The reason and the text of what could not be parsed."""
+    """(reason, text) of each entry or event that could not be parsed."""
 
 
 def read_entries(payloads: Iterable[bytes | None], now_text: str) -> Read:
@@ -169,9 +169,9 @@ def _text(data: dict[str, Any], has_wild_numbers: bool) -> str:
 
 
 def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
-    """Returns True if the data is nested too deeply.
+    """Returns True if the data is nested more deeply than `limit`.
 
-    Without recursion, because later readers may have less stack left.
+    This function does not recurse, because deep data would then exhaust the stack.
     """
     level: list[Any] = [data]
     for _ in range(limit):
@@ -196,7 +196,7 @@ def apart(read: Read) -> Iterator[Read]:
 
 
 def as_gap(read: Read, why: str, now_text: str) -> Read:
-    """Gives up one event: returns a gap under its number, and the event among the unparsed ones."""
+    """Replaces an event that SQL cannot store by a gap event with the same seq, and adds the event to `dead`."""
     batch, event = read.batches[0], read.batches[0].events[0]
     gap = replace(batch, events=[_gap(event.seq, why, now_text)])
     return Read([gap], [(f"{event.kind} {event.seq} of {batch.job}: {why}", event.text)])

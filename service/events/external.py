@@ -1,4 +1,4 @@
-"""Stores the reports of runs elsewhere. Such a run is a job that holds no node and no slot.
+"""Stores the reports of runs elsewhere. A run elsewhere is a job whose training runs on no node of this service.
 
 A report has progress and metrics, and nothing else: the protocol knows neither failures nor stops. So a run succeeds
 with its report of 100 %, and `rescue` declares it lost after a silence. Its events are written by the service, because
@@ -57,7 +57,7 @@ class Report:
 def report(conn: Connection, project: str, run: str, news: Report, now: int, settings: ServiceSettings) -> JobRow:
     """Adds a report to the job of the run with this name, and returns the job. The first report makes the job.
 
-    If a new run begins, the job of the one before ends, because its process can report no more.
+    If a new run of this name begins, the job of the earlier run ends as lost.
     """
     job = jobs.running_elsewhere(conn, project, run)
     if job is not None and news.begins and _progress(job).get("step"):

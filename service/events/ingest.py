@@ -1,8 +1,8 @@
 """Moves events from Redis to SQL, once each and in order, and then acknowledges them to their journals.
 
-Contiguity makes it exactly-once. For every source, SQL keeps the watermark, below which no seq is missing. The next
-event that is stored is watermark + 1. A lower one is a duplicate. A higher one is not stored: its journal keeps
-everything above the watermark, and will send it again.
+Each event is stored exactly once, because no seq is skipped. For every source, SQL keeps the watermark, up to which all
+events are stored. The next event to store has the seq watermark + 1. An event with a lower seq is a duplicate. An event
+with a higher seq is not stored: its journal keeps all events above the watermark and sends them again.
 
 There is no consumer group. One control reads from the beginning of the stream and deletes after the commit. So whatever
 is in the stream is not in SQL yet, or is there twice. A group would be a second memory of what was read, in Redis,
@@ -138,7 +138,7 @@ class _Ledger:
         self.marks: list[tuple[list[str], str]] = []
         self.healed: list[str] = []
         self.done_commands: list[tuple[int, DoData]] = []
-        """The commands that were carried out, with the step after which."""
+        """The commands that were carried out, each with the step after which the loop carried it out."""
         self.troubles: list[tuple[str, str]] = []
 
     def take(self, batch: Batch, part: SourceRow, done: Ingested) -> None:
@@ -161,7 +161,7 @@ class _Ledger:
         done.watermarks[self.job.id, part.attempt, part.source] = page.watermark
 
     def _declare_gap(self, page: _Page, last: int) -> None:
-        """Handles missing events: SQL was restored from a backup, or the journal has lost its beginning."""
+        """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark behind them."""
         part, first, page.watermark = page.part, page.watermark + 1, last
         if self.job.state.is_terminal:
             return
@@ -184,7 +184,7 @@ class _Ledger:
             part = page.part
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._reports_running(event, page):
-                # Readers of states must not see a job run before it was asked to stop, or lost.
+                # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
                 kind, text = Kind.NOTE.value, json.dumps({"message": self._note_text(event, part)})
             elif kind == Kind.GAP:
                 done.gaps += 1
@@ -329,7 +329,10 @@ class _Ledger:
             attempts.change_source(conn, part.job_id, part.attempt, part.source, **columns)
 
     def _start_running(self, conn: Connection) -> None:
-        """Moves to RUNNING once every rank's node has reported it. Its own `state` event is the one that users read."""
+        """Moves the job to RUNNING once all of its nodes have reported that they train.
+
+        No further `state` event is written, because the last node's event is stored.
+        """
         if self.job.state is not JobState.STARTING or not any(page.is_running for page in self.pages.values()):
             return
         job = self.job

@@ -1,4 +1,4 @@
-"""Limits the parts of training's data that a job's row keeps, so that no answer grows with what code logs.
+"""Limits the metrics, results and errors that a job's row keeps, so that no response grows with the logged data.
 
 Events keep everything. The row is part of every `GET /jobs/{id}`, and of each entry of a list.
 """
@@ -23,7 +23,7 @@ LEFT_OUT = (
 
 
 def latest(before: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Returns the metrics that a row keeps, and True if any were left out. Those kept before stay first."""
+    """Returns the metrics that a row keeps, and True if any were left out. Metrics of `before` are kept first."""
     kept: dict[str, Any] = {}
     size = 2
     for name, value in (before | new).items():
@@ -40,7 +40,7 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def result_of(result: dict[str, Any]) -> dict[str, Any]:
-    """Returns as much of an attempt's result as a row keeps, in order."""
+    """Returns the first fields of an attempt's result, as many as a row keeps, with a remark if fields are left out."""
     kept: dict[str, Any] = {}
     size = 2
     for name, value in result.items():

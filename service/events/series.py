@@ -1,4 +1,4 @@
-"""Curves as they are drawn: as many points as requested, none of them computed, and no spike missing.
+"""Curves for drawing: at most as many points as requested, all of them logged values, and no spike missing.
 
 If there are more points, they are divided into groups of equal size. Each group shows its lowest, its highest and its
 first point that is not a number, at their own places. Groups consist of the buckets that ingest keeps
@@ -93,7 +93,7 @@ def _ends(conn: Connection, job: JobId) -> dict[tuple[int, str], Curve]:
 
 
 def _next_begins(ends: dict[tuple[int, str], Curve]) -> dict[int, int | None]:
-    """Returns the lowest step that a later attempt logged, for each attempt. None if it repeats nothing."""
+    """Returns, for each attempt, the lowest step that a later attempt logged, or None if no later one logged a step."""
     first: dict[int, int | None] = {}
     for (attempt, _), curve in ends.items():
         first[attempt] = _lower(first.get(attempt), curve.begins)
@@ -158,7 +158,7 @@ class _Piece:
         return [chosen[no] for no in sorted(chosen)]
 
     def _grouped(self, level: int, groups: int) -> Iterator[Bucket]:
-        """Yields groups of at least an equal share of points, so that there are not more than requested."""
+        """Yields groups of consecutive points, all at least as large as an equal share, so at most `groups` of them."""
         share, group = self.count / groups, None
         for bucket in self._buckets(level):
             if group is None:
@@ -172,7 +172,7 @@ class _Piece:
             yield group
 
     def _buckets(self, level: int) -> Iterator[Bucket]:
-        """Yields all points in buckets of this level, and at their end in ever finer ones."""
+        """Yields buckets with all points. The last points, which fill no bucket of this level, are in smaller ones."""
         first = 0
         for depth in range(level, 0, -1):
             size = FAN**depth

@@ -41,7 +41,7 @@ PAGES_KEPT = 8
 FALLBACK_SECONDS = 1.0
 """The interval at which watched jobs are read without a wake-up, because wake-ups may be lost."""
 LOOK_SECONDS = 1.0
-"""The time for which the result of a look for jobs to follow is shared."""
+"""The seconds for which readers share one result of the search for jobs to follow."""
 WINDOW_MS = 60_000
 """The age up to which jobs are found even if they have ended. It is longer than commits and clock differences."""
 MOST_JOBS = 1000
@@ -126,7 +126,10 @@ class Channel:
             await self._woken.wait()
 
     def _is_stale(self, task: asyncio.Task[Page]) -> bool:
-        """Returns True if a page must be read again: an empty one after a wake-up, and a failed one always."""
+        """Returns True if a cached page must be read again.
+
+        A page whose read failed is always read again, and the newest page of a job after each wake-up.
+        """
         if not task.done():
             return False
         if task.cancelled() or task.exception():
@@ -167,7 +170,7 @@ class JobWatch:
         self._looks: dict[JobFilter, tuple[float, asyncio.Task[JobsSeen]]] = {}
 
     async def look(self, filter: JobFilter) -> JobsSeen:
-        """Returns a result that is at most a second old."""
+        """Returns the jobs that a reader with this filter follows, from a result that is at most a second old."""
         now = time.monotonic()
         begun, task = self._looks.get(filter, (-LOOK_SECONDS, None))
         if task is None or now - begun >= LOOK_SECONDS:
@@ -176,7 +179,7 @@ class JobWatch:
         return await asyncio.shield(task)
 
     async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
-        """Looks now, and also finds jobs that were created since that moment, even if they have ended."""
+        """Returns the jobs to follow, read now. Jobs created since `moment` are included even if they have ended."""
         at = now_ms()
         heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
         return JobsSeen(at, heads)

@@ -86,7 +86,7 @@ def count_open(conn: Connection) -> int:
 
 
 def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId, int], set[str]]:
-    """Returns the attempts that were lost in this time, with the paths of their checkpoints in SQL."""
+    """Returns the attempts that were lost between two times, each with the paths of its checkpoints in SQL."""
     kept = (checkpoints.c.job_id == attempts.c.job_id) & (checkpoints.c.attempt == attempts.c.attempt)
     wanted = (
         select(attempts.c.job_id, attempts.c.attempt, checkpoints.c.path)
@@ -103,7 +103,7 @@ def claim(
     conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int,
     meets_at: str | None = None,
 ) -> SourceRow | None:  # fmt: skip
-    """Gives an unclaimed source to the first supervisor that claims it. Repeating the claim succeeds, others get None.
+    """Gives an unclaimed source to the first supervisor that claims it, and returns its row. Other claims get None.
 
     Only a starting job grants a new claim. A supervisor that holds the source may repeat its claim until the attempt
     ends.

@@ -54,8 +54,8 @@ def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
 def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
     """Returns the checkpoints that an attempt may continue from if they verify, newest first.
 
-    The list is empty only if the job never had one. A corrupt checkpoint is offered again, because its disk may be
-    back. A job that had checkpoints must never look like one that starts at step 0.
+    Corrupt checkpoints are included, because their disk may work again. Without them, a job could lose all offers and
+    would start again at step 0.
     """
     return _rows(conn, _OFFERS, job_id)
 
@@ -93,7 +93,7 @@ def find(conn: Connection, checkpoint: CheckpointId) -> CheckpointRow | None:
 
 
 def stored_step(conn: Connection, job_id: JobId, attempt: int) -> int | None:
-    """Returns the step of the attempt's newest checkpoint."""
+    """Returns the highest step of an attempt's committed checkpoints, or None if it has none."""
     step: int | None = conn.execute(_STORED_STEP, {"job_id": job_id, "attempt": attempt}).scalar_one()
     return step
 
@@ -106,7 +106,7 @@ def insert_checkpoint(conn: Connection, row: CheckpointRow) -> None:
 
 
 def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -> None:
-    """Sets the status of checkpoints. A pinned one is never marked for deletion."""
+    """Sets the status of the checkpoints with these paths. A pinned checkpoint is never marked for deletion."""
     if paths:
         named = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
         if status in (DELETING, DELETED):

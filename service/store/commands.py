@@ -1,6 +1,7 @@
 """Statements about live commands, which users send to running loops.
 
-A row stays while it counts: until the command is carried out, and then for its changes, which later attempts repeat.
+A row stays until its command is carried out. If the command changed arguments, the row stays for later attempts, which
+apply the changes again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def insert_command(conn: Connection, job_id: JobId, command: Command) -> None:
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[Command]:
-    """Returns all commands that count, in the order of their requests."""
+    """Returns the stored commands of a job, carried out or not, in the order of their requests."""
     return [_to_command(row) for row in conn.execute(_OF_JOB, {"job_id": job_id})]
 
 
@@ -67,7 +68,7 @@ def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collectio
 
 
 def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
-    """Removes these arguments from all commands, because something later has set them."""
+    """Removes these arguments from all commands of a job, because a later request has set them."""
     for command in of_job(conn, job_id):
         kept = {name: value for name, value in command.set.items() if name not in names}
         if kept != command.set:

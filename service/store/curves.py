@@ -52,7 +52,7 @@ class Stretch:
 
 
 def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
-    """Returns the present ends of the attempts' curves, to continue from."""
+    """Returns the rows of the attempts' curves, to which new points are added."""
     columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body)
     wanted_rows = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
     return [CurveRow(*row) for row in conn.execute(wanted_rows)]

@@ -280,7 +280,7 @@ class ArtifactSync(Background):
         return self._store.commit(aside, names, path, self._goes_on)
 
     def _forget(self, path: str) -> None:
-        """Removes a checkpoint that is sent in part. `prune` removes the rest if the store does not answer."""
+        """Removes a checkpoint that was partly uploaded. If the bucket does not answer, `prune` removes it later."""
         with suppress(StoreUnreachable):
             self._store.remove(path)
 
@@ -295,7 +295,7 @@ class ArtifactSync(Background):
         return True
 
     def _send_one(self, file: Path) -> None:
-        """Sends a file, at most once."""
+        """Uploads a file, but not again if it was uploaded before."""
         if file not in self._sent and self._left.send(file):
             self._sent.add(file)
 

@@ -93,11 +93,11 @@ class Attempt:
     verdict: Verdict | None = None
     """The reason why the supervisor ended the attempt, if no stop did."""
     is_superseded: bool = False
-    """Control gave the attempt up. Nothing of it may be reported any more."""
+    """True if control has declared the attempt lost. Its events may not be reported any more."""
     is_closed: bool = False
     """True if SQL has the last event."""
     are_outputs_lost: bool = False
-    """Training finished, but its outputs could not be handed in."""
+    """True if training finished, but its outputs could not be copied to the artifact store."""
     is_delivered: bool = False
     had_checkpoint: bool = False
     oom_kills_before: int = field(default_factory=outcome.oom_kill_count)
@@ -184,7 +184,7 @@ class Attempt:
             self.append([_outage(self.link.outages.get())])
 
     def _follow(self, reply: AttemptReply) -> None:
-        """Does what control's reply demands. Replies repeat a stop and a command until control knows that they came."""
+        """Carries out a reply of control. Control repeats a stop or a command until a heartbeat confirms it."""
         training = self.training
         self.is_closed = self.is_closed or reply.closed
         if reply.superseded or (reply.closed and not self.journal.is_done):
@@ -238,7 +238,7 @@ def _environment(attempt: Attempt) -> dict[str, str]:
 
 
 def _new_journal(attempt: Attempt) -> Journal:
-    """Opens the journal. If the disk is full, one in memory reports that."""
+    """Opens the journal of the attempt. If the disk is full, opens one in memory, to report the full disk."""
     grant, settings = attempt.grant, attempt.settings
     header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
     try:

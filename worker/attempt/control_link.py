@@ -43,7 +43,7 @@ LONGEST_SILENCE_SECONDS = 60.0
 HUNG_SECONDS = 60.0
 """The supervisor's loop turns twice a second. A longer silence means that training is not watched any more."""
 OUTAGE_SECONDS = 2.0
-"""An outage of Redis that was longer is noted in the job's history."""
+"""The length from which an outage of Redis is noted in the job's history."""
 
 
 def batch(header: Header, first: int, events: list[bytes]) -> bytes:
@@ -228,7 +228,7 @@ class ControlLink(threading.Thread):
                 os.eventfd_read(self._poked)
 
     def _pause(self) -> float:
-        """Returns how many seconds the thread may wait for replies."""
+        """Returns how many seconds the thread may wait for replies before it must send again."""
         now = time.monotonic()
         if self._sender.has_more:
             return max(0.0, self._sent_at + GATHER_SECONDS - now)

@@ -11,7 +11,7 @@ log = logging.getLogger("footplate.worker")
 
 
 def inventory(simulated: str) -> list[Gpu]:
-    """Returns the GPUs that attempts may use. `simulated` is the setting FOOTPLATE_GPUS, and empty means NVML's."""
+    """Returns the GPUs that attempts may use. `simulated` is the setting FOOTPLATE_GPUS. If empty, NVML lists them."""
     return [_simulated(text.strip()) for text in simulated.split(",") if text.strip()] if simulated else _from_nvml()
 
 

@@ -39,7 +39,7 @@ from worker.settings import WorkerSettings
 log = logging.getLogger("footplate.worker")
 
 CANARY_BEATS = 3
-"""The number of heartbeats between two canaries that come back."""
+"""The number of heartbeats after which the next canary is sent, if the last one has come back."""
 LOST_BEATS, LOST_SECONDS = 8, 4.0
 """A canary that is out for this number of heartbeats, and for this time, means that the node takes no messages."""
 RESTART_BEATS, RESTART_SECONDS = 30, 8.0
@@ -225,7 +225,7 @@ class Canary:
             if now - self._sent_at >= self._every:
                 self._send(now)
         elif now - self._sent_at >= self._lost_after:
-            # Lost with its Redis, or this node takes no messages.
+            # The canary was lost with the data of Redis, or this node takes no messages.
             self._send(now)
 
     def is_back(self) -> bool:

@@ -36,7 +36,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         log.info("%s attempt %s is not claimed, because this node drains", job, attempt)
         return
     if (why := node.folder.why_not_ready()) is not None:
-        # Control sends the message again, or places the attempt elsewhere. The job loses no attempt.
+        # Control sends the message again, or places the job on another node. The job uses up no retry.
         log.info("%s attempt %s is not claimed, because this node is not ready: %s", job, attempt, why)
         return
     since = time.time_ns()
