@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import Any
 
 from tests.faults.off import switch
@@ -50,21 +49,18 @@ def blame_the_workers(control: Any) -> None:
 
 @switch("a stop is told until it is heard", module="service.control.inbox")
 def tell_a_stop_once(control_inbox: Any) -> None:
-    """Pushes a stop when it is decided, whether or not Redis answers, and repeats it in no reply to a heartbeat."""
+    """Pushes each stop into an unreachable Redis, and repeats no stop in a reply to a heartbeat."""
     import service.jobs.inbox
-    from service.control.state import UNREACHABLE
 
     inbox: Any = service.jobs.inbox
-
     answered = inbox.attempt_beat
 
     async def push_once(state: Any) -> None:
         stop_left = state.stop_left()
         replies = await state.db.read(lambda conn: control_inbox.unasked_replies(conn, stop_left))
-        unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
+        unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed and not reply.stop]
+        await state.send([(control_inbox.keys.reply(reply.claim), reply) for reply in unsent])
         state.memory.pushed = set(replies)
-        with suppress(*UNREACHABLE):
-            await state.send([(control_inbox.keys.reply(reply.claim), reply) for reply in unsent])
 
     control_inbox.push = push_once
     inbox.attempt_beat = lambda *asked: answered(*asked).model_copy(update={"stop": None})
