@@ -13,14 +13,14 @@ from service.store.tables import idempotency
 
 _COLUMNS = columns_of(idempotency, IdempotencyRow)
 _TAKE: dict[str, Any] = {
-    "sqlite": sqlite.insert(idempotency).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(idempotency).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(idempotency).on_conflict_do_nothing().returning(idempotency.c.key),
+    "postgresql": postgresql.insert(idempotency).on_conflict_do_nothing().returning(idempotency.c.key),
 }
 
 
 def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
     """Returns the row that holds this key: ours, or an earlier one. Waits for a rival transaction to end."""
-    if conn.execute(_TAKE[conn.dialect.name], values_of(row)).rowcount == 1:
+    if conn.execute(_TAKE[conn.dialect.name], values_of(row)).one_or_none() is not None:
         return row
     holder = find(conn, row.project, row.key)
     assert holder is not None, "the rival has committed the key, or this insert would have succeeded"
