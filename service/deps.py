@@ -35,7 +35,7 @@ from service.callers import CALLER, NOBODY, Caller, needed_by
 from service.events.tail import Tail
 from service.metrics import Meters
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
-from service.redis_client import Numbers, Pipe
+from service.redis_client import Numbers, RedisNotifier
 from service.settings import ServiceSettings
 from service.store.database import Database
 
@@ -54,7 +54,7 @@ class Services:
     catalogues: Catalogues
     gatekeeper: Gatekeeper
     meters: Meters
-    pipe: Pipe
+    notifier: RedisNotifier
     webhooks: WebhookProjects
     poke: Callable[[], None]
     """Wakes control because something waits. It never blocks. It may be lost, because control also polls."""
@@ -73,7 +73,7 @@ class Services:
     def changed(self, job: JobId) -> None:
         """Wakes the job's readers and control after a verb has been committed."""
         self.tail.wake([job])
-        self.pipe.announce([job])
+        self.notifier.announce([job])
         self.poke()
 
 

@@ -27,7 +27,7 @@ from service.deps import Services
 from service.events.tail import Tail
 from service.metrics import Meters
 from service.redaction import Redacting
-from service.redis_client import Numbers, Pipe
+from service.redis_client import Numbers, RedisNotifier
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
@@ -105,12 +105,12 @@ def _tracing(role: str) -> Untraced:
 
 async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, with_control: bool) -> int:
     tail = Tail(db)
-    pipe = Pipe(settings.redis, tail.wake)
+    notifier = RedisNotifier(settings.redis, tail.wake)
 
     def notify(job_ids: Iterable[JobId]) -> None:
         jobs = list(job_ids)
         tail.wake(jobs)
-        pipe.announce(jobs)
+        notifier.announce(jobs)
 
     control = Control(db, settings, tracing.following(db, notify)) if with_control else None
     services = Services(
@@ -120,14 +120,14 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         catalogues=Catalogues(db),
         gatekeeper=Gatekeeper(settings, db),
         meters=Meters(),
-        pipe=pipe,
+        notifier=notifier,
         webhooks=WebhookProjects(db),
-        poke=control.poke if control else pipe.poke,
-        control=_numbers_of(control) if control else pipe.control,
+        poke=control.poke if control else notifier.poke,
+        control=_numbers_of(control) if control else notifier.control,
         untraced=tracing.wrong,
     )
     server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
-    pipe.start(listens=True, control=control.numbers if control else None)
+    notifier.start(listens=True, control=control.numbers if control else None)
     caches = (services.catalogues, services.gatekeeper.keyring, services.webhooks)
     for cache in caches:
         await cache.start()
@@ -136,18 +136,18 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
     finally:
         for cache in caches:
             await cache.close()
-        await pipe.close()
+        await notifier.close()
 
 
 async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -> int:
-    pipe = Pipe(settings.redis)
-    control = Control(db, settings, tracing.following(db, pipe.announce))
-    pipe.start(control=control.numbers)
+    notifier = RedisNotifier(settings.redis)
+    control = Control(db, settings, tracing.following(db, notifier.announce))
+    notifier.start(control=control.numbers)
     stopped = asyncio.Event()
     try:
         return await _until_stopped(stopped.wait(), stopped.set, control)
     finally:
-        await pipe.close()
+        await notifier.close()
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None], control: Control | None) -> int:

@@ -44,12 +44,12 @@ def of_sql(conn: Connection) -> tuple[str | None, list[NodeRow]]:
 
 
 async def degraded(services: Services, cluster: Sequence[NodeRow]) -> Degraded:
-    redis, control = await asyncio.gather(services.pipe.is_there(), services.control())
+    redis, control = await asyncio.gather(services.notifier.is_there(), services.control())
     parts: Degraded = {}
     if not redis:
         parts["redis"] = (
-            f"Redis has not answered since {text_of(services.pipe.away_since_ms or now_ms())}. Running jobs go on, and "
-            "new jobs wait: restart the Redis that FOOTPLATE_REDIS names"
+            f"Redis has not answered since {text_of(services.notifier.away_since_ms or now_ms())}. Running jobs go on, "
+            "and new jobs wait: restart the Redis that FOOTPLATE_REDIS names"
         )
     if control is None:
         parts["control"] = NO_CONTROL if redis else CONTROL_UNKNOWN

@@ -25,13 +25,15 @@ from service.store.times import now_ms
 
 Numbers = Mapping[str, int]
 
-SIGN_SECONDS = 2.0
+PUBLISH_COUNTS_SECONDS = 2.0
 GATHER_SECONDS = 0.02
 AWAY_SECONDS = 1.0
 AWAY = (RedisError, OSError, asyncio.TimeoutError)
 
 
-class Pipe:
+class RedisNotifier:
+    """The sender of these messages in an API or control process, and their receiver in an API process."""
+
     def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
         # redis-py's own retries are off, because they would send each message several times to a Redis that stalls.
         self.redis: Redis = Redis.from_url(
@@ -44,7 +46,7 @@ class Pipe:
         """The time of the first failure since Redis last answered, for display. None: Redis answers."""
         self._pending: set[JobId] = set()
         self._is_poked = False
-        self._something = asyncio.Event()
+        self._has_messages = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, *, control: Callable[[], Numbers | None] | None = None, listens: bool = False) -> None:
@@ -57,16 +59,16 @@ class Pipe:
         if listens:
             loops.append(self._listen())
         if control:
-            loops.append(self._sign(control))
+            loops.append(self._publish_control_counts(control))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def announce(self, job_ids: Iterable[JobId]) -> None:
         self._pending.update(job_ids)
-        self._something.set()
+        self._has_messages.set()
 
     def poke(self) -> None:
         self._is_poked = True
-        self._something.set()
+        self._has_messages.set()
 
     async def is_there(self) -> bool:
         try:
@@ -82,8 +84,8 @@ class Pipe:
         """Returns the counts of the control process, or None if no control process has sent any lately."""
         try:
             async with asyncio.timeout(1):
-                signed = await self.redis.get(keys.CONTROL)
-            return dict(json.loads(signed)) if signed else None
+                published = await self.redis.get(keys.CONTROL)
+            return dict(json.loads(published)) if published else None
         except (*AWAY, ValueError):
             return None
 
@@ -99,8 +101,8 @@ class Pipe:
 
     async def _send(self) -> None:
         while True:
-            await self._something.wait()
-            self._something.clear()
+            await self._has_messages.wait()
+            self._has_messages.clear()
             jobs, self._pending = self._pending, set()
             is_poked, self._is_poked = self._is_poked, False
             try:
@@ -126,12 +128,12 @@ class Pipe:
                                 self._on_wake(map(JobId, jobs))
             await asyncio.sleep(0.5)
 
-    async def _sign(self, control: Callable[[], Numbers | None]) -> None:
+    async def _publish_control_counts(self, control: Callable[[], Numbers | None]) -> None:
         while True:
             if (counted := control()) is not None:
                 try:
-                    await self.redis.set(keys.CONTROL, json.dumps(counted), px=int(SIGN_SECONDS * 3000))
+                    await self.redis.set(keys.CONTROL, json.dumps(counted), px=int(PUBLISH_COUNTS_SECONDS * 3000))
                     self.away_since_ms = None
                 except AWAY:
                     self._missed()
-            await asyncio.sleep(SIGN_SECONDS)
+            await asyncio.sleep(PUBLISH_COUNTS_SECONDS)

@@ -179,7 +179,7 @@ class _Exchange:
         self._request = ServingRequest(
             id=f"ask_{uuid7()}", work=question.work, body=question.body, adapter=wanted.adapter
         )
-        self._redis: Redis = services.pipe.redis
+        self._redis: Redis = services.notifier.redis
         self._deadline, self._is_gone = deadline, is_gone
         self._is_started = self._is_over = False
         self._heard_at = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from footplate.components.rows import Row, several, where
+from footplate.components.rows import Row, copy_rows, where
 from footplate.contract.errors import DatasetError
 
 AT_ONCE = 1000
@@ -50,8 +50,8 @@ class Chunks:
 def _tokens(rows: Any, end: int | None) -> Iterator[Any]:
     for start in range(0, len(rows), AT_ONCE):
         numbers = range(start, min(start + AT_ONCE, len(rows)))
-        several_rows = several(rows, numbers)
-        for number, row in zip(numbers, several_rows, strict=True):
+        copies = copy_rows(rows, numbers)
+        for number, row in zip(numbers, copies, strict=True):
             tokens = tokens_of(row, end, partial(where, rows, number))
             yield numpy.asarray(tokens, dtype=numpy.int32)
 

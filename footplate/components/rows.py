@@ -38,7 +38,7 @@ class Mapped:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         try:
-            return self.change(several(self.rows, indices))
+            return self.change(copy_rows(self.rows, indices))
         except BadRow as bad:
             raise DatasetError(f"{where(self.rows, indices[bad.at])}: {bad.message}", hint=bad.hint) from None
 
@@ -68,7 +68,7 @@ def require_rows(rows: Any) -> None:
         raise DatasetError("a map received a dataset without rows", hint="check data.train and data.eval")
 
 
-def several(rows: Any, indices: Sequence[int]) -> list[Row]:
+def copy_rows(rows: Any, indices: Sequence[int]) -> list[Row]:
     """Returns copies of rows, so that a map may change them."""
     fetch = getattr(rows, "__getitems__", None)
     fetched: Iterable[Any] = fetch(list(indices)) if fetch is not None else (rows[index] for index in indices)

@@ -19,7 +19,7 @@ from footplate.contract.errors import DatasetError
 State = dict[str, Any]
 
 
-class Through(IterableDataset[Row]):
+class StreamMap(IterableDataset[Row]):
     """A map over another stream. Subclasses define how a row is changed, and which state belongs to the position."""
 
     def __init__(self, rows: Any) -> None:
@@ -29,33 +29,33 @@ class Through(IterableDataset[Row]):
     def __iter__(self) -> Iterator[Row]:
         begins_at, self._begins_at = self._begins_at, None
         self.number = begins_at["number"] if begins_at else 0
-        yield from self._begun(begins_at)
+        yield from self._restore(begins_at)
         for row in self.rows:
             self.number += 1
-            yield from self._made_of(dict(row))
+            yield from self._map_row(dict(row))
 
     def where(self) -> str:
-        is_ours = isinstance(self.rows, Through | FileStream)
+        is_ours = isinstance(self.rows, StreamMap | FileStream)
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
-    def _begun(self, begins_at: State | None) -> Iterator[Row]:
+    def _restore(self, begins_at: State | None) -> Iterator[Row]:
         """Restores what the map held back at the saved position, and yields the rows that can be made of it at once.
 
         Without a saved position, the map starts empty.
         """
         return iter(())
 
-    def _made_of(self, row: Row) -> Iterator[Row]:
+    def _map_row(self, row: Row) -> Iterator[Row]:
         raise NotImplementedError
 
-    def _held(self) -> State:
+    def _pending_state(self) -> State:
         return {}
 
     def _state(self) -> State:
         if self._begins_at is not None:
             # Moved to a position but not yet read, so the position is unchanged.
             return self._begins_at
-        return {"number": self.number, **self._held(), "rows": self.rows.state_dict()}
+        return {"number": self.number, **self._pending_state(), "rows": self.rows.state_dict()}
 
     def _go_to(self, state: State) -> None:
         self._begins_at = state
@@ -71,7 +71,7 @@ class Through(IterableDataset[Row]):
         raise AttributeError(name)
 
 
-class MappedStream(Through):
+class MappedStream(StreamMap):
     """A stream that changes each row of another stream into one row."""
 
     def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
@@ -82,14 +82,14 @@ class MappedStream(Through):
         """Returns the stream's length, or raises TypeError if the stream has none."""
         return len(self.rows)
 
-    def _made_of(self, row: Row) -> Iterator[Row]:
+    def _map_row(self, row: Row) -> Iterator[Row]:
         try:
             yield self.change([row])[0]
         except BadRow as bad:
             raise DatasetError(f"{self.where()}: {bad.message}", hint=bad.hint) from None
 
 
-class ChunkedStream(Through):
+class ChunkedStream(StreamMap):
     """Joins the tokens of all rows into blocks of one length. Tokens that fill no block yet wait for the next row."""
 
     def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
@@ -97,11 +97,11 @@ class ChunkedStream(Through):
         self.block_size, self.end = block_size, end
         self.waiting: list[int] = []
 
-    def _begun(self, begins_at: State | None) -> Iterator[Row]:
+    def _restore(self, begins_at: State | None) -> Iterator[Row]:
         self.waiting = list(begins_at["waiting"]) if begins_at else []
         return self._blocks()
 
-    def _made_of(self, row: Row) -> Iterator[Row]:
+    def _map_row(self, row: Row) -> Iterator[Row]:
         self.waiting += tokens_of(row, self.end, self.where)
         return self._blocks()
 
@@ -110,5 +110,5 @@ class ChunkedStream(Through):
             block, self.waiting = self.waiting[: self.block_size], self.waiting[self.block_size :]
             yield {"input_ids": block, "attention_mask": [1] * self.block_size}
 
-    def _held(self) -> State:
+    def _pending_state(self) -> State:
         return {"waiting": list(self.waiting)}

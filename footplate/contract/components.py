@@ -23,7 +23,7 @@ from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent, did_you_mean
 from footplate.contract.explain import unique
-from footplate.contract.fields import Sent
+from footplate.contract.fields import InternalMessage
 from footplate.contract.json_schema import violations
 from footplate.contract.next_step import with_next_steps
 from footplate.contract.references import used
@@ -57,7 +57,7 @@ def names(group: str) -> list[str]:
     return sorted({entry_point.name for entry_point in entry_points(group=entry_point_group(group))})
 
 
-class Described(Sent):
+class Described(InternalMessage):
     """One component as its node describes it."""
 
     name: str

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from footplate.contract.fields import Resource, Sent
+from footplate.contract.fields import InternalMessage, Resource
 from footplate.contract.ids import JobId
 
 SERVICE_SOURCE = -1
@@ -51,7 +51,7 @@ KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DO, Kind.DONE})
 METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
 
 
-class WorkerEvent(Sent):
+class WorkerEvent(InternalMessage):
     """An event in a journal line and on its way through Redis."""
 
     seq: int = Field(ge=1)

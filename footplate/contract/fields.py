@@ -43,8 +43,8 @@ class Resource(DescribedModel):
     """A resource of the API. The service answers with it, openapi.json describes it, and the SDK returns it.
 
     Reading is lenient, because a client may be older than its service. Unknown fields are ignored, and strings that are
-    `Known` keep words that are new to the client. A field that is added later needs a default, because a client may
-    also be newer than its service.
+    `OpenEnum` keep words that are new to the client. A field that is added later needs a default, because a client
+    may also be newer than its service.
     """
 
     model_config = ConfigDict(
@@ -66,7 +66,7 @@ class Page(Resource, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OpenEnum:
     """Annotates a string field that accepts any string. Its JSON schema lists only the words of this version.
 
     `words` is an enum or a Literal.
@@ -84,7 +84,7 @@ class Known:
         return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))
 
 
-class Sent(BaseModel):
+class InternalMessage(BaseModel):
     """A part of a message between our processes. Unknown fields are ignored, because the sender may be newer."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from footplate.contract.fields import Sent
+from footplate.contract.fields import InternalMessage
 from footplate.contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
 from footplate.contract.lifecycle import StopMode
 
@@ -23,14 +23,14 @@ SHARES_JOBS = 2
 """The first protocol with jobs on several nodes. A node with an older one would train alone."""
 
 
-class Message(Sent):
+class Message(InternalMessage):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
     """An alias is the name on the wire, which other versions know."""
 
     protocol: int = PROTOCOL
 
 
-class Gpu(Sent):
+class Gpu(InternalMessage):
     uuid: str
     name: str
     memory_mb: int = 0
@@ -69,7 +69,7 @@ class AttemptBeat(Message):
     """The number of the newest command that was sent to training."""
 
 
-class RunningAttempt(Sent):
+class RunningAttempt(InternalMessage):
     job: JobId
     attempt: int
     fence: Fence
@@ -79,7 +79,7 @@ class RunningAttempt(Sent):
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class FileRoot(Sent):
+class FileRoot(InternalMessage):
     """The folder that data:// or models:// stands for on a node."""
 
     path: str
@@ -96,7 +96,7 @@ class FileRoot(Sent):
         return cls(path=str(path), anchor=str(anchor), device=about.st_dev, inode=about.st_ino)
 
 
-class FileRoots(Sent):
+class FileRoots(InternalMessage):
     """The folders in which a node looks for the files that specs name."""
 
     machine: str
@@ -140,7 +140,7 @@ class NodeBeat(Message):
     """Journals that belong to no known attempt. They are set aside in this node's folder, for a person to look at."""
 
 
-class CheckpointOffer(Sent):
+class CheckpointOffer(InternalMessage):
     """A checkpoint to continue from if it verifies. `path` is relative to the artifact store's root."""
 
     id: CheckpointId
@@ -153,7 +153,7 @@ class CheckpointOffer(Sent):
     """The other job that wrote it, if this job has no checkpoint of its own yet. None means this job."""
 
 
-class Command(Sent):
+class Command(InternalMessage):
     """A live command to the running loop, carried out once.
 
     If a later attempt repeats the same steps, it repeats the command's changes and evaluation, too.
@@ -209,7 +209,7 @@ class Denial(Message):
     reason: str
 
 
-class Stop(Sent):
+class Stop(InternalMessage):
     """A request to stop: the cause, the mode, and the time after which the worker kills training."""
 
     because: Literal["cancel", "pause", "drain", "time_limit", "peer"]

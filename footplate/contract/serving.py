@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
-from footplate.contract.fields import Sent
+from footplate.contract.fields import InternalMessage
 
 MAX_PIECE_BYTES = 16 * 1024 * 1024
 """The largest piece of an answer, as JSON."""
@@ -33,7 +33,7 @@ class Work(StrEnum):
     """Returns a vector for each text."""
 
 
-class AdapterOffer(Sent):
+class AdapterOffer(InternalMessage):
     """A checkpoint with an adapter, which the session loads beside its own. `path` is relative to the store's root."""
 
     id: str
@@ -41,7 +41,7 @@ class AdapterOffer(Sent):
     manifest_sha256: str
 
 
-class ServingRequest(Sent):
+class ServingRequest(InternalMessage):
     id: str
     work: Work
     body: dict[str, Any]
@@ -63,7 +63,7 @@ class PieceKind(StrEnum):
     """The last piece: the session ended before it started this request."""
 
 
-class Piece(Sent):
+class Piece(InternalMessage):
     id: str
     kind: PieceKind
     data: dict[str, Any] = Field(default_factory=dict)

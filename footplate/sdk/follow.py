@@ -112,13 +112,16 @@ class AnyPosition(Protocol):
     def take(self, frame: dict[str, Any]) -> Iterator[Event]: ...
 
 
-async def follow(wire: Wire, path: str, place: AnyPosition, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
+async def follow(
+    wire: Wire, path: str, place: AnyPosition, *, was_connected: bool = False
+) -> AsyncGenerator[Event, None]:
     """Yields every event from `place` on, once each and in order, until the history ends.
 
     Raises WaitTimeout at the deadline, ApiError if the service refuses, and Unreachable if the service stays
-    unreachable. `has_met` means that the service has answered before, so that `patience` applies from the start.
+    unreachable. `was_connected` means that the service has answered before, so that the place's `patience` applies
+    from the start.
     """
-    contact = Contact(wire.tries, place.patience, has_met=has_met)
+    reconnect = ReconnectPolicy(wire.tries, place.patience, was_connected=was_connected)
     while place.end is None:
         request = _opening(wire, path, place)
         try:
@@ -127,35 +130,35 @@ async def follow(wire: Wire, path: str, place: AnyPosition, *, has_met: bool = F
                 while place.end is None:
                     place.check_deadline()  # server-sent events are read without a limit of their own
                     for frame in await source.frames(place.seconds_to_read):
-                        contact.made()
+                        reconnect.connected()
                         for event in place.take(frame):
                             yield event
         except (httpx2.TransportError, Interrupted) as error:
             place.check_deadline()
             if place.end is None:
-                await wire.sleep(contact.lost(request.url, error))
+                await wire.sleep(reconnect.disconnected(request.url, error))
 
 
 @dataclass
-class Contact:
+class ReconnectPolicy:
     """Decides how long a reader tries to connect again.
 
-    Before the first message, a reader gives up after `tries` tries. Afterwards, the reader gives up after `patience`
-    seconds without a connection.
+    Before the first message, a reader gives up after `tries` tries. Afterwards, the reader gives up after
+    `max_seconds_offline` seconds without a connection.
     """
 
     tries: int
-    patience: float
+    max_seconds_offline: float
     tried: int = 0
     lost_at: float | None = None
-    has_met: bool = False
+    was_connected: bool = False
 
-    def made(self) -> None:
-        if self.lost_at is not None and self.has_met:
+    def connected(self) -> None:
+        if self.lost_at is not None and self.was_connected:
             log.warning("connected again")
-        self.has_met, self.lost_at, self.tried = True, None, 0
+        self.was_connected, self.lost_at, self.tried = True, None, 0
 
-    def lost(self, url: httpx2.URL, error: Exception) -> float:
+    def disconnected(self, url: httpx2.URL, error: Exception) -> float:
         """Returns the seconds to wait before the next try. Raises Unreachable if no try is left."""
         now = time.monotonic()
         self.tried += 1
@@ -163,9 +166,9 @@ class Contact:
             return 0.0
         if self.lost_at is None:
             self.lost_at = now
-            if self.has_met:
+            if self.was_connected:
                 log.warning("connection lost (%s); trying again", error)
-        if now - self.lost_at > self.patience if self.has_met else self.tried >= self.tries:
+        if now - self.lost_at > self.max_seconds_offline if self.was_connected else self.tried >= self.tries:
             raise getattr(error, "refusal", None) or unreachable(url, error) from error
         return min(pause(self.tried), LONGEST_PAUSE_SECONDS)
 

@@ -332,7 +332,7 @@ class AsyncJob(JobView):
         while not self.info.has_ended:
             place.end = None
             # The service may be unreachable at this moment, after hours of waiting.
-            async for _ in self._follow(place, has_met=True):
+            async for _ in self._follow(place, was_connected=True):
                 pass
             await self._refresh(patience=self._patience)
         return self
@@ -374,8 +374,8 @@ class AsyncJob(JobView):
         """Returns the effective spec with every default."""
         return dict(await ask_json(self._wire, Ask("GET", f"{self._path}/spec")))
 
-    def _follow(self, place: Position, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
-        return follow(self._wire, f"{self._path}/stream", place, has_met=has_met)
+    def _follow(self, place: Position, *, was_connected: bool = False) -> AsyncGenerator[Event, None]:
+        return follow(self._wire, f"{self._path}/stream", place, was_connected=was_connected)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
         async for row in pages(self._wire, f"{self._path}/events", after, kinds=kinds):

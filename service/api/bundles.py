@@ -27,7 +27,7 @@ from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import references
-from service.jobs.installed import on_no_node
+from service.jobs.installed import problems_missing_everywhere
 from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, drop, not_allowed
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.store.content import BUNDLES
@@ -62,7 +62,7 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
         if not problems:
             require_code(services)
         problems += await services.db.read(partial(references.missing_code, project=spec.project, spec=spec))
-    return problems + on_no_node(spec, services.catalogues.announced)
+    return problems + problems_missing_everywhere(spec, services.catalogues.announced)
 
 
 @router.post(

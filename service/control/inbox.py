@@ -40,7 +40,7 @@ async def read_inbox(state: ControlState) -> None:
             _count(state, answers)
             state.announce(answers.jobs)
             if answers.has_new_room or answers.lost or answers.told_to_stop:
-                state.place_again()
+                state.request_new_plan()
             await state.send(answers.replies)
             if answers.granted:
                 reached(Moment.AFTER_GRANT_SENT)

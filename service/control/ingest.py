@@ -45,7 +45,7 @@ async def ingest(state: ControlState) -> None:
         state.announce(ingested.jobs)
         _count(state, ingested)
     if has_closed:
-        state.place_again()
+        state.request_new_plan()
     await _acknowledge(state, [entry_id for entry_id, _ in entries], transactions)
     reached(Moment.AFTER_ACKNOWLEDGE)
 

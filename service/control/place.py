@@ -22,10 +22,10 @@ async def place(state: ControlState) -> None:
     """
     memory, now, clock = state.memory, state.outside.now_ms(), state.outside.clock()
     while await state.db.read(lambda conn: queue.has_due(conn, now)):
-        await state.write(lambda conn: queue.release(conn, now))
-    must_plan = memory.room_changed or clock - memory.placed_at > PLAN_AGAIN_SECONDS
+        await state.write(lambda conn: queue.make_due_jobs_ready(conn, now))
+    must_plan = memory.slots_changed or clock - memory.placed_at > PLAN_AGAIN_SECONDS
     queue_state, memory.queue_state = None if must_plan else memory.queue_state, None
-    memory.room_changed = False
+    memory.slots_changed = False
     plan = await state.db.read(lambda conn: plan_queue(conn, unless=queue_state))
     if plan.is_new:
         memory.placed_at = clock

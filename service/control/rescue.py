@@ -34,4 +34,4 @@ async def rescue(state: ControlState) -> None:
         log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
     if rescued.jobs or rescued.told_to_stop:
         state.announce(rescued.jobs)
-        state.place_again()
+        state.request_new_plan()

@@ -112,7 +112,7 @@ class Memory:
 
     timers: Timers = field(default_factory=Timers)
     send_everything: bool = True
-    room_changed: bool = True
+    slots_changed: bool = True
     """Nodes may have free slots that the last plan did not know."""
     queue_state: QueueState | None = None
     """The state of queue and nodes at the last plan, if this plan found no job to start."""
@@ -192,9 +192,9 @@ class ControlState:
         self.counts.retries.update(effects.retries)
         self.counts.jobs_failed.update(effects.failures)
 
-    def place_again(self) -> None:
+    def request_new_plan(self) -> None:
         """Wakes the duty `decide`, which then plans placements again because slots or jobs have changed."""
-        self.memory.room_changed = True
+        self.memory.slots_changed = True
         self.poked.set()
 
     def stop_left(self) -> StopLeft:

@@ -116,7 +116,7 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
     curves.keep(conn, {job.id: points})
     shown, _ = latest(before, metrics)
     jobs.record(conn, job.id, last_no=no, progress=progress.model_dump_json(), metrics=json.dumps(shown))
-    attempts.has_run(conn, job.id, ATTEMPT, now - (job.started_at or now))
+    attempts.set_running_time(conn, job.id, ATTEMPT, now - (job.started_at or now))
 
 
 def _progress_of(job: JobRow, news: Report) -> ProgressData:

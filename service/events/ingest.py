@@ -310,7 +310,7 @@ class _Ledger:
         if is_cut and not events.has_own(conn, self.job.id, Kind.NOTE, LEFT_OUT):
             events.append(conn, self.job.id, Kind.NOTE, {"message": LEFT_OUT}, self.now)
         if self.running_ms:
-            attempts.has_run(conn, self.job.id, self.job.attempt, self.running_ms)
+            attempts.set_running_time(conn, self.job.id, self.job.attempt, self.running_ms)
 
     def _save_source(self, conn: Connection, page: _Page) -> None:
         part = page.part

@@ -9,8 +9,8 @@ For placement, the needs are texts:
     hubs/FOOTPLATE_HUB=on   that it fetches from a hub
 
 Placement uses these texts to choose among nodes with different catalogues. If no node has a name, the POST is refused
-(`on_no_node`). A node of an older version announces neither packages nor secrets. Then the job is accepted, and its
-node reports what is missing.
+(`problems_missing_everywhere`). A node of an older version announces neither packages nor secrets. Then the job is
+accepted, and its node reports what is missing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ EITHER = "|"
 MOST_KEPT = 4096
 
 
-def parts_of(spec: JobSpec) -> tuple[str, ...]:
+def needs_of(spec: JobSpec) -> tuple[str, ...]:
     """Returns the needs of a spec as sorted texts, so that jobs with equal needs have one shape."""
-    return tuple(sorted(set(_parts(spec))))
+    return tuple(sorted(set(_needs(spec))))
 
 
-def _parts(spec: JobSpec) -> Iterator[str]:
+def _needs(spec: JobSpec) -> Iterator[str]:
     for _, group, component in used(spec):
         if group in GROUPS and ":" not in component.use:
             yield f"{group}/{component.use}"
@@ -76,21 +76,21 @@ class Installed:
     def __init__(self, catalogue: Catalogue | None) -> None:
         """Takes a catalogue, or None if the node's catalogue could not be read."""
         self._catalogue = catalogue
-        self._lacking: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._missing_needs: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def lacking(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+    def missing_needs(self, needs: tuple[str, ...]) -> tuple[str, ...]:
         """Returns a text for people about each needed component, package, secret or hub that the catalogue lacks."""
-        missing = self._lacking.get(parts)
+        missing = self._missing_needs.get(needs)
         if missing is None:
-            if len(self._lacking) >= MOST_KEPT:
-                self._lacking.clear()
-            missing = self._lacking[parts] = tuple(_missing(parts, self._catalogue)) if self._catalogue else ()
+            if len(self._missing_needs) >= MOST_KEPT:
+                self._missing_needs.clear()
+            missing = self._missing_needs[needs] = tuple(_missing(needs, self._catalogue)) if self._catalogue else ()
         return missing
 
 
-def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
-    for part in parts:
-        group, _, name = part.partition("/")
+def _missing(needs: Sequence[str], there: Catalogue) -> Iterator[str]:
+    for need in needs:
+        group, _, name = need.partition("/")
         if group == HUBS:
             if there.get(HUBS, name) is None:
                 yield name
@@ -125,7 +125,7 @@ def meets(need: Requirement, version: str) -> bool:
 # What no node has, at POST -------------------------------------------------------------------------------------------
 
 
-def on_no_node(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
+def problems_missing_everywhere(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
     """Returns problems for packages, libraries and secrets that the spec needs and that no node has.
 
     All packages must be on one node, and so must all secrets. If an older node announces no list of packages or

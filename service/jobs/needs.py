@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from footplate.contract.spec import JobSpec
-from service.jobs.installed import parts_of
+from service.jobs.installed import needs_of
 
 VOLTA, AMPERE, ANY = (7, 0), (8, 0), (0, 0)
 
@@ -38,7 +38,7 @@ class Needs:
             pool=asked.pool,
             gpu=asked.gpu,
             capability=_capability(spec),
-            parts=parts_of(spec),
+            parts=needs_of(spec),
         )
 
     @classmethod

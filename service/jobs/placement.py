@@ -64,7 +64,7 @@ class Room:
 
     def lacks(self, needs: Needs) -> str | None:
         """Returns a sentence with the components, packages and secrets that the node lacks for these needs, or None."""
-        missing = self.installed.lacking(needs.parts) if self.installed and needs.parts else ()
+        missing = self.installed.missing_needs(needs.parts) if self.installed and needs.parts else ()
         return f"{self.name} has no {', no '.join(missing)}" if missing else None
 
 

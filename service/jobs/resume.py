@@ -19,7 +19,7 @@ from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from footplate.contract.spec import JobSpec
-from service.jobs.installed import on_no_node
+from service.jobs.installed import problems_missing_everywhere
 from service.jobs.needs import Needs
 from service.jobs.stopping import lock_for, refuse
 from service.store import checkpoints, commands, events, jobs
@@ -148,7 +148,7 @@ def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> d
     _set(document["training"], "max_steps", changes.max_steps)
     _set(document["training"], "num_train_epochs", changes.num_train_epochs)
     spec = JobSpec.parse(document)
-    if changes.resources and (problems := on_no_node(spec, catalogues)):
+    if changes.resources and (problems := problems_missing_everywhere(spec, catalogues)):
         raise InvalidSpec(problems)
     limit = spec.resources.time_limit
     return {

@@ -81,9 +81,9 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
             place = ahead.place(row)
             yield place.key, place if project in (None, row.project) else None
         number, job_id = -1, ""
-    for later in rows.later(conn, (number, job_id)):
-        key: Key = (1, later.not_before, 0, later.id)
-        yield key, Place(later.id, key) if project in (None, later.project) else None
+    for delayed in rows.delayed(conn, (number, job_id)):
+        key: Key = (1, delayed.not_before, 0, delayed.id)
+        yield key, Place(delayed.id, key) if project in (None, delayed.project) else None
 
 
 class _Ahead:

@@ -142,8 +142,8 @@ def change(conn: Connection, job_id: JobId, attempt: int, **columns: Any) -> Non
     conn.execute(update(attempts).where(this).values(**columns))
 
 
-def has_run(conn: Connection, job_id: JobId, attempt: int, running_ms: int) -> None:
-    """Notes the attempt's running time so far, as one of its sources reports it."""
+def set_running_time(conn: Connection, job_id: JobId, attempt: int, running_ms: int) -> None:
+    """Writes the attempt's running time so far, as one of its sources reports it. A smaller time changes nothing."""
     this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt) & (attempts.c.running_ms < running_ms)
     conn.execute(update(attempts).where(this).values(running_ms=running_ms))
 

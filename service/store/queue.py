@@ -1,6 +1,6 @@
 """Statements about the queue: which jobs wait and why, and which Celery messages must be sent.
 
-Queued jobs are of two kinds. Ready jobs may start now, and later jobs wait for a time (`not_before`). The ready jobs
+Queued jobs are of two kinds. Ready jobs may start now, and delayed jobs wait for a time (`not_before`). The ready jobs
 with equal needs form a line, named by their shape. Every statement here reads a few rows of an index, for a queue of
 any length. These are the heads of the lines, or a part of one line.
 """
@@ -30,13 +30,13 @@ from sqlalchemy import (
 from footplate.contract.ids import Fence, JobId, NodeId
 from footplate.contract.lifecycle import JobState
 from service.store.mapping import upsert
-from service.store.tables import IS_ACTIVE, IS_LATER, IS_READY, jobs, sources, waits
+from service.store.tables import IS_ACTIVE, IS_DELAYED, IS_READY, jobs, sources, waits
 
 SKEW_MS = 60_000
 """The difference that the clocks of two machines may have."""
 FIRST_CHUNK, LAST_CHUNK = 8, 512
 """The number of jobs of a line that are read at once. It starts small, because few jobs start, and then grows."""
-RELEASED_AT_ONCE = 500
+MADE_READY_AT_ONCE = 500
 
 
 class Rank(NamedTuple):
@@ -177,9 +177,9 @@ def in_chunks(
         rank, most = rows[-1].rank, min(4 * most, limit)
 
 
-# When later jobs become ready -----------------------------------------------------------------------------------------
+# When delayed jobs become ready ---------------------------------------------------------------------------------------
 
-_IS_DUE = select(jobs.c.id).where(IS_LATER).where(jobs.c.not_before <= bindparam("now")).limit(bindparam("most"))
+_IS_DUE = select(jobs.c.id).where(IS_DELAYED).where(jobs.c.not_before <= bindparam("now")).limit(bindparam("most"))
 # An attempt with an end in the future ended before the wall clock was set back. Its job would wait for that much
 # longer.
 # CROSS JOIN makes SQLite go from attempts to jobs, because there are hardly any such attempts.
@@ -192,16 +192,16 @@ _CLOCK_WAS_SET_BACK = text("""
 
 
 def has_due(conn: Connection, now: int) -> bool:
-    """Returns True if a later job may start now, because its `not_before` is over."""
+    """Returns True if a delayed job may start now, because its `not_before` is over."""
     return any(_due(conn, now, 1))
 
 
-def release(conn: Connection, now: int) -> int:
-    """Turns later jobs into ready jobs if their `not_before` is over. Returns their number.
+def make_due_jobs_ready(conn: Connection, now: int) -> int:
+    """Turns delayed jobs into ready jobs if their `not_before` is over. Returns their number.
 
-    One call changes at most `RELEASED_AT_ONCE` jobs.
+    One call changes at most `MADE_READY_AT_ONCE` jobs.
     """
-    due = _due(conn, now, RELEASED_AT_ONCE)
+    due = _due(conn, now, MADE_READY_AT_ONCE)
     if not due:
         return 0
     is_still_due = and_(jobs.c.id.in_(sorted(due)), jobs.c.state == JobState.QUEUED.value)

@@ -34,7 +34,7 @@ Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
 IS_QUEUED = text("state = 'queued'")
 IS_READY = text("state = 'queued' AND not_before IS NULL")
 """A queued job that may start now."""
-IS_LATER = text("state = 'queued' AND not_before IS NOT NULL")
+IS_DELAYED = text("state = 'queued' AND not_before IS NOT NULL")
 """A queued job that waits for its time. Control makes it ready when that time has come."""
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
 # Queued jobs in the order of a list by priority. Other jobs often have other priorities, so an index over all states
@@ -54,7 +54,7 @@ _OF_ALL = (*_TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_befor
 _OF_SHAPE = (jobs.c.shape, *_TRIED, jobs.c.state, jobs.c.not_before)
 Index("ix_jobs_ready", *_OF_ALL, sqlite_where=IS_READY, postgresql_where=IS_READY)
 Index("ix_jobs_shape", *_OF_SHAPE, sqlite_where=IS_READY, postgresql_where=IS_READY)
-Index("ix_jobs_later", jobs.c.not_before, jobs.c.id, sqlite_where=IS_LATER, postgresql_where=IS_LATER)
+Index("ix_jobs_later", jobs.c.not_before, jobs.c.id, sqlite_where=IS_DELAYED, postgresql_where=IS_DELAYED)
 STARTS_SOMEWHERE = text("starts_from IS NOT NULL")
 Index(
     "ix_jobs_starts_from",

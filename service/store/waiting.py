@@ -15,7 +15,7 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState, Reason
 from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, in_chunks
-from service.store.tables import IS_LATER, IS_READY, attempts, jobs
+from service.store.tables import IS_DELAYED, IS_READY, attempts, jobs
 
 MOST = 10_000
 COUNTED_TO = 1_000
@@ -40,7 +40,7 @@ class ReadyRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LaterRow:
+class DelayedRow:
     id: JobId
     project: str
     not_before: int
@@ -69,8 +69,8 @@ class WaitingRow:
 _READY = select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.project, jobs.c.shape).where(IS_READY)
 _FIRST = _READY.order_by(*TRIED).limit(bindparam("most"))
 _READY_BEHIND = behind(_READY)
-_LATER = select(jobs.c.id, jobs.c.project, jobs.c.not_before).where(IS_LATER).order_by(jobs.c.not_before, jobs.c.id)
-_LATER_BEHIND = _LATER.where(
+_DELAYED = select(jobs.c.id, jobs.c.project, jobs.c.not_before).where(IS_DELAYED).order_by(jobs.c.not_before, jobs.c.id)
+_DELAYED_BEHIND = _DELAYED.where(
     tuple_(jobs.c.not_before, jobs.c.id) > tuple_(bindparam("not_before"), bindparam("id"))
 ).limit(bindparam("most"))
 _SEEN = (
@@ -93,8 +93,8 @@ _COUNTED = select(_front.c.project, _front.c.shape, func.count().label("jobs")).
     _front.c.project, _front.c.shape
 )
 _COUNTED_BEFORE = _COUNTED.where(_IS_BEFORE)
-_later = _LATER.limit(bindparam("most")).subquery("later")
-_LATER_COUNTED = select(_later.c.project, func.count().label("jobs")).group_by(_later.c.project)
+_delayed = _DELAYED.limit(bindparam("most")).subquery("later")
+_DELAYED_COUNTED = select(_delayed.c.project, func.count().label("jobs")).group_by(_delayed.c.project)
 _own = (
     select(jobs.c.id)
     .where(jobs.c.project == bindparam("project"), jobs.c.state == JobState.QUEUED.value)
@@ -112,14 +112,14 @@ def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
     yield from in_chunks(conn, _READY_BEHIND, ReadyRow, after or BEFORE_ALL, 4 * FIRST_CHUNK, MOST_AT_ONCE)
 
 
-def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:
+def delayed(conn: Connection, after: tuple[int, str]) -> Iterator[DelayedRow]:
     """Yields jobs of every project that may not start yet, ordered by the time at which they may start.
 
     Rows are read in chunks as the caller needs them.
     """
     while True:
         here = {"not_before": after[0], "id": after[1], "most": MOST_AT_ONCE}
-        rows = [LaterRow(*row) for row in conn.execute(_LATER_BEHIND, here)]
+        rows = [DelayedRow(*row) for row in conn.execute(_DELAYED_BEHIND, here)]
         yield from rows
         if len(rows) < MOST_AT_ONCE:
             return
@@ -156,7 +156,7 @@ def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> 
     totals: dict[str, int] = {}
     for (name, _), number in count_ready(conn, most=most).items():
         totals[name] = totals.get(name, 0) + number
-    for row in conn.execute(_LATER_COUNTED, {"most": most}):
+    for row in conn.execute(_DELAYED_COUNTED, {"most": most}):
         totals[row.project] = totals.get(row.project, 0) + row.jobs
     if project is None:
         return min(most, sum(totals.values())), 0

@@ -137,7 +137,7 @@ async def test_who_waits_for_a_job_that_it_knows_bears_a_service_that_is_away_at
     away = [FakeLine() for _ in range(20)]
     wire = FakeWire(*away, FakeLine(line.events(1) + line.frame(END)))
 
-    assert [event.no async for event in follow(wire, "/stream", Position(), has_met=True)] == [1]
+    assert [event.no async for event in follow(wire, "/stream", Position(), was_connected=True)] == [1]
 
 
 async def test_a_deadline_that_passes_is_told_as_that() -> None:

@@ -42,7 +42,7 @@ SETTINGS = ServiceSettings(retry_backoff_seconds=0)
 
 def place_waiting(conn: Connection, now: int) -> list[JobId]:
     """Runs one turn of control's placement in one transaction."""
-    while queue.release(conn, now):
+    while queue.make_due_jobs_ready(conn, now):
         pass
     result = plan_queue(conn)
     started = start(conn, result.placements, now)

@@ -9,7 +9,7 @@ import pytest
 
 from footplate.contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue, Described
 from footplate.contract.lifecycle import Reason
-from service.jobs.installed import Installed, parts_of
+from service.jobs.installed import Installed, needs_of
 from service.jobs.needs import Needs
 from service.jobs.placement import Room
 from tests.service.test_place_gangs import job, placed
@@ -44,7 +44,7 @@ def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
         secrets=["wandb"], code={"bundle": "0" * 64, "requires": ["einops>=0.8"]}, report_to=["all", "tensorboard"],
     )  # fmt: skip
 
-    assert parts_of(spec) == (
+    assert needs_of(spec) == (
         "callbacks/ema", "data/toy/regression", "maps/tokenize", "models/hf/causal-lm", "packages/deepspeed",
         "packages/einops>=0.8", "packages/tensorboard|tensorboardx", "secrets/wandb",
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
 
 
 def test_what_lies_on_a_hub_needs_a_node_that_fetches_it() -> None:
-    assert parts_of(make_spec(data="hub://me/rows")) == ("data/hf/dataset", f"{HUBS}/{HUB_ON}", MLP)
+    assert needs_of(make_spec(data="hub://me/rows")) == ("data/hf/dataset", f"{HUBS}/{HUB_ON}", MLP)
 
 
 def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
@@ -88,7 +88,7 @@ def test_what_a_node_lacks_is_what_it_did_not_tell(installed: Installed, part: s
     """A node that is one version older tells of no packages and no secrets."""
     assert {PACKAGES, SECRETS} == {"packages", "secrets"}
     for _ in "twice":
-        assert installed.lacking((part,)) == lacks
+        assert installed.missing_needs((part,)) == lacks
 
 
 def test_it_goes_where_that_is_installed_though_another_node_has_more_room() -> None:

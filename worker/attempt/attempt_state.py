@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class Phase(StrEnum):
     """The steps of an attempt, in their order. Later steps are skipped if the attempt is called off."""
 
-    MEET = "meet"
+    RENDEZVOUS = "rendezvous"
     FETCH = "fetch"
     LAUNCH = "launch"
     TRAIN = "train"
@@ -83,7 +83,7 @@ class Attempt:
     spans: Spans = field(default_factory=Untraced)
 
     # How far it is
-    phase: Phase = Phase.MEET
+    phase: Phase = Phase.RENDEZVOUS
     since: dict[Phase, float] = field(default_factory=dict)
     """The time at which each phase began."""
     runs_since: float | None = None
@@ -122,7 +122,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         settings, node, grant = self.settings, self.node, self.grant
-        self.enter(Phase.MEET)
+        self.enter(Phase.RENDEZVOUS)
         secrets = [node.secrets.get(name, "") for name in grant.spec.get("secrets") or []]
         # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
         self.hidden = Hidden([*secrets, os.environ.get("HF_TOKEN", "")])

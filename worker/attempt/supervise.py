@@ -329,7 +329,7 @@ def deliver(attempt: Attempt) -> None:
     while link.acknowledged < journal.last and not attempt.is_closed and not attempt.is_superseded:
         attempt.receive(TICK_SECONDS)
         if deadline is None and attempt.node.folder.is_draining():
-            launched_at = attempt.since.get(Phase.LAUNCH, attempt.since[Phase.MEET])
+            launched_at = attempt.since.get(Phase.LAUNCH, attempt.since[Phase.RENDEZVOUS])
             deadline = max(time.monotonic() + 2.0, launched_at + attempt.settings.drain_seconds)
         if deadline is not None and time.monotonic() > deadline:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from footplate.contract.fields import Json, Known, Page, Resource
+from footplate.contract.fields import Json, OpenEnum, Page, Resource
 
 
 class Checkpoint(Resource):
@@ -146,7 +146,7 @@ class File(Resource):
     """A spec names the file by this id, under `data`."""
     name: str
     """The name of the first upload of these bytes."""
-    kind: Annotated[str, Known(Literal["jsonl", "csv", "tsv", "parquet", "txt"])]
+    kind: Annotated[str, OpenEnum(Literal["jsonl", "csv", "tsv", "parquet", "txt"])]
     bytes: int
     sha256: str
     created_at: str

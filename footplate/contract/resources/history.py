@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from footplate.contract.events import Event, Failure
-from footplate.contract.fields import Json, Known, Page, Resource
+from footplate.contract.fields import Json, OpenEnum, Page, Resource
 
 Measured = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})]
 """A number. NaN and infinities are strings in JSON: "NaN", "Infinity", "-Infinity"."""
@@ -83,7 +83,7 @@ class Series(Resource):
 
 
 class SeriesList(Resource):
-    x: Annotated[str, Known(Literal["step", "time", "epoch"])]
+    x: Annotated[str, OpenEnum(Literal["step", "time", "epoch"])]
     data: tuple[Series, ...]
     next_cursor: str | None
 

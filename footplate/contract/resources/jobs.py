@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from footplate.contract.events import Failure
-from footplate.contract.fields import Json, Known, Page, Resource
+from footplate.contract.fields import Json, OpenEnum, Page, Resource
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from footplate.contract.resources.history import MetricSummary
 
-StateWord = Annotated[str, Known(JobState)]
-ReasonWord = Annotated[str, Known(Reason)]
-ActionWord = Annotated[str, Known(Action)]
+StateWord = Annotated[str, OpenEnum(JobState)]
+ReasonWord = Annotated[str, OpenEnum(Reason)]
+ActionWord = Annotated[str, OpenEnum(Action)]
 
 
 class Progress(Resource):
@@ -48,7 +48,7 @@ class Job(Resource):
     reason: ReasonWord
     message: str | None
     """A sentence with the details of the reason. null: there are none."""
-    desired: Annotated[str, Known(Desired)]
+    desired: Annotated[str, OpenEnum(Desired)]
     actions: tuple[ActionWord, ...]
     """The verbs that would change something now."""
     attempt: int
@@ -103,7 +103,7 @@ class ForkOf(Resource):
 
     job: str
     checkpoint: ForkPoint
-    mode: Annotated[str, Known(Literal["full", "weights"])]
+    mode: Annotated[str, OpenEnum(Literal["full", "weights"])]
     changes: tuple[SpecChange, ...]
     """Every value of the effective spec that differs from the other job's."""
     exact: bool

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from footplate.contract.fields import DescribedModel, Json, Known, Page, Resource
+from footplate.contract.fields import DescribedModel, Json, OpenEnum, Page, Resource
 from footplate.contract.lifecycle import Action, JobState
 
 NodeState = Literal["up", "waiting", "draining", "lost"]
@@ -15,7 +15,7 @@ NodeState = Literal["up", "waiting", "draining", "lost"]
 class Node(Resource):
     id: str
     name: str
-    state: Annotated[str, Known(NodeState)]
+    state: Annotated[str, OpenEnum(NodeState)]
     takes_work: bool
     message: str | None
     """The reason for which the node gets no work now. null if it takes work."""
@@ -67,7 +67,7 @@ class ProblemDocument(DescribedModel):
 
 
 class Health(Resource):
-    status: Annotated[str, Known(Literal["ok", "degraded", "unavailable"])]
+    status: Annotated[str, OpenEnum(Literal["ok", "degraded", "unavailable"])]
     degraded: tuple[str, ...] = ()
     details: Json = Field(default_factory=dict)
     """A sentence for each part that is degraded."""
@@ -106,12 +106,12 @@ class Webhook(Resource):
     id: str
     project: str
     url: str
-    states: tuple[Annotated[str, Known(JobState)], ...] | None
+    states: tuple[Annotated[str, OpenEnum(JobState)], ...] | None
     """The states, or null for every state."""
     tags: tuple[str, ...] | None
     """The tags, or null for every job."""
     description: str | None
-    format: Annotated[str, Known(Literal["footplate", "openai"])] = "footplate"
+    format: Annotated[str, OpenEnum(Literal["footplate", "openai"])] = "footplate"
     """The form of the deliveries. `openai` reports the end of jobs as OpenAI's API does."""
     enabled: bool
     disabled_at: str | None
@@ -141,7 +141,7 @@ class Delivery(Resource):
     type: str
     job: str | None
     """The job whose state changed. null: the delivery is a ping."""
-    status: Annotated[str, Known(Literal["pending", "delivered", "failed"])]
+    status: Annotated[str, OpenEnum(Literal["pending", "delivered", "failed"])]
     tries: int
     created_at: str
     tried_at: str | None

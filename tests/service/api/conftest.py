@@ -25,7 +25,7 @@ from service.caches import Catalogues, WebhookProjects
 from service.deps import Services
 from service.events.tail import Tail
 from service.metrics import Meters
-from service.redis_client import Pipe
+from service.redis_client import RedisNotifier
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import events, jobs, schema
@@ -167,11 +167,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         chosen = ServiceSettings(home=tmp_path, database=database, **settings)
         await asyncio.to_thread(schema.migrate, chosen.database_url)
         db = Database(chosen.database_url)
-        tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)
+        tail, notifier, catalogues = Tail(db), RedisNotifier(chosen.redis), Catalogues(db)
         services = Services(
             settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen, db),
-            meters=Meters(), pipe=pipe, webhooks=WebhookProjects(db), poke=lambda: None, control=pipe.control,
-            untraced=untraced,
+            meters=Meters(), notifier=notifier, webhooks=WebhookProjects(db), poke=lambda: None,
+            control=notifier.control, untraced=untraced,
         )  # fmt: skip
         await catalogues.start()
         await services.gatekeeper.keyring.start()
@@ -196,7 +196,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await api.services.gatekeeper.keyring.close()
         await api.services.catalogues.close()
         await api.services.webhooks.close()
-        await api.services.pipe.close()
+        await api.services.notifier.close()
         await asyncio.to_thread(api.db.close)
 
 

@@ -228,7 +228,7 @@ async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_sa
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_redis = await readiness.degraded(api.services, [])
-    monkeypatch.setattr(api.services.pipe, "is_there", AsyncMock(return_value=True))
+    monkeypatch.setattr(api.services.notifier, "is_there", AsyncMock(return_value=True))
     with_redis = await readiness.degraded(api.services, [])
 
     assert "is unknown" in without_redis["control"]
