@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
+import footplate
 from tests.examples.conftest import Examples
 from tests.support.system import standing_system
 
@@ -104,3 +106,22 @@ def test_scripts_of_sentence_transformers_and_setfit_train_on_our_trainer(trl: E
     lines = [str(event["data"]) for event in trl.system.events(done["id"]) if event["kind"] == "line"]
     assert any("trained by footplate.trainer" in line and says in line for line in lines), lines
     assert "model.safetensors" in trl.outputs(done["id"])
+
+
+def test_what_trl_has_trained_chats_with_openai_s_client(trl: Examples) -> None:
+    system, job = trl.system, trl.submit("fine-tuning/sft-lora.json")
+    assert trl.ended(job)["state"] == "succeeded"
+    client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
+    name = next(model.id for model in client.models.list() if model.id.endswith(job.removeprefix("job_")))
+
+    stream = client.chat.completions.create(
+        model=name, messages=[{"role": "user", "content": "anna paris"}], temperature=0, max_tokens=8, stream=True
+    )
+    text = "".join(part.choices[0].delta.content or "" for part in stream)
+    vectors = client.embeddings.create(model=name, input=["anna", "paris"]).data
+    messages = [{"role": "user", "content": "anna paris"}]
+    ours = footplate.Client(system.url).jobs.get(job).generate(messages, temperature=0, max_tokens=8)
+
+    assert text.split()
+    assert "".join(ours) == text
+    assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0

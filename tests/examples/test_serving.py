@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
-import footplate
 from tests.examples.conftest import Examples
 from tests.support.system import System
 
@@ -54,22 +52,3 @@ def test_a_node_imports_the_libraries_of_its_jobs_for_later_ones(examples: Examp
 
     node = examples.system.nodes[1]
     node.until(lambda: "imported for later jobs: peft, transformers" in node.output, within=120, what="its import")
-
-
-def test_what_trl_has_trained_chats_with_openai_s_client(examples: Examples) -> None:
-    system, job = examples.system, examples.submit("fine-tuning/sft-lora.json")
-    assert examples.ended(job)["state"] == "succeeded"
-    client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
-    name = next(model.id for model in client.models.list() if model.id.endswith(job.removeprefix("job_")))
-
-    stream = client.chat.completions.create(
-        model=name, messages=[{"role": "user", "content": "anna paris"}], temperature=0, max_tokens=8, stream=True
-    )
-    text = "".join(part.choices[0].delta.content or "" for part in stream)
-    vectors = client.embeddings.create(model=name, input=["anna", "paris"]).data
-    messages = [{"role": "user", "content": "anna paris"}]
-    ours = footplate.Client(system.url).jobs.get(job).generate(messages, temperature=0, max_tokens=8)
-
-    assert text.split()
-    assert "".join(ours) == text
-    assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0

@@ -45,11 +45,14 @@ def test_who_waits_looks_again_where_the_machine_stood_still(monkeypatch: pytest
 
 def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes, tmp_path: Path) -> None:
     setting = {"FOOTPLATE_DATABASE": f"sqlite:///{tmp_path}/none.db", "FOOTPLATE_HOME": tmp_path}
-    forked = processes.start("-m", "service", "all", env=setting)
-    fresh = processes.start("-m", "service", "all", env={**setting, "PYTHONHASHSEED": "1"})
-    said = {}
-    for process in (forked, fresh):
+    started, said = [], {}
+    for environ in (setting, {**setting, "PYTHONHASHSEED": "1"}):
+        process = processes.start("-m", "service", "all", env=environ)
+        line = Path(f"/proc/{process.pid}/cmdline")
+        until(lambda line=line: b"template" not in line.read_bytes(), within=20, what="a fork has its own command line")
+        # At once, because without a database it soon ends.
         process.freeze()
+        started.append(process)
         about = Path(f"/proc/{process.pid}")
         environment = {line for line in (about / "environ").read_bytes().split(b"\0") if line[:10] != b"PYTHONHASH"}
         words = (about / "cmdline").read_bytes().rstrip(b"\0")
@@ -57,6 +60,7 @@ def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes
         said[process] = (os.getsid(process.pid) - process.pid, words, links, environment)
         process.thaw()
 
+    forked, fresh = started
     assert isinstance(forked.popen, Forked)
     assert not isinstance(fresh.popen, Forked), "a variable that imports read must have its effect"
     assert said[forked] == said[fresh]

@@ -89,7 +89,11 @@ def test_make_up_installs_the_extras_that_its_arguments_name() -> None:
     words = "--nodes 2 --extras hf,recipes --json"
 
     plan = subprocess.run(
-        ["make", "--dry-run", "up", f"ARGS={words}"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", "up", f"ARGS={words}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert "-e '.[embedded,hf,recipes]'" in plan.stdout

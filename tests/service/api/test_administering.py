@@ -76,9 +76,9 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     assert (shown["states"], shown["tags"], shown["enabled"]) == (None, ["a"], False)
     assert "disabled: by hand" in await good(command, "webhooks")
     code, another, report = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
-    assert (code, another.strip() != secret, "the one before signs as well until" in report) == (0, True, True)
+    assert (code, another.strip() != secret, "the secret before also signs until" in report) == (0, True, True)
     code, _, said = await command("webhooks", "update", hook["id"])
-    assert (code, "nothing is to be changed; --to URL" in said) == (2, True)
+    assert (code, "--to URL, --state" in said) == (2, True)
     code, _, said = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
     assert (code, "/url: this URL names 10.0.0.1" in said) == (2, True)
     assert await good(command, "webhooks", "delete", hook["id"]) == f"{hook['id']} deleted\n"
