@@ -63,7 +63,10 @@ def report(conn: Connection, project: str, run: str, news: Report, now: int, set
     if job is not None and news.begins and _progress(job).get("step"):
         lose(conn, job.id, ATTEMPT, "another run of this name began", now, settings, Effects())
         job = None
-    job = job or _begin(conn, project, run, now)
+    if job is None:
+        # Another report of this name may be making the job at this moment, so the search is repeated with the lock.
+        jobs.lock_name_elsewhere(conn, project, run)
+        job = jobs.running_elsewhere(conn, project, run) or _begin(conn, project, run, now)
     _record(conn, job, news, now)
     if news.is_last:
         row = jobs.lock(conn, job.id)

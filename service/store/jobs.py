@@ -260,6 +260,15 @@ def running_elsewhere(conn: Connection, project: str, name: str) -> JobRow | Non
     return to_row(row) if row else None
 
 
+def lock_name_elsewhere(conn: Connection, project: str, name: str) -> None:
+    """Waits until no other transaction makes a job of this name that runs elsewhere, and lets none do so until the end.
+
+    Needed on PostgreSQL alone, because SQLite has one writer at a time. Two numbers, because control's lock has one.
+    """
+    if conn.dialect.name == "postgresql":
+        conn.execute(select(func.pg_advisory_xact_lock(func.hashtext(project), func.hashtext(name))))
+
+
 def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]:
     counted = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
     if project is not None:
