@@ -22,7 +22,7 @@ PEER = Stop(because="peer", mode=StopMode.KILL, within_seconds=0.0)
 def rendezvous(parts: Sequence[SourceRow]) -> str | None:
     """Returns the address of the rendezvous on the first node. Returns None until all nodes have claimed."""
     together = len(parts) > 1 and all(part.claim is not None for part in parts)
-    return parts[0].meets_at if together else None
+    return parts[0].rendezvous if together else None
 
 
 def stop_of(parts: Sequence[SourceRow]) -> Stop | None:

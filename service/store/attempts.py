@@ -101,7 +101,7 @@ def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId,
 
 def claim(
     conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int,
-    meets_at: str | None = None,
+    rendezvous: str | None = None,
 ) -> SourceRow | None:  # fmt: skip
     """Gives an unclaimed source to the first supervisor that claims it, and returns its row. Other claims get None.
 
@@ -121,7 +121,7 @@ def claim(
             sources.c.ended_at.is_(None),
             or_(unclaimed, mine),
         )
-        .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now), meets_at=meets_at)
+        .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now), rendezvous=rendezvous)
         .returning(*_SOURCE_COLUMNS)
     )
     row = conn.execute(statement).one_or_none()

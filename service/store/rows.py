@@ -168,8 +168,8 @@ class SourceRow:
     ended_at: Moment | None = None
     done: Json | None = None
     """JSON of its DoneData."""
-    meets_at: str | None = None
-    """The address (host:port) that its claim has bound for the rendezvous of all ranks."""
+    rendezvous: str | None = None
+    """The address (host:port) that this node has reserved for the rendezvous of all ranks, if it is the first node."""
 
 
 @dataclass(frozen=True, slots=True)

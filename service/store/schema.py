@@ -19,15 +19,15 @@ MIGRATIONS = Path(service.__file__).parent.parent / "migrations"
 VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 """The table in which Alembic keeps the version."""
 OLDEST = "0018"
-"""The oldest version of a database that can be upgraded."""
+"""The version from which a database can be upgraded. Those between it and today's existed only during development."""
 
 
 def migrate(url: str) -> None:
     """Creates the tables in an empty database, or upgrades an older version. Running it twice is harmless."""
     current = _prepared(url)
-    if current < OLDEST or current > newest():
+    if current not in (OLDEST, newest()):
         raise SettingsError(
-            f"the database is at version {current}, this Footplate knows {OLDEST} to {newest()}: {_remedy(current)}"
+            f"the database is at version {current}, this Footplate upgrades {OLDEST} to {newest()}: {_remedy(current)}"
         )
     if current != newest():
         # Imported here, because a service that only checks its schema starts faster without Alembic.
@@ -71,12 +71,15 @@ def require_current(conn: Connection) -> None:
         raise SettingsError(f"the database {what}, this service needs {newest()}: {_remedy(revision)}")
 
 
-def _remedy(found: str | None) -> str:
-    # Versions are numbers of one width, so they compare as text.
-    if found is not None and found < OLDEST:
-        return f"upgrade it with an older Footplate to {OLDEST} first, or name another database"
-    if found is None or found < newest():
+def _remedy(version: str | None) -> str:
+    """Returns the advice for a database with this version of the schema. None means a database without our tables."""
+    if version is None or version == OLDEST:
         return "run `python -m service migrate`"
+    # Versions are numbers of one width, so they compare as text.
+    if version < OLDEST:
+        return f"upgrade it with an older Footplate to {OLDEST} first, or name another database"
+    if version < newest():
+        return "this version was never released, so no upgrade exists: name another database"
     return "a newer Footplate has migrated it; install that version here, or name another database"
 
 

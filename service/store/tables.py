@@ -103,9 +103,10 @@ curve_buckets = table_of(
     "curve_buckets", rows.BucketRow, ("job_id", "attempt", "name", "level", "place"), sqlite_with_rowid=False
 )
 
-# Live commands of users to running loops, by the number of their event. `step` is the step after which it was done.
+# The commands that users sent to running loops (POST /jobs/{job}/do), each with the number of its event. `step` is the
+# step after which the loop carried the command out, or NULL before that.
 live_commands = Table(
-    "deeds",
+    "live_commands",
     metadata,
     Column("job_id", String, primary_key=True),
     Column("no", Integer, primary_key=True, autoincrement=False),
@@ -113,7 +114,7 @@ live_commands = Table(
     Column("step", BigInteger),
 )
 IS_OPEN_COMMAND = text("step IS NULL")
-Index("ix_deeds_open", live_commands.c.job_id, sqlite_where=IS_OPEN_COMMAND, postgresql_where=IS_OPEN_COMMAND)
+Index("ix_live_commands_open", live_commands.c.job_id, sqlite_where=IS_OPEN_COMMAND, postgresql_where=IS_OPEN_COMMAND)
 
 dead_events = table_of("dead_events", rows.DeadEventRow, ("id",))
 

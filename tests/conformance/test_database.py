@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
+from footplate.contract.messages import Command
+from service.store import commands, migrate, require_current, schema_is_current
 from service.store import engines as engines_module
-from service.store import migrate, require_current, schema_is_current
 from service.store.control_lock import control_lock
 from service.store.database import Database
 from service.store.queue import shape_of
@@ -197,7 +198,9 @@ def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
 
 
 VERSION_18 = (
+    "ALTER TABLE sources RENAME COLUMN rendezvous TO meets_at",
     "ALTER TABLE sources RENAME COLUMN sent_at TO rung_at",
+    "CREATE TABLE deeds AS SELECT * FROM live_commands", "DROP TABLE live_commands",
     "ALTER TABLE webhooks DROP COLUMN format",
     "ALTER TABLE files DROP COLUMN report", "ALTER TABLE files DROP COLUMN bad_rows",
     "ALTER TABLE files DROP COLUMN rows",
@@ -211,7 +214,7 @@ VERSION_18 = (
 )  # fmt: skip
 """The statements that turn a new database into one of the oldest version that can be upgraded.
 
-They are the reverse of all migrations. A new migration adds its reverse as the first one.
+They are the reverse of the migration. A new migration adds its reverse as the first one.
 """
 
 
@@ -222,13 +225,15 @@ def change(url: str, *statements: str) -> None:
     database.close()
 
 
-def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_its_jobs(database_url: str) -> None:
+def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_commands(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
     migrate(database_url)
     database = Database(database_url)
     job = Stage(database).submitted(None).job
+    command = Command(no=2, save=True)
+    database.write_now(lambda conn: commands.insert_command(conn, job.id, command))
     database.close()
     change(database_url, *VERSION_18)
 
@@ -238,18 +243,24 @@ def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_its_jobs(data
     database = Database(database_url)
     assert database.read_now(schema_is_current)
     shapes = database.read_now(lambda conn: conn.execute(text("SELECT id, shape FROM jobs")).all())
+    kept_commands = database.read_now(lambda conn: commands.of_job(conn, job.id))
     context_options = {"compare_type": True}
     drift = database.read_now(
         lambda conn: compare_metadata(MigrationContext.configure(conn, opts=context_options), metadata)
     )
     database.close()
     assert [tuple(row) for row in shapes] == [(job.id, shape_of(job.needs))]
+    assert kept_commands == [command]
     assert drift == []
 
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
-    [("0011", "upgrade it with an older Footplate"), ("9999", "a newer Footplate has migrated it")],
+    [
+        ("0011", "upgrade it with an older Footplate"),
+        ("0023", "was never released"),
+        ("9999", "a newer Footplate has migrated it"),
+    ],
 )
 def test_a_database_that_cannot_be_migrated_is_refused(tmp_path: Path, version: str, remedy: str) -> None:
     url = f"sqlite:///{tmp_path / 'footplate.db'}"

@@ -59,10 +59,10 @@ def the_fence_is_not_looked_at() -> Off:
 @off("is granted twice")
 def a_claim_is_granted_to_everyone() -> Off:
     def claim(
-        conn: Any, job: Any, attempt: int, fence: int, node: Any, boot: str, claim: Any, now: int, meets_at: Any
+        conn: Any, job: Any, attempt: int, fence: int, node: Any, boot: str, claim: Any, now: int, rendezvous: Any
     ) -> Any:
         this = (sources.c.job_id == job) & (sources.c.attempt == attempt) & (sources.c.node == node)
-        conn.execute(update(sources).where(this).values(claim=claim, boot=boot, claimed_at=now, meets_at=meets_at))
+        conn.execute(update(sources).where(this).values(claim=claim, boot=boot, claimed_at=now, rendezvous=rendezvous))
         return next((part for part in attempts.sources_of(conn, job, attempt) if part.claim == claim), None)
 
     return [patch.object(attempts, "claim", claim)]

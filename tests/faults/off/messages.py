@@ -30,10 +30,10 @@ def grant_by_name_alone(grant: Any) -> None:
     guarded = grant.attempts.claim
 
     def unfenced(conn: Any, job_id: Any, *asked: Any) -> Any:
-        *_, boot, claim, now, meets_at = asked
+        *_, boot, claim, now, rendezvous = asked
         if (job := grant.jobs.peek(conn, job_id)) is None:
             return None
         part = grant.attempts.sources_of(conn, job_id, job.attempt)[0]
-        return guarded(conn, job_id, job.attempt, job.fence, part.node, boot, claim, now, meets_at)
+        return guarded(conn, job_id, job.attempt, job.fence, part.node, boot, claim, now, rendezvous)
 
     grant.attempts.claim = unfenced
