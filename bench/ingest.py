@@ -24,7 +24,7 @@ from footplate.contract.ids import Fence
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
 from worker.attempt.control_link import Sender
-from worker.attempt.journal import Header, Journal
+from worker.attempt.journal import Journal, JournalName
 
 BARS = {"sqlite": 20_000, "postgres": 12_000}
 ATTEMPTS = 4
@@ -72,7 +72,7 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
 
 def _filled(folder: Path, played: Played, events: int) -> Sender:
     """Fills the journal of a simulated attempt. Its first event, which reports that it runs, is in SQL already."""
-    journal = Journal.create(folder, Header(played.job, 1, Fence(1), played.claim), max_mb=1024)
+    journal = Journal.create(folder, JournalName(played.job, 1, Fence(1), played.claim), max_mb=1024)
     journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
     for first in range(1, events, 1000):
         journal.append([_log(step) for step in range(first, min(first + 1000, events))])

@@ -12,7 +12,7 @@ from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, G
 from service.store.times import text_of
 from tests.simulation.training import Event, Training
 from worker.attempt.control_link import Sender
-from worker.attempt.journal import Header, Journal
+from worker.attempt.journal import Journal, JournalName
 from worker.redis_client import REDIS_ERRORS
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class Supervisor:
         self.start, self.grant, self.world, self.node = start, grant, start.world, start.node
         railway = self.node.railway
         self.books = railway.books
-        header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
-        self.journal = Journal.create(self.node.folder, header, 10)
+        name = JournalName(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
+        self.journal = Journal.create(self.node.folder, name, 10)
         self.sender = Sender(self.journal, grant.watermark)
         self.training = Training(self.world, railway.store, railway.plans[grant.job], grant)
         self.name = f"{self.node.name}/{self.world.name(grant.job)}.{grant.attempt}"

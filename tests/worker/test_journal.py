@@ -15,12 +15,12 @@ import pytest
 from footplate.contract.events import now_text
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from tests.support.processes import at_ease
-from worker.attempt.journal import SUFFIX, Header, Journal, JournalFull, header_of, is_owned
+from worker.attempt.journal import SUFFIX, Journal, JournalFull, JournalName, is_owned
 from worker.attempt.journal_lines import seal
 
 
-def header() -> Header:
-    return Header(new_job_id(), 2, Fence(7), new_claim_id())
+def name() -> JournalName:
+    return JournalName(new_job_id(), 2, Fence(7), new_claim_id())
 
 
 def log(step: int = 1, **data: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def left_by_the_dead(journal: Journal) -> Journal:
 
 
 def test_events_come_back_numbered_and_from_any_place(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     for start in range(0, 2000, 50):
         journal.append([log(start + n) for n in range(50)])
 
@@ -50,7 +50,7 @@ def test_events_come_back_numbered_and_from_any_place(tmp_path: Path) -> None:
 
 
 def test_a_bite_is_as_large_as_asked_and_never_empty(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(text="x" * 1000) for _ in range(10)])
 
     assert len(journal.read(0, 3)) == 3
@@ -59,7 +59,7 @@ def test_a_bite_is_as_large_as_asked_and_never_empty(tmp_path: Path) -> None:
 
 
 def test_who_reopens_a_living_ones_journal_gets_nothing(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
 
     assert is_owned(journal.path)
     assert Journal.reopen(journal.path) is None
@@ -71,7 +71,7 @@ def test_a_child_that_is_forked_while_a_lock_is_looked_at_does_not_keep_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery's main thread forks its pool's processes, and the node's own thread looks after the journals."""
-    left = left_by_the_dead(Journal.create(tmp_path, header(), 10))
+    left = left_by_the_dead(Journal.create(tmp_path, name(), 10))
     left.close()
     lives, held = os.pipe()
     forked: list[int] = []
@@ -101,19 +101,19 @@ def test_a_child_that_is_forked_while_a_lock_is_looked_at_does_not_keep_it(
 
 
 def test_a_reopened_journal_knows_whose_it_is_and_where_it_ends(tmp_path: Path) -> None:
-    values = header()
+    values = name()
     journal = Journal.create(tmp_path, values, 10)
     journal.append([log(n) for n in range(700)])
     journal.append([{"kind": "done", "at": now_text(), "data": {}}])
 
     result = left_by_the_dead(journal)
 
-    assert (result.header, result.last, result.is_done) == (values, 701, True)
+    assert (result.name, result.last, result.is_done) == (values, 701, True)
     assert [event["seq"] for event in read(result, 600)] == list(range(601, 702))
 
 
 def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(n) for n in range(5)])
     os.truncate(journal.path, journal.size - 7)
 
@@ -125,7 +125,7 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["inside a line", "over a line's end"])
 def test_what_the_disk_lost_in_the_middle_becomes_gaps(tmp_path: Path, where: str) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     ends = []
     for n in range(10):
         journal.append([log(n)])
@@ -144,7 +144,7 @@ def test_what_the_disk_lost_in_the_middle_becomes_gaps(tmp_path: Path, where: st
 
 
 def test_a_full_journal_says_so_and_still_takes_the_end(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 0.01)
+    journal = Journal.create(tmp_path, name(), 0.01)
     while journal.size < 10_000:
         journal.append([log(text="x" * 100)])
     with pytest.raises(JournalFull, match="wait on the node's disk"):
@@ -157,7 +157,7 @@ def test_a_full_journal_says_so_and_still_takes_the_end(tmp_path: Path) -> None:
 
 
 def test_an_end_that_the_disk_does_not_take_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     journal.append([log()])
 
     def full(*_: Any) -> int:
@@ -172,7 +172,7 @@ def test_an_end_that_the_disk_does_not_take_is_still_read(tmp_path: Path, monkey
 
 
 def test_what_no_database_takes_never_gets_into_it(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(loss=float("nan"), most=float("inf"), text="a\0b", half="\ud800", huge="y" * 10_000_000)])
 
     [event] = read(journal)
@@ -186,7 +186,7 @@ def test_what_no_database_takes_never_gets_into_it(tmp_path: Path) -> None:
 
 
 def test_it_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 100)
+    journal = Journal.create(tmp_path, name(), 100)
     batches = [[log(n, loss=0.123456, learning_rate=1e-4) for n in range(200)] for _ in range(50)]
     rates = []
     for _ in range(3):
@@ -200,7 +200,7 @@ def test_it_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
 
 
 def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 0.1)
+    journal = Journal.create(tmp_path, name(), 0.1)
     sizes = []
     for n in range(200):
         journal.append([log(n * 20 + k, text="x" * 50) for k in range(20)])
@@ -217,26 +217,23 @@ def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
     assert [event["seq"] for event in read(result)] == list(range(result.first, 4001))
 
 
-def test_a_journal_whose_header_is_of_another_version_is_set_aside(tmp_path: Path) -> None:
+def test_a_file_whose_name_holds_no_attempt_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
-    path.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c","from_the_future":1}'))
+    path.write_bytes(b"")
 
     assert Journal.reopen(path) is None
-    assert header_of(path) is None
     assert path.with_suffix(".unreadable").exists()
 
 
-def test_a_lost_first_line_loses_nothing_because_the_file_s_name_has_the_same(tmp_path: Path) -> None:
-    values = Header(new_job_id(), 2, Fence(7), new_claim_id(), source=3)
-    journal = Journal.create(tmp_path, values, 10)
+def test_a_journal_with_the_first_line_of_an_older_version_is_read(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, JournalName(new_job_id(), 2, Fence(7), new_claim_id(), source=3), 10)
     journal.append([log(1), log(2)])
-    with journal.path.open("r+b") as file:
-        file.write(b"######")
+    lines = journal.path.read_bytes()
+    journal.path.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c"}') + lines)
 
-    assert header_of(journal.path) == values
     result = left_by_the_dead(journal)
 
-    assert result.header == values
+    assert (result.name, result.last) == (journal.name, 2)
     assert [event["step"] for event in read(result)] == [1, 2]
 
 
@@ -244,7 +241,7 @@ def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) 
     deep: dict[str, Any] = {"loss": float("nan")}
     for _ in range(2000):
         deep = {"a": deep}
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
 
     journal.append([{"kind": "log", "at": now_text(), "data": deep}])
 
@@ -254,7 +251,7 @@ def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) 
 def test_a_disk_that_does_not_keep_what_it_took_ends_the_attempt_with_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     journal.append([log()])
     monkeypatch.setattr(os, "fdatasync", _input_output_error)
 
@@ -266,7 +263,7 @@ def test_a_disk_that_does_not_keep_what_it_took_ends_the_attempt_with_a_word(
 
 
 def test_what_the_disk_does_not_give_back_becomes_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(n) for n in range(10)])
     monkeypatch.setattr(os, "pread", _input_output_error)
 
@@ -276,7 +273,7 @@ def test_what_the_disk_does_not_give_back_becomes_gaps(tmp_path: Path, monkeypat
 
 
 def test_a_journal_without_its_first_event_can_be_read_twice(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header(), 10)
+    journal = Journal.create(tmp_path, name(), 10)
     begin = journal.size
     journal.append([log(n) for n in range(10)])
     with journal.path.open("r+b") as file:

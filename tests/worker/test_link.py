@@ -22,7 +22,7 @@ from tests.support.redis_server import RedisServer
 from tests.worker.hanging import HUNG_SECONDS
 from worker.attempt import control_link
 from worker.attempt.control_link import ControlLink, Sender
-from worker.attempt.journal import SUFFIX, Header, Journal
+from worker.attempt.journal import SUFFIX, Journal, JournalName
 from worker.node.heartbeat import KEEP_JOURNALS_SECONDS, Resender
 from worker.redis_client import connect
 
@@ -37,7 +37,7 @@ def grant() -> Grant:
 
 @pytest.fixture
 def journal(tmp_path: Path, grant: Grant) -> Journal:
-    journal = Journal.create(tmp_path, Header(grant.job, grant.attempt, grant.fence, grant.claim), 10)
+    journal = Journal.create(tmp_path, JournalName(grant.job, grant.attempt, grant.fence, grant.claim), 10)
     journal.append([{"kind": "log", "at": now_text(), "data": {"n": n}} for n in range(10)])
     return journal
 

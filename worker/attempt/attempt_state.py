@@ -27,7 +27,7 @@ from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import AttemptReply, Grant
 from worker.attempt.artifact_sync import ArtifactSync
 from worker.attempt.control_link import ControlLink
-from worker.attempt.journal import Header, Journal, JournalFull
+from worker.attempt.journal import Journal, JournalFull, JournalName
 from worker.attempt.local_ranks import LocalRanks
 from worker.attempt.prefetch import HubFetch
 from worker.attempt.rank_process import Events
@@ -240,12 +240,12 @@ def _environment(attempt: Attempt) -> dict[str, str]:
 def _new_journal(attempt: Attempt) -> Journal:
     """Opens the journal of the attempt. If the disk is full, opens one in memory, to report the full disk."""
     grant, settings = attempt.grant, attempt.settings
-    header = Header(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
+    name = JournalName(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
     try:
-        return Journal.create(attempt.node.folder.journals, header, settings.journal_max_mb)
+        return Journal.create(attempt.node.folder.journals, name, settings.journal_max_mb)
     except OSError as error:
         attempt.verdict = disk_full(error)
-        return Journal.in_memory(header, settings.journal_max_mb)
+        return Journal.in_memory(name, settings.journal_max_mb)
 
 
 def event_of(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import select
 import signal
 import threading
 import time
+from dataclasses import asdict
 from queue import SimpleQueue
 
 import redis
@@ -22,7 +23,7 @@ from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
 from footplate.contract.repeated_errors import Repeated
-from worker.attempt.journal import CHUNK, Header, Journal
+from worker.attempt.journal import CHUNK, Journal, JournalName
 from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, Listener, post
 
 log = logging.getLogger("footplate.worker")
@@ -46,17 +47,9 @@ OUTAGE_SECONDS = 2.0
 """The length from which an outage of Redis is noted in the job's history."""
 
 
-def batch(header: Header, first: int, events: list[bytes]) -> bytes:
-    """Returns one entry of the stream. The events are JSON already and are not parsed."""
-    envelope = EventBatch(
-        job=header.job,
-        attempt=header.attempt,
-        fence=header.fence,
-        claim=header.claim,
-        source=header.source,
-        first=first,
-        events=[],
-    ).model_dump_json()
+def batch(name: JournalName, first: int, events: list[bytes]) -> bytes:
+    """Returns an EventBatch as JSON. The events are inserted as the JSON that they are already."""
+    envelope = EventBatch(**asdict(name), first=first, events=[]).model_dump_json()
     return envelope.removesuffix("[]}").encode() + b"[" + b",".join(events) + b"]}"
 
 
@@ -88,18 +81,18 @@ class Sender:
 
     def exchange(self, client: redis.Redis, beat: AttemptBeat | None = None) -> None:
         """Makes one round trip. Sends a few batches and a heartbeat, and reads the watermark and the epoch of Redis."""
-        header = self.journal.header
+        name = self.journal.name
         upto, sizes = self._sent, list[tuple[int, int]]()
         with client.pipeline(transaction=False) as pipeline:
             pipeline.get(keys.EPOCH)
-            pipeline.get(keys.watermark(header.job, header.attempt, header.source))
+            pipeline.get(keys.watermark(name.job, name.attempt, name.source))
             if beat is not None:
                 post(pipeline, beat)
             while upto < self.journal.last and not self._window_is_full(upto, sizes) and len(sizes) < 8:
                 events = self.journal.read(upto, BATCH_EVENTS, CHUNK)
                 upto += len(events)
                 sizes.append((upto, sum(map(len, events))))
-                pipeline.xadd(keys.EVENTS, {"batch": batch(header, self.journal.first, events)})
+                pipeline.xadd(keys.EVENTS, {"batch": batch(name, self.journal.first, events)})
             if sizes:
                 reached(Moment.BEFORE_SEND)
             epoch, mark, *_ = pipeline.execute()

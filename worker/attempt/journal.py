@@ -1,14 +1,14 @@
-"""The events of one attempt, numbered and on disk until SQL has them.
+"""The events of one attempt, numbered and kept on the node's disk until SQL has them.
 
-A line is a CRC-32 in hex, a space, and the event as JSON. `read` checks every line again. A line that the disk has lost
-becomes a `gap`, so that numbers have no holes and no reader waits for a lost event. The sender of a journal locks its
-file. A journal without a lock belongs to a dead attempt, and the node sends it.
+The name of the file holds the attempt. Each line is a CRC-32 in hex, a space, and an event as JSON. `read` checks every
+line again. A line that the disk has lost becomes a `gap` event, so that no reader waits for a number that never comes.
+The supervisor of the attempt locks the file. A journal without a lock belongs to a supervisor that died, and the node
+sends its events.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -16,13 +16,14 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import AttemptError
 from footplate.contract.events import KEPT, Kind
+from footplate.contract.host.linux import try_lock
 from footplate.contract.ids import ClaimId, Fence, JobId
 from worker.attempt.journal_lines import SEQ, encode, gap, seal, unseal
 
@@ -55,8 +56,8 @@ class JournalFull(AttemptError):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """The attempt that the events belong to. It is in the first line, and in the file's name if that line is lost."""
+class JournalName:
+    """The attempt and the node that a journal's events come from, as the name of its file holds them."""
 
     job: JobId
     attempt: int
@@ -69,7 +70,8 @@ class Header:
         return f"{self.job}-{self.attempt}-{self.fence}-{self.source}-{self.claim}{SUFFIX}"
 
     @classmethod
-    def of_name(cls, path: Path) -> Self | None:
+    def of(cls, path: Path) -> Self | None:
+        """Parses a file's name. Returns None if the file is not a journal."""
         match = NAME.fullmatch(path.name)
         if match is None:
             return None
@@ -80,8 +82,8 @@ class Header:
 class Journal:
     """One thread writes while another one reads. `size` and `last` only grow, and count whole lines only."""
 
-    def __init__(self, path: Path, fd: int, header: Header, max_bytes: int) -> None:
-        self.path, self.header = path, header
+    def __init__(self, path: Path, fd: int, name: JournalName, max_bytes: int) -> None:
+        self.path, self.name = path, name
         self.size = 0
         self.first = 1
         """The oldest seq in the file."""
@@ -97,54 +99,43 @@ class Journal:
         self._dirty = self._is_named = False
 
     @classmethod
-    def create(cls, folder: Path, header: Header, max_mb: float) -> Self:
-        """Makes a new, locked journal.
+    def create(cls, folder: Path, name: JournalName, max_mb: float) -> Self:
+        """Makes an empty journal.
 
-        The file gets its name after the lock, so that it never looks like a dead attempt's.
+        The file is locked before it gets its name, because a journal without a lock belongs to a dead supervisor.
         """
-        path = folder / header.file_name
+        path = folder / name.file_name
         fresh = path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        journal = cls(path, fd, header, int(max_mb * 1024 * 1024))
-        try:
-            journal._begin()
-        except OSError:
-            os.close(fd)
-            fresh.unlink()
-            raise
         fresh.rename(path)
-        return journal
+        return cls(path, fd, name, int(max_mb * 1024 * 1024))
 
     @classmethod
-    def in_memory(cls, header: Header, max_mb: float) -> Self:
-        """Makes a journal without a file, so that an attempt can report a full disk. It is lost with its process."""
+    def in_memory(cls, name: JournalName, max_mb: float) -> Self:
+        """Makes a journal in memory, with which an attempt reports that the node's disk takes no file."""
         fd = os.memfd_create("footplate-journal", os.MFD_CLOEXEC)
-        journal = cls(Path(os.devnull), fd, header, int(max_mb * 1024 * 1024))
-        journal._begin()
-        return journal
+        return cls(Path(os.devnull), fd, name, int(max_mb * 1024 * 1024))
 
     @classmethod
     def reopen(cls, path: Path) -> Self | None:
-        """Opens and repairs a dead attempt's journal.
+        """Opens the journal of a dead supervisor, and cuts a partial line at its end.
 
-        Returns None if its owner lives, or if nothing in it is readable.
+        Returns None if the supervisor is alive, or if the file's name is not that of a journal.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        name = JournalName.of(path)
+        if name is None:
+            log.error("%s is not the name of a journal. The file is set aside, and its events are lost", path)
+            path.rename(path.with_suffix(UNREADABLE))
+        if name is None or not try_lock(fd):
             os.close(fd)
             return None
-        journal = cls(path, fd, Header(JobId(""), 0, Fence(0), ClaimId("")), 0)
-        if not journal._recover():
-            log.error("%s is not readable as a journal. It is set aside, and its events are lost", path)
-            path.rename(path.with_suffix(UNREADABLE))
-            journal.close()
-            return None
+        journal = cls(path, fd, name, 0)
+        journal._recover()
         return journal
 
     def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
@@ -218,26 +209,25 @@ class Journal:
         seq, start = self._index[place]
         if start < min(FORGET_BYTES, self._max_bytes // 4):
             return
-        head = seal(json.dumps(asdict(self.header)).encode())
         fresh = self.path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             rest = os.pread(self._fd, self.size - start, start)
-            if os.write(fd, head + rest) == len(head) + len(rest):
+            if os.write(fd, rest) == len(rest):
                 os.fdatasync(fd)
                 with self._lock:
                     fresh.rename(self.path)
                     os.dup2(fd, self._fd, inheritable=False)
-                    self._move(seq, len(head) - start)
+                    self._move(seq, start)
         finally:
             os.close(fd)
             fresh.unlink(missing_ok=True)
 
-    def _move(self, first: int, by: int) -> None:
-        """Corrects all offsets after lines before `first` were removed."""
-        self.first, self.size = first, self.size + by
-        self._index = [(seq, offset + by) for seq, offset in self._index if seq >= first]
+    def _move(self, first: int, start: int) -> None:
+        """Corrects all offsets after the lines before event `first`, up to the offset `start`, were removed."""
+        self.first, self.size = first, self.size - start
+        self._index = [(seq, offset - start) for seq, offset in self._index if seq >= first]
         self._cursor = self._index[0]
 
     def close(self) -> None:
@@ -250,10 +240,6 @@ class Journal:
         if self.path.suffix == SUFFIX:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
-
-    def _begin(self) -> None:
-        self._write(seal(json.dumps(asdict(self.header)).encode()))
-        self._cursor = (1, self.size)
 
     def _write(self, data: bytes) -> None:
         written = 0
@@ -315,8 +301,8 @@ class Journal:
         for line in self._beyond:
             yield line[:-1], size
 
-    def _recover(self) -> bool:
-        """Reads a dead attempt's file: the attempt, the end, and which lines are whole."""
+    def _recover(self) -> None:
+        """Reads the whole file: finds the numbers of its events, and cuts what follows the last valid line."""
         self.size = os.fstat(self._fd).st_size
         whole = self.first = 0
         for line, end in self._lines(0):
@@ -329,16 +315,11 @@ class Journal:
                 self.is_done = self.is_done or match[2] == Kind.DONE.encode()
                 if self.last % INDEX_EVERY == 1:
                     self._index.append((self.last, end - len(line) - 1))
-            elif not self.header.job:
-                with suppress(ValueError, TypeError):
-                    self.header = Header(**json.loads(event))
             whole = end
         os.ftruncate(self._fd, whole)
         self.size = whole
         self.first = self.first or 1
         self._cursor = (self.first, 0)
-        self.header = self.header if self.header.job else Header.of_name(self.path) or self.header
-        return bool(self.header.job)
 
     def _forget_index(self, after: int) -> None:
         while self._index and self._index[-1][0] > after:
@@ -353,20 +334,9 @@ def is_owned(path: Path) -> bool:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not try_lock(fd, shared=True)
         finally:
             os.close(fd)
-    return False
-
-
-def header_of(path: Path) -> Header | None:
-    """Returns the attempt of a journal without locking it."""
-    with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
-        if payload := unseal(file.readline().rstrip(b"\n")):
-            return Header(**json.loads(payload))
-    return Header.of_name(path)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -30,7 +30,7 @@ from footplate.contract.host.scratch import sweep
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeBeat, NodeReply, RunningAttempt
 from footplate.contract.repeated_errors import Repeated
 from worker.attempt.control_link import Sender
-from worker.attempt.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
+from worker.attempt.journal import SUFFIX, UNREADABLE, Journal, JournalName, is_owned
 from worker.celery_app import app, queue_of
 from worker.identity import Node
 from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, connect, post
@@ -100,8 +100,8 @@ class Heartbeat(threading.Thread):
         """Returns the attempts of this node. An attempt runs as long as its supervisor has its journal locked."""
         attempts = []
         for path in self._node.folder.journals.glob(f"*{SUFFIX}"):
-            if path not in self._resender.taken and is_owned(path) and (header := header_of(path)):
-                attempts.append(_attempt_of(header))
+            if path not in self._resender.taken and is_owned(path) and (name := JournalName.of(path)):
+                attempts.append(_attempt_of(name))
         return attempts
 
     def _send_leftovers(self, client: redis.Redis) -> None:
@@ -278,7 +278,7 @@ class Resender:
             if sender.acknowledged >= sender.journal.last:
                 log.info("%s: all %d events of a dead attempt have arrived", path.name, sender.journal.last)
                 if not sender.journal.is_done:
-                    self._dead.append((time.monotonic(), _attempt_of(sender.journal.header)))
+                    self._dead.append((time.monotonic(), _attempt_of(sender.journal.name)))
                 sender.journal.delete()
                 del self.taken[path]
         return len(self._dead) > dead_before
@@ -307,8 +307,8 @@ def _drop_if_old(path: Path, why: str) -> bool:
     return is_old
 
 
-def _attempt_of(header: Header) -> RunningAttempt:
-    return RunningAttempt(job=header.job, attempt=header.attempt, fence=header.fence, claim=header.claim)
+def _attempt_of(name: JournalName) -> RunningAttempt:
+    return RunningAttempt(job=name.job, attempt=name.attempt, fence=name.fence, claim=name.claim)
 
 
 def _catalogue(node: Node, settings: WorkerSettings) -> dict[str, Any] | None:

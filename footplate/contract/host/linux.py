@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import time
@@ -58,6 +59,15 @@ def _call(option: int, value: int) -> None:
     if _prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Locks an open file until all its descriptors are closed. Returns False if another process has the lock."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def kill_group(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
