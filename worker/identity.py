@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from footplate.contract.errors import SettingsError
+from footplate.contract.host.linux import try_lock
 from footplate.contract.host.node_folder import NodeFolder
 from footplate.contract.ids import NodeId, is_id, new_node_id, uuid7
 from worker.user_range import Rights
@@ -71,15 +71,11 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
 def _lock(fd: int) -> bool:
     """Locks the file. Waits a moment, because the dying children of a killed worker still hold the lock."""
     deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
+    while not try_lock(fd):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _start(fd: int) -> tuple[NodeId, str]:

@@ -9,7 +9,6 @@ the job and the attempt. Other attempts take any free user.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from footplate.contract.host.linux import try_lock
 from footplate.contract.host.user import User, remove_public_files, take_files_back
 from footplate.contract.ids import JobId
 
@@ -110,8 +110,7 @@ def reserve_user(users: UserRange, locks: Path, job: JobId, attempt: int, nodes:
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
     for uid in users.choices(job, attempt, nodes):
         lock = os.open(locks / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(lock):
             reserved = ReservedUser(_user(uid), lock)
             if os.fstat(lock).st_size:
                 # The last attempt with this user was killed together with its supervisor.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -10,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from footplate.contract.host.linux import try_lock
 
 SOCKET_PATH_LIMIT = 100
 """The longest path of a Unix socket, in bytes. The kernel accepts up to 107."""
@@ -55,10 +56,8 @@ def hold(path: Path) -> Iterator[Home]:
     """Creates the home if needed, and locks it until this process ends. The kernel unlocks it after a crash, too."""
     home = Home(path)
     with _make(home) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(_who_holds(path, lock.fileno())) from None
+        if not try_lock(lock.fileno()):
+            raise Busy(_who_holds(path, lock.fileno()))
         note_holder(home, url=None)
         yield home
         home.url_file.unlink(missing_ok=True)

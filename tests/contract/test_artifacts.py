@@ -1,41 +1,12 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
-
-from footplate.contract import layout
-from footplate.contract.host.artifacts import AttemptFiles, store_trouble
+from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.ids import new_job_id
 from footplate.trainer.checkpoint import STATE
 from footplate.trainer.saving import _read_state
 from footplate.trainer.state import TrainerState
-
-
-def test_a_store_that_is_read_and_written_is_no_trouble(tmp_path: Path) -> None:
-    (tmp_path / layout.PROBE).touch()
-
-    assert store_trouble(tmp_path) is None
-
-
-def test_a_folder_without_the_services_probe_is_another_store(tmp_path: Path) -> None:
-    assert store_trouble(tmp_path / "typo") == (
-        f"{tmp_path / 'typo'} is not the service's artifact store, or {layout.PROBE} would be there; is it mounted?"
-    )
-
-
-def test_a_store_that_cannot_be_read_is_said_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / layout.PROBE).mkdir()
-
-    assert "cannot read the artifact store: Is a directory" in (store_trouble(tmp_path) or "")
-
-
-def test_a_store_that_may_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / layout.PROBE).touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-
-    assert "may not write to the artifact store" in (store_trouble(tmp_path) or "")
 
 
 def test_the_best_checkpoint_is_found_by_the_path_that_another_node_knew_it_by(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from footplate.local import processes
 from footplate.local.home import Busy, hold, note_holder
 from footplate.local.processes import Failed, Family, Program, Stop, Stopped
-from footplate.local.redis import bundled_server, newest_server, redis_for, version
+from footplate.local.redis import bundled_server, redis_for, server
 
 
 def program(folder: Path, script: str, patience: float = 10.0) -> Program:
@@ -112,8 +112,5 @@ def test_a_home_too_deep_for_a_socket_gets_a_port_on_loopback(tmp_path: Path) ->
     assert redis.url.startswith("redis://127.0.0.1:")
 
 
-def test_the_bundled_redis_is_there_and_says_its_version() -> None:
-    bundled = bundled_server()
-
-    assert bundled is not None
-    assert version(newest_server()) >= version(bundled) >= (6, 2)
+def test_the_bundled_redis_is_the_one_that_starts() -> None:
+    assert server() == bundled_server() is not None

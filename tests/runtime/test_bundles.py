@@ -17,6 +17,7 @@ from footplate.contract.host import outcome
 from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.lifecycle import Reason
 from footplate.runtime import own_code
+from tests.support.own_code import close_bundle
 
 NET = """
 class Net:
@@ -51,7 +52,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         return own_code.opened(sha, tmp_path, tmp_path / "scratch")
 
     yield make
-    own_code.close()
+    close_bundle()
 
 
 def fails(do: Callable[[], Any]) -> OwnCodeError:

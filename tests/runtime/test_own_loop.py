@@ -22,6 +22,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime import own_code, own_loop, process_group
 from footplate.runtime.emit import Emit, Wire
 from footplate.trainer.checkpoint import verify
+from tests.support.own_code import close_bundle
 
 
 class Attempt:
@@ -132,7 +133,7 @@ def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_
                 own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
             assert said in f"{failed.value.message} {failed.value.hint}"
     finally:
-        own_code.close()
+        close_bundle()
 
 
 def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ def test_no_look_ever_shows_more_than_this_machine_has() -> None:
     while time.process_time() < 0.2:
         pass
 
-    assert Usage(os.getpid(), []).look()["cpu_percent"] <= 100 * (os.cpu_count() or 1)
+    assert Usage(os.getpid(), []).measure()["cpu_percent"] <= 100 * (os.cpu_count() or 1)
 
 
 def test_each_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,4 +27,4 @@ def test_each_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None
     seen |= {(7, "1"): 4.0, (8, "2"): 0.5}
     clock[0] = 2.0
 
-    assert watched.look() == {"cpu_percent": 75.0, "memory_mb": 64.0, "processes": 2}
+    assert watched.measure() == {"cpu_percent": 75.0, "memory_mb": 64.0, "processes": 2}

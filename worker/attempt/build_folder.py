@@ -8,10 +8,8 @@ If an attempt of the project builds from this bundle already, a second one build
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 from footplate.contract import layout
 from footplate.contract.host.bundle_files import FOLDER, at_its_place, unpack
 from footplate.contract.host.environment import EXTENSIONS, EXTENSIONS_VARIABLE, built_for, extensions_owner
+from footplate.contract.host.linux import try_lock
 from footplate.contract.host.scratch import remove
 from footplate.contract.host.user import User, change_owner, close_to_lists, make_passable_folders, make_writable_folder
 
@@ -76,9 +75,8 @@ class BuildFolder:
 
     def _is_free(self, path: Path) -> bool:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(lock):
             self._lock = lock
-            return True
-        os.close(lock)
-        return False
+        else:
+            os.close(lock)
+        return self._lock is not None

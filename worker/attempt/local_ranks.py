@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from footplate.contract.host.launch import Order
+from footplate.contract.host.linux import try_lock
 from footplate.contract.host.user import give, hand_over, make_writable_folder
 from footplate.contract.layout import attempt_folder
 from footplate.contract.messages import Grant
@@ -156,7 +157,6 @@ def _is_last(shared: int) -> bool:
     """
     try:
         fcntl.flock(shared, fcntl.LOCK_UN)
-        fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_lock(shared)
     except OSError:
         return False
-    return True

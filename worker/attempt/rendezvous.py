@@ -8,14 +8,14 @@ The place depends on the number of nodes.
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import psutil
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.events import Failure
@@ -24,8 +24,6 @@ from footplate.contract.host.outcome import Verdict
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Grant
 from worker.settings import WorkerSettings
-
-SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,21 +170,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the name of the network interface with this address, for gloo and NCCL. None lets them choose."""
-    with suppress(OSError, ValueError):
-        if ":" in address:
-            return _interface_of_ipv6(address)
-        packed = socket.inet_aton(address)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            for _, name in socket.if_nameindex():
-                with suppress(OSError):
-                    answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                    if answer[20:24] == packed:
-                        return name
-    return None
-
-
-def _interface_of_ipv6(address: str) -> str | None:
-    packed = ipaddress.IPv6Address(address.partition("%")[0]).packed.hex()
-    with open("/proc/net/if_inet6") as table:
-        return next((line.split()[5] for line in table if line.split()[0] == packed), None)
+    """Returns the name of the network interface with this address, for Gloo and NCCL. None: these choose themselves."""
+    return next(
+        (
+            name
+            for name, entries in psutil.net_if_addrs().items()
+            if any(entry.address.partition("%")[0] == address.partition("%")[0] for entry in entries)
+        ),
+        None,
+    )

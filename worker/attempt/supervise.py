@@ -256,7 +256,7 @@ def _measure(attempt: Attempt, now: float) -> None:
         clocks.measure_at = now + SYSTEM_SECONDS
         running = {"running_s": round(attempt.running_seconds(now), 3)}
         attempt.append(
-            [{"rank": rank, **event_of(Kind.SYSTEM, running | usage.look())} for rank, usage in clocks.usage]
+            [{"rank": rank, **event_of(Kind.SYSTEM, running | usage.measure())} for rank, usage in clocks.usage]
         )
 
 

@@ -25,7 +25,6 @@ from pydantic import ValidationError
 
 from footplate.contract import keys
 from footplate.contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
-from footplate.contract.host.artifacts import StoreWatch, store_trouble
 from footplate.contract.host.scratch import sweep
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeBeat, NodeReply, RunningAttempt
 from footplate.contract.repeated_errors import Repeated
@@ -33,6 +32,7 @@ from worker.attempt.control_link import Sender
 from worker.attempt.journal import SUFFIX, UNREADABLE, Journal, JournalName, is_owned
 from worker.celery_app import app, queue_of
 from worker.identity import Node
+from worker.node.store_watch import StoreWatch, store_trouble
 from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, connect, post
 from worker.settings import WorkerSettings
 

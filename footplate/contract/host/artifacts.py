@@ -1,61 +1,16 @@
-"""The artifact store as an attempt uses it: one folder to write to, and other paths that must stay inside the store."""
+"""The artifact store on a node: the folder that an attempt writes to, its checkpoints, and stored files."""
 
 from __future__ import annotations
 
-import os
-import threading
+import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import CheckpointCorrupt
-from footplate.contract.ids import JobId, NodeId
-
-
-def store_trouble(root: Path) -> str | None:
-    """Returns the reason for which no attempt could use the artifact store, as a sentence. None if it could."""
-    probe = root / layout.PROBE
-    try:
-        with probe.open("rb"):
-            pass
-    except FileNotFoundError:
-        return f"{root} is not the service's artifact store, or {probe.name} would be there; is it mounted?"
-    except OSError as error:
-        return f"it cannot read the artifact store: {error.strerror} ({probe})"
-    if not os.access(root, os.W_OK | os.X_OK):
-        return f"it may not write to the artifact store {root}: mount it writable, or fix its rights"
-    return None
-
-
-class StoreWatch:
-    """Checks a bucket in a thread, because a bucket may answer slowly and heartbeats must not wait for it."""
-
-    EVERY_SECONDS = 5.0
-
-    def __init__(self, store: RemoteStore, node: NodeId) -> None:
-        self._store, self._mark = store, f"nodes/{node}"
-        self._has_written = False
-        self.trouble: str | None = "it has not had an answer from its artifact store yet"
-
-    def begin(self) -> None:
-        threading.Thread(target=self._run, name="store-watch", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            self.trouble = self._look()
-            threading.Event().wait(self.EVERY_SECONDS)
-
-    def _look(self) -> str | None:
-        try:
-            if (why := self._store.trouble()) is None and not self._has_written:
-                self._store.write(b"", self._mark)
-        except StoreUnreachable as error:
-            why = f"it may not write to the artifact store: {error}"
-        # A write costs more than a read, so writing is only tested at first and after each error.
-        self._has_written = why is None
-        return why
+from footplate.contract.ids import JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +53,19 @@ class AttemptFiles:
         if not folder.is_relative_to(root):
             raise CheckpointCorrupt(f"{path} leads out of the artifact store")
         return folder
+
+
+class FileChanged(Exception):
+    """The bytes of a stored file differ from those that were uploaded."""
+
+
+def open_stored(file: Path, sha256: str) -> IO[bytes]:
+    """Opens a bundle or an uploaded file, after a comparison of every byte with its sha256.
+
+    Raises FileChanged if the bytes differ, and FileNotFoundError.
+    """
+    opened = file.open("rb")
+    if hashlib.file_digest(opened, "sha256").hexdigest() != sha256:
+        opened.close()
+        raise FileChanged(f"{file.name} has changed in the artifact store (its sha256 differs)")
+    return opened

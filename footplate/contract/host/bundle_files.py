@@ -14,8 +14,8 @@ from pathlib import Path
 
 from footplate.contract.bundles import InvalidBundle, look_into, modules
 from footplate.contract.errors import OwnCodeError
+from footplate.contract.host.artifacts import FileChanged, open_stored
 from footplate.contract.host.scratch import remove
-from footplate.contract.host.stored_files import Changed, open_kept
 
 FOLDER = "code"
 UNPACKED_AT = 315_532_800
@@ -46,13 +46,13 @@ def unpacked(sha256: str, folder: Path) -> Bundle:
 def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
     """Unpacks a bundle after every byte was verified, because the store may have changed."""
     try:
-        with open_kept(file, sha256) as archive:
+        with open_stored(file, sha256) as archive:
             entries = look_into(archive, os.fstat(archive.fileno()).st_size)
             folder.mkdir(parents=True)
             with zipfile.ZipFile(archive) as packed:
                 for entry in entries:
                     _unpack_one(packed, entry.path, folder / entry.path)
-    except Changed as error:
+    except FileChanged as error:
         raise OwnCodeError(f"bundle {error}", hint="DELETE the bundle, and POST the zip again") from error
     except FileNotFoundError as error:
         raise OwnCodeError(

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.contract.files import is_url, sha256_of, shown
-from footplate.contract.host.stored_files import Changed, open_kept
+from footplate.contract.host.artifacts import FileChanged, open_stored
 from footplate.contract.hub import PATH_ARGUMENTS, hub_name, is_hub_name
 from footplate.contract.ids import FileId, is_file
 
@@ -67,10 +67,10 @@ class Roots:
         path = self.uploads / name
         hint = "POST the same file to /files again, then resume the job"
         try:
-            open_kept(path, sha256_of(name)).close()
+            open_stored(path, sha256_of(name)).close()
         except FileNotFoundError as error:
             raise DatasetError(f"{name} is not in the artifact store", hint=hint) from error
-        except Changed as error:
+        except FileChanged as error:
             raise DatasetError(str(error), hint=f"DELETE it; {hint}") from error
         except OSError as error:
             raise DatasetError(f"{name} cannot be read from the artifact store: {error.strerror}") from error

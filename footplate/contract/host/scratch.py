@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from footplate.contract.host.linux import try_lock
 from footplate.contract.ids import NodeId
 
 LONGEST = 60
@@ -64,12 +65,9 @@ def remove(folder: Path) -> None:
 def _is_held(folder: Path) -> bool:
     fd = os.open(folder, _FOLDER)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(fd)
     finally:
         os.close(fd)
-    return False
 
 
 def _prefix(node: NodeId) -> str:

@@ -1,0 +1,20 @@
+"""Removes a bundle from a test process. A training process has one bundle until it ends."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from footplate.runtime import own_code
+
+
+def close_bundle() -> None:
+    bundle, own_code._opened = own_code._opened, None
+    if bundle is None:
+        return
+    with suppress(ValueError):
+        sys.path.remove(str(bundle.folder))
+        sys.meta_path.remove(own_code._users_packages)
+    for name, module in list(sys.modules.items()):
+        if own_code._is_below(getattr(module, "__file__", None), bundle.folder):
+            del sys.modules[name]

@@ -1,0 +1,55 @@
+"""Checks whether attempts on this node can use the artifact store. Heartbeats report the reason if they cannot."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, StoreUnreachable
+from footplate.contract.ids import NodeId
+
+
+def store_trouble(root: Path) -> str | None:
+    """Returns the reason for which no attempt could use the artifact store, as a sentence. None if it could."""
+    probe = root / layout.PROBE
+    try:
+        with probe.open("rb"):
+            pass
+    except FileNotFoundError:
+        return f"{root} is not the service's artifact store, or {probe.name} would be there; is it mounted?"
+    except OSError as error:
+        return f"it cannot read the artifact store: {error.strerror} ({probe})"
+    if not os.access(root, os.W_OK | os.X_OK):
+        return f"it may not write to the artifact store {root}: mount it writable, or fix its rights"
+    return None
+
+
+class StoreWatch:
+    """Checks a bucket in a thread, because a bucket may answer slowly and heartbeats must not wait for it."""
+
+    EVERY_SECONDS = 5.0
+
+    def __init__(self, store: RemoteStore, node: NodeId) -> None:
+        self._store, self._mark = store, f"nodes/{node}"
+        self._has_written = False
+        self.trouble: str | None = "it has not had an answer from its artifact store yet"
+
+    def begin(self) -> None:
+        threading.Thread(target=self._run, name="store-watch", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.trouble = self._look()
+            threading.Event().wait(self.EVERY_SECONDS)
+
+    def _look(self) -> str | None:
+        try:
+            if (why := self._store.trouble()) is None and not self._has_written:
+                self._store.write(b"", self._mark)
+        except StoreUnreachable as error:
+            why = f"it may not write to the artifact store: {error}"
+        # A write costs more than a read, so writing is only tested at first and after each error.
+        self._has_written = why is None
+        return why
