@@ -56,8 +56,8 @@ class Services:
     meters: Meters
     notifier: RedisNotifier
     webhooks: WebhookProjects
-    poke: Callable[[], None]
-    """Wakes control because something waits. It never blocks. It may be lost, because control also polls."""
+    wake_control: Callable[[], None]
+    """Makes control look for work in SQL at once, without blocking. Control also looks by itself at an interval."""
     control: Callable[[], Awaitable[Numbers | None]]
     """Returns the counts of the control process, or None if no control process works."""
     untraced: str | None = None
@@ -74,7 +74,7 @@ class Services:
         """Wakes the job's readers and control after a verb has been committed."""
         self.tail.wake([job])
         self.notifier.announce([job])
-        self.poke()
+        self.wake_control()
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -122,7 +122,7 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         meters=Meters(),
         notifier=notifier,
         webhooks=WebhookProjects(db),
-        poke=control.poke if control else notifier.poke,
+        wake_control=control.wake if control else notifier.wake_control,
         control=_numbers_of(control) if control else notifier.control,
         untraced=tracing.wrong,
     )

@@ -1,10 +1,8 @@
-"""The messages between API and control over Redis. Each may be lost, which costs only a short delay.
+"""The messages between API processes and control over Redis. A lost message only delays the receiver.
 
-    wake      control -> API   these jobs have new events       (watched jobs are also read every second)
-    poke      API -> control   something waits to be placed     (control also polls)
-    control   control -> API   the counts of control, which show that it works     (they expire)
-
-Both sides work without these messages, because they also read SQL at an interval.
+- `wake`, from control to API processes: these jobs have new events. API processes also read watched jobs each second.
+- `wake_control`, from API processes to control: a job or a request waits. Control also reads SQL at an interval.
+- `control`, a key that control sets: its counters, which show that control works until the key expires.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class RedisNotifier:
         self.away_since_ms: int | None = None
         """The time of the first failure since Redis last answered, for display. None: Redis answers."""
         self._pending: set[JobId] = set()
-        self._is_poked = False
+        self._must_wake_control = False
         self._has_messages = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -66,8 +64,8 @@ class RedisNotifier:
         self._pending.update(job_ids)
         self._has_messages.set()
 
-    def poke(self) -> None:
-        self._is_poked = True
+    def wake_control(self) -> None:
+        self._must_wake_control = True
         self._has_messages.set()
 
     async def is_there(self) -> bool:
@@ -104,10 +102,10 @@ class RedisNotifier:
             await self._has_messages.wait()
             self._has_messages.clear()
             jobs, self._pending = self._pending, set()
-            is_poked, self._is_poked = self._is_poked, False
+            must_wake_control, self._must_wake_control = self._must_wake_control, False
             try:
-                if is_poked:
-                    await self.redis.publish(keys.POKE, "")
+                if must_wake_control:
+                    await self.redis.publish(keys.WAKE_CONTROL, "")
                 if jobs:
                     await self.redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
                 # The first message is sent at once. Those of the next 20 ms are sent together.

@@ -159,7 +159,7 @@ async def _session(services: Services, question: Question, *, shares: bool) -> W
         open_session, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
     )
     opened = await services.db.write(write)
-    services.poke()
+    services.wake_control()
     return opened
 
 

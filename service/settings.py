@@ -72,8 +72,8 @@ class ServiceSettings(Settings):
     """The interval at which workers report."""
     claim_seconds: PositiveFloat = 30.0
     """The time after which a placed attempt that no worker has claimed goes back to the queue."""
-    ring_seconds: PositiveFloat = 3.0
-    """The time after which the Celery message of a placed attempt is sent again if no worker has claimed it."""
+    resend_seconds: PositiveFloat = 3.0
+    """The time after which the start message of a placed attempt is sent again if no worker has claimed the attempt."""
     external_seconds: PositiveFloat = 1800.0
     """The time after its last report at which a run elsewhere is lost. A run that evaluates for long sends none."""
     start_seconds: PositiveFloat = 1800.0

@@ -21,7 +21,7 @@ EPOCH = "fp:epoch"
 WAKE = "fp:wake"
 """Channel: the sender and the jobs that have new events. API processes with open sockets listen."""
 
-POKE = "fp:poke"
+WAKE_CONTROL = "fp:wake_control"
 """Channel: a job waits for placement. Messages may be lost, because control polls too."""
 
 CONTROL = "fp:control"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -10,7 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from footplate.contract.errors import SettingsError
-from footplate.contract.variables import PREFIX, unknown
+from footplate.contract.variables import PREFIX, RENAMED, unknown
+
+log = logging.getLogger("footplate.settings")
 
 
 class Settings(BaseModel):
@@ -20,7 +23,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        source = os.environ if environ is None else environ
+        source = _with_new_names(os.environ if environ is None else environ)
         values = {name: source[variable(name)] for name in cls.model_fields if source.get(variable(name))}
         wrong, cause = unknown(source), None
         try:
@@ -30,6 +33,16 @@ class Settings(BaseModel):
         if wrong:
             raise SettingsError("\n".join(wrong)) from cause
         return settings
+
+
+def _with_new_names(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables with today's name for each older one, which is logged. A value under today's name stays."""
+    variables = dict(environ)
+    for old, new in RENAMED.items():
+        if value := environ.get(PREFIX + old):
+            log.warning("%s%s is the older name of %s%s: rename it", PREFIX, old, PREFIX, new)
+            variables[PREFIX + new] = environ.get(PREFIX + new) or value
+    return variables
 
 
 def variable(field: str) -> str:

@@ -17,7 +17,7 @@ SETTINGS = frozenset({
     "GPUS", "HOME", "HOST", "HUB", "HUB_CACHE",
     "JOURNAL_MAX_MB", "KILL_SECONDS", "LEASE_SECONDS", "MODELS", "NODE_ADDRESS", "NODE_HOME", "OPENAI_MODELS",
     "NODE_NAME", "PING_SECONDS", "POLL_SECONDS", "POOL", "PORT", "RATE_PER_ADDRESS", "RATE_PER_KEY", "READERS", "REDIS",
-    "RETRY_BACKOFF_SECONDS", "RING_SECONDS", "SLOTS", "START_SECONDS", "STOP_SECONDS", "STREAMS_PER_KEY",
+    "RETRY_BACKOFF_SECONDS", "RESEND_SECONDS", "SLOTS", "START_SECONDS", "STOP_SECONDS", "STREAMS_PER_KEY",
     "STORES_ALLOW", "STORES_MAX_MB", "TRAINING_USER",
     "UPLOAD_MAX_MB", "URL", "URL_FILE", "WEBHOOKS_ALLOW", "WRITERS",
 })  # fmt: skip
@@ -25,6 +25,8 @@ SETTINGS = frozenset({
 
 docs/reference/settings.md has their meanings.
 """
+RENAMED = {"RING_SECONDS": "RESEND_SECONDS"}
+"""The older names of settings, which are still read, each with the name of today."""
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})
 """Variables that the tests read. The programs that they start inherit them."""
 DROP_IN = f"{PREFIX}DROP_IN"
@@ -43,7 +45,7 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
     return [
         f"{PREFIX}{name} is not a setting: {_instead(name)}"
         for name, value in sorted(ours.items())
-        if name not in SETTINGS | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
+        if name not in SETTINGS | RENAMED.keys() | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
         and not name.startswith(OF_SECRETS)
         and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
     ]

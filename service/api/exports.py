@@ -46,6 +46,6 @@ async def export_job(request: Request, response: Response, job: JobPath) -> Job:
         start_export, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
     )
     row = await services.db.write(write)
-    services.poke()
+    services.wake_control()
     response.headers.update({"Location": f"/jobs/{row.id}", "ETag": etag(row.version)})
     return views.job(row)

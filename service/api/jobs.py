@@ -131,7 +131,7 @@ async def write_job(
     except InvalidSpec as invalid:
         raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
-    services.poke()
+    services.wake_control()
     return submitted
 
 

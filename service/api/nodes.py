@@ -57,6 +57,6 @@ async def drain_node(request: Request, node: str) -> Node:
         raise NotFound(f"there is no node {node!r}", hint="GET /nodes lists them")
     row = await services.db.write(partial(nodes.request_drain, node_id=NodeId(node), drain=body.drain))
     sources, mine = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
-    services.poke()
+    services.wake_control()
     audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
     return views.node(row, sources, mine)

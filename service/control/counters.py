@@ -44,9 +44,9 @@ class Counts:
     """The counters and gauges of control. Dashboards and alerts use the names, so they never change."""
 
     attempts_placed: int = _counter("Attempts that were given a node.", NOTHING)
-    bells_rung: int = _counter(
-        "Messages to nodes that say that an attempt may start.",
-        "If it rises much faster than placements, nodes do not claim: check `GET /nodes`, and Redis.",
+    start_messages_sent: int = _counter(
+        "Start messages that were sent to nodes, each of which lets an attempt start.",
+        "If it rises much faster than `attempts_placed`, nodes do not claim: check `GET /nodes`, and Redis.",
     )
     claims_granted: int = _counter("Claims that were granted.", NOTHING)
     claims_denied: int = _counter(

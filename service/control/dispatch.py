@@ -29,7 +29,7 @@ async def dispatch(state: ControlState) -> None:
     sent, error = await state.outside.send_start_messages(due)
     if sent:
         reached(Moment.AFTER_DISPATCH)
-        state.counts.bells_rung += len(sent)
+        state.counts.start_messages_sent += len(sent)
         for row in sent:
             memory.timers.restart(_key(row), clock)
         now = state.outside.now_ms()
@@ -43,11 +43,11 @@ async def dispatch(state: ControlState) -> None:
 def _is_due(state: ControlState, row: UnclaimedSource, clock: float) -> bool:
     """Returns True if the start message must be sent, for the first time or again.
 
-    A message is sent again if its node does not claim the attempt within `ring_seconds`, or if Redis may have lost it.
+    A message is sent again if no claim arrives within `resend_seconds`, or if Redis may have lost the message.
     """
     if state.memory.send_everything or row.sent_at is None:
         return True
-    return state.memory.timers.elapsed(_key(row), clock) > state.settings.ring_seconds
+    return state.memory.timers.elapsed(_key(row), clock) > state.settings.resend_seconds
 
 
 def _key(row: UnclaimedSource) -> Hashable:
@@ -66,4 +66,4 @@ async def watch_epoch(state: ControlState) -> None:
         raise
     if is_new:
         state.memory.send_everything = True
-        state.poked.set()
+        state.woken.set()

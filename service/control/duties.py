@@ -15,8 +15,8 @@ from service.control.rescue import RESCUE_SECONDS, rescue
 from service.control.state import BLOCK_SECONDS, ControlState
 
 GATHER_SECONDS = 0.02
-"""The pause between two runs of `decide`. A poke after the pause starts a run at once. All pokes during the pause
-together start one run."""
+"""The pause between two runs of `decide`. A wake-up after the pause starts a run at once. All wake-ups during the
+pause together start one run."""
 PRUNE_SECONDS = 3600.0
 
 
@@ -35,21 +35,21 @@ class Duty:
 
 
 async def decide(state: ControlState) -> None:
-    """Waits for a poke or the next poll. Then places, dispatches, and pushes stops and commands."""
-    await state.outside.wait(state.poked, state.settings.poll_seconds)
-    state.poked.clear()
+    """Waits for a wake-up or the next poll. Then places jobs, sends start messages, stop requests and commands."""
+    await state.outside.wait(state.woken, state.settings.poll_seconds)
+    state.woken.clear()
     await place(state)
     await dispatch(state)
     await push(state)
 
 
 async def listen(state: ControlState) -> None:
-    """Receives pokes that API processes publish in Redis, because most of them run in another process than control."""
+    """Wakes `decide` when an API process publishes in Redis that a job or a request waits for control."""
     async with state.outside.redis.pubsub(ignore_subscribe_messages=True) as channel:
-        await channel.subscribe(keys.POKE)
+        await channel.subscribe(keys.WAKE_CONTROL)
         while True:
             if await channel.get_message(timeout=BLOCK_SECONDS):
-                state.poked.set()
+                state.woken.set()
 
 
 async def deliver(state: ControlState) -> None:

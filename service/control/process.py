@@ -72,11 +72,11 @@ class Control:
             self._lock.release()
             await self._state.outside.close()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Makes control run the duty `decide` at once. Any thread may call this function."""
-        if self._loop is not None and not self._state.poked.is_set():
+        if self._loop is not None and not self._state.woken.is_set():
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._state.poked.set)
+                self._loop.call_soon_threadsafe(self._state.woken.set)
 
     async def close(self) -> None:
         """Makes `run` end. If a reply to a committed message was not sent, the next control process sends the reply."""

@@ -143,7 +143,7 @@ class ControlState:
         self.redis_ok = False
         self.oldest_unread_ms: int | None = None
         """The time at which the oldest event that SQL does not have was put into Redis."""
-        self.poked = asyncio.Event()
+        self.woken = asyncio.Event()
         self.courier = Courier(db.read, self.write, Allowed.of(settings.webhooks_allow))
         self._writing = asyncio.Lock()
 
@@ -195,7 +195,7 @@ class ControlState:
     def request_new_plan(self) -> None:
         """Wakes the duty `decide`, which then plans placements again because slots or jobs have changed."""
         self.memory.slots_changed = True
-        self.poked.set()
+        self.woken.set()
 
     def stop_left(self) -> StopLeft:
         """Returns a function that computes how many seconds a stopping job has left."""

@@ -48,6 +48,14 @@ def test_what_others_put_there_and_what_is_empty_are_no_mistakes(environ: dict[s
     assert Some.from_environment(environ) == Some()
 
 
+def test_the_older_name_of_a_setting_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    older, both = {"FOOTPLATE_RING_SECONDS": "7"}, {"FOOTPLATE_RING_SECONDS": "7", "FOOTPLATE_RESEND_SECONDS": "5"}
+
+    assert ServiceSettings.from_environment(older).resend_seconds == 7
+    assert "FOOTPLATE_RING_SECONDS is the older name of FOOTPLATE_RESEND_SECONDS" in caplog.text
+    assert ServiceSettings.from_environment(both).resend_seconds == 5
+
+
 def test_the_known_variables_are_those_that_somebody_reads() -> None:
     fields = {
         name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields

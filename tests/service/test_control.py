@@ -93,7 +93,7 @@ class Line:
         await self.db.write(
             lambda conn: submit(conn, project="default", spec=spec, spec_json=text, now=now_ms(), job_id=job_id)
         )
-        self.control.poke()
+        self.control.wake()
         return job_id
 
     async def job(self, job_id: JobId) -> JobRow:
@@ -158,7 +158,7 @@ async def line(
         redis=redis.url,
         lease_seconds=getattr(request, "param", 30),
         beat_seconds=0.5,
-        ring_seconds=0.5,
+        resend_seconds=0.5,
         poll_seconds=0.05,
     )
     db = Database(settings.database_url)
@@ -211,7 +211,7 @@ async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Li
     grant = await line.start()
     await line.send(grant, [1])
     await line.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
-    line.control.poke()
+    line.control.wake()
 
     reply = await line.hear(grant.claim)
 

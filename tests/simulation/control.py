@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from tests.simulation.railway import Railway
 
 SETTINGS = ServiceSettings(
-    lease_seconds=8, beat_seconds=2, claim_seconds=8, ring_seconds=3, start_seconds=15, stop_seconds=8, kill_seconds=3,
-    retry_backoff_seconds=0.5,
+    lease_seconds=8, beat_seconds=2, claim_seconds=8, resend_seconds=3, start_seconds=15, stop_seconds=8,
+    kill_seconds=3, retry_backoff_seconds=0.5,
 )  # fmt: skip
 EVERY = {"decide": 1.5, "read_inbox": 0.7, "ingest": 0.7, "rescue": 1.5, "watch_epoch": 2.0, "rotate": 1.5}
-"""Seconds between two runs of a duty. A poke brings the next decision at once."""
+"""Seconds between two runs of a duty. A wake-up starts the next run of `decide` at once."""
 RUN = {duty.name: duty.run for duty in DUTIES}
 
 
@@ -105,8 +105,8 @@ class Control:
         for turn in self._running.values():
             turn.close()
 
-    def poke(self) -> None:
-        self.state.poked.set()
+    def wake(self) -> None:
+        self.state.woken.set()
         self.world.after(0.02, self._step, "decide", True)
 
     def _step(self, turn: str, is_extra: bool = False) -> None:
@@ -123,7 +123,7 @@ class Control:
         try:
             coroutine.send(None)
         except StopIteration:
-            if turn == "read_inbox" and self.state.poked.is_set():
+            if turn == "read_inbox" and self.state.woken.is_set():
                 self.world.after(0.02, self._step, "decide", True)
         except Unavailable:
             self.state.database_is_unreachable()

@@ -129,7 +129,7 @@ class Users:
     def _poke(self) -> None:
         """Goes through Redis, to whoever works."""
         if self.railway.control is not None and not self.railway.redis.is_away:
-            self.railway.control.poke()
+            self.railway.control.wake()
 
 
 def a_plan(railway: Railway) -> Plan:

@@ -170,7 +170,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         tail, notifier, catalogues = Tail(db), RedisNotifier(chosen.redis), Catalogues(db)
         services = Services(
             settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen, db),
-            meters=Meters(), notifier=notifier, webhooks=WebhookProjects(db), poke=lambda: None,
+            meters=Meters(), notifier=notifier, webhooks=WebhookProjects(db), wake_control=lambda: None,
             control=notifier.control, untraced=untraced,
         )  # fmt: skip
         await catalogues.start()
