@@ -322,6 +322,11 @@ DIFFERENCES = (
         "It keeps its place.",
         "A resume must not change the order in which callbacks run.",
     ),
+    (
+        "Loading processes draw random numbers one after another, for the samples and for a collator with a `seed`.",
+        "They draw them by seed, epoch and number of the batch. Without loading processes the numbers are theirs.",
+        "A resumed run masks the same tokens.",
+    ),
 )
 
 

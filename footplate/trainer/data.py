@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.collator_generators import CollatorGenerators
 from footplate.trainer.losses.loss import DICT, items
 from footplate.trainer.samplers import ALL, Batches, EpochSampler, SeededBatch, Share
 from footplate.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
@@ -72,17 +73,21 @@ def make_loader(
         # As Accelerate does, replace the sampler by one whose order is a function of the epoch.
         sampler = EpochSampler(dataset, seed)
     batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed, share=share)
-    return DataLoader(SeededDataset(dataset) if options["num_workers"] else dataset, batch_sampler=batches, **options)
+    if options["num_workers"]:
+        dataset = SeededDataset(dataset, collator)
+    return DataLoader(dataset, batch_sampler=batches, **options)
 
 
 class SeededDataset(Dataset[Any]):
     """A dataset for loading processes, in which random draws depend on the number of the batch only.
 
     It makes no difference which process reads a batch, and what it has read before. So a resumed run reads the same.
+    The same is true of the generators that the loader's collator keeps for itself.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, collator: Collator) -> None:
+        self.dataset, self._collator = dataset, collator
+        self._generators: CollatorGenerators | None = None
 
     def __eq__(self, other: object) -> bool:
         """Returns True for the dataset itself, because scripts compare `loader.dataset` with theirs."""
@@ -105,6 +110,9 @@ class SeededDataset(Dataset[Any]):
 
     def __getitems__(self, indices: SeededBatch) -> list[Any]:
         set_seed(indices.seed)
+        if self._generators is None:
+            self._generators = CollatorGenerators(self._collator)
+        self._generators.seed(indices.seed)
         several = getattr(self.dataset, "__getitems__", None)
         if several is not None:
             return several(list(indices))  # type: ignore[no-any-return]
@@ -118,6 +126,8 @@ class Epoch:
     the order is drawn again from their state at the start of the epoch. If reading draws from them, Hugging Face reads
     one batch ahead of the step, so that dropout draws after that batch. A collator that masks at random is an example.
     This class then also reads ahead, and keeps the generators' state from before that batch was read.
+
+    A collator's own generators continue from one batch to the next, so their state is stored with both.
     """
 
     def __init__(
@@ -132,11 +142,13 @@ class Epoch:
         restore: Callable[[], None] | None = None,
     ) -> None:
         places = places or {}
+        self._collator = CollatorGenerators(getattr(loader, "collate_fn", None))
         if restore is not None and not skip:
             restore()
+            self._collator.restore(places.get("collator", {}))
         if skip and "epoch" in places:
-            set_host_rng(places["epoch"])
-        self._opened, self._number, self._read, self._offset = host_rng(), epoch, skip, offset
+            self._set_rng(places["epoch"])
+        self._opened, self._number, self._read, self._offset = self._rng(), epoch, skip, offset
         if is_ours(loader):
             draw_and_discard()
         self._stream = Stream(loader, places.get("stream") if skip else None) if has_position(loader) else None
@@ -145,11 +157,12 @@ class Epoch:
         self._before_held: Any = None
         self._reads_ahead: bool | None = None
         if skip and "ahead" in places:
-            set_host_rng(places["ahead"])
+            self._set_rng(places["ahead"])
             self._reads_ahead = True
             self._hold_next()
         if restore is not None and skip:
             restore()
+            self._collator.restore(places.get("collator", {}))
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -177,6 +190,8 @@ class Epoch:
     def places(self) -> dict[str, Any]:
         """Returns the generator states and the position, for a checkpoint that is written now."""
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
+        if own := self._collator.state():
+            places["collator"] = own
         if self._offset:
             places["offset"] = self._offset
         if self._stream is not None:
@@ -193,8 +208,15 @@ class Epoch:
         return batch
 
     def _hold_next(self) -> None:
-        self._before_held = host_rng()
+        self._before_held = self._rng()
         self._held = list(islice(self._batches, 1))
+
+    def _rng(self) -> dict[str, Any]:
+        return {**host_rng(), "collator": self._collator.state()}
+
+    def _set_rng(self, state: Mapping[str, Any]) -> None:
+        set_host_rng(state)
+        self._collator.restore(state.get("collator", {}))
 
 
 def epoch_batches(

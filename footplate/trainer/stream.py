@@ -1,20 +1,22 @@
 """Resumes streams at their position by the dataset's own state, and never by reading and discarding samples.
 
 A dataset gives its position by `state_dict` and restores it by `load_state_dict`, like those of `datasets`. Each
-loading process has its own copy of the dataset, so each batch carries its process's position.
+loading process has its own copy of the dataset, so each batch carries its process's position. Random draws in a loading
+process depend only on the epoch, the process and its number of batches, so a resumed run repeats them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from footplate.trainer.collator_generators import CollatorGenerators
 from footplate.trainer.samplers import Share
+from footplate.trainer.seeds import set_seed
 
 Collator = Callable[[Sequence[Any]], Any]
 
@@ -26,6 +28,8 @@ class PositionedBatch:
     batch: Any
     process: int
     state: dict[str, Any]
+    number: int
+    """The number of batches that the process has made in this epoch, with this one."""
 
 
 class ShareOfStream(IterableDataset[Any]):
@@ -62,6 +66,7 @@ class Stream:
     def __init__(self, loader: DataLoader[Any], place: dict[str, Any] | None) -> None:
         self.loader, self.processes = loader, loader.num_workers
         self._states: dict[int, dict[str, Any]] = dict(place["states"]) if place else {}
+        self._numbers: dict[int, int] = dict(place.get("numbers", {})) if place else {}
         self._last = int(place["last"]) if place else -1
         if place and place["processes"] != self.processes:
             raise ValueError(
@@ -77,8 +82,8 @@ class Stream:
             return iter(self.loader)
         collate: Any = self.loader.collate_fn
         prepare = self.loader.worker_init_fn
-        self.loader.collate_fn = partial(_placed, collate)
-        self.loader.worker_init_fn = partial(_go_to, prepare, self._states, self._last, self.processes)
+        reader = _Reader(collate, prepare, self._states, self._numbers, self._last, self.processes)
+        self.loader.collate_fn, self.loader.worker_init_fn = reader.collate, reader.begin
         try:
             return iter(self.loader)
         finally:
@@ -88,28 +93,57 @@ class Stream:
         """Returns the plain batch, and stores its position."""
         if not isinstance(batch, PositionedBatch):
             return batch
-        self._states[batch.process], self._last = batch.state, batch.process
+        self._states[batch.process], self._numbers[batch.process] = batch.state, batch.number
+        self._last = batch.process
         return batch.batch
 
     def place(self) -> dict[str, Any]:
         if not self.processes:
             self._states[0] = self.loader.dataset.state_dict()  # type: ignore[attr-defined]
-        return {"processes": self.processes, "states": dict(self._states), "last": self._last}
+        numbers = {"numbers": dict(self._numbers)} if self._numbers else {}
+        return {"processes": self.processes, "states": dict(self._states), "last": self._last, **numbers}
 
 
-def _placed(collate: Collator, samples: Sequence[Any]) -> PositionedBatch:
-    process: Any = get_worker_info()
-    return PositionedBatch(collate(samples), process.id, process.dataset.state_dict())
+class _Reader:
+    """Makes batches with their position in a loading process, from its stored position on."""
 
+    def __init__(
+        self,
+        collate: Collator,
+        prepare: Callable[[int], None] | None,
+        states: dict[int, dict[str, Any]],
+        numbers: dict[int, int],
+        last: int,
+        processes: int,
+    ) -> None:
+        self._collate, self._prepare = collate, prepare
+        self._states, self._numbers, self._last, self._processes = states, numbers, last, processes
+        self._generators = CollatorGenerators(collate)
+        self._number = self._seed = 0
 
-def _go_to(
-    prepare: Callable[[int], None] | None, states: dict[int, dict[str, Any]], last: int, processes: int, process: int
-) -> None:
-    """Sets up a loading process. torch asks process 0 first, so it takes the share of the process that is next."""
-    info: Any = get_worker_info()
-    own = (process + last + 1) % processes
-    object.__setattr__(info, "id", own)  # the info is frozen, but the dataset reads its share's number only there
-    if own in states:
-        info.dataset.load_state_dict(states[own])
-    if prepare is not None:
-        prepare(own)
+    def begin(self, process: int) -> None:
+        """Sets up the process. torch asks process 0 first, so it takes the share of the process that is next."""
+        info: Any = get_worker_info()
+        own = (process + self._last + 1) % self._processes
+        self._seed = info.seed - process + own
+        object.__setattr__(info, "id", own)  # the info is frozen, but the dataset reads its share's number only there
+        if own in self._states:
+            info.dataset.load_state_dict(self._states[own])
+        self._number = self._numbers.get(own, 0)
+        if self._prepare is not None:
+            self._prepare(own)
+        self._set_seed()
+
+    def collate(self, samples: Sequence[Any]) -> PositionedBatch:
+        info: Any = get_worker_info()
+        batch = self._collate(samples)
+        self._number += 1
+        placed = PositionedBatch(batch, info.id, info.dataset.state_dict(), self._number)
+        self._set_seed()
+        return placed
+
+    def _set_seed(self) -> None:
+        """Seeds the draws for the next batch, which begin while its samples are read."""
+        seed = (self._seed + self._number * 1_000_000_007) % 2**63
+        set_seed(seed)
+        self._generators.seed(seed)

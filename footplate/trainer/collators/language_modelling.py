@@ -102,15 +102,6 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         """Makes the collator's generator. The seed includes the loading process's number, so that masks differ."""
         self.generator = generator_here(self.seed or 0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the generator's state, with which a script can mask the same tokens again. Checkpoints lack it."""
-        return {} if self.generator is None else {"generator": self.generator.get_state()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if "generator" in state:
-            self.generator = torch.Generator()
-            self.generator.set_state(state["generator"])
-
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
     ) -> tuple[Any, Any]:

@@ -62,7 +62,7 @@ class DataCollatorForT5MLM(DataCollatorMixin):
 
     def torch_call(self, examples: list[Any]) -> dict[str, Tensor]:
         if self.seed is not None and self.generator is None:
-            self.generator = generator_here(self.seed)
+            self.create_rng()
         texts = [
             torch.as_tensor(example["input_ids"] if isinstance(example, Mapping) else example) for example in examples
         ]
@@ -82,6 +82,10 @@ class DataCollatorForT5MLM(DataCollatorMixin):
             shifted[:, 0] = self.decoder_start_token_id
             batch["decoder_input_ids"] = shifted.masked_fill_(shifted == IGNORE, self._pad)
         return batch
+
+    def create_rng(self) -> None:
+        """Makes the collator's generator. The seed includes the loading process's number, so that masks differ."""
+        self.generator = generator_here(self.seed or 0)
 
     @property
     def _pad(self) -> int:

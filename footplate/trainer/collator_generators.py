@@ -1,0 +1,140 @@
+"""Finds, stores and seeds the random generators that a collator keeps for itself.
+
+Collators for masked language models have one if they have a `seed`. Hugging Face's make it at their first batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+
+GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
+
+
+class CollatorGenerators:
+    """The generators that are attributes of a collator, of collators that it calls, or names in its function."""
+
+    def __init__(self, collator: Any) -> None:
+        self._owners = _owners(collator)
+        self._own_seeds: dict[str, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Returns the generators' state by place and name, without generators that no batch has needed yet."""
+        return {name: _state(generator) for name, generator in self._all()}
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Sets the generators to a stored state. Makes those that the collator would make at its first batch."""
+        there = dict(self._all())
+        for name, (kind, state) in states.items():
+            if name not in there:
+                place, attribute = name.split(".", 1)
+                owner = self._owners[int(place)] if int(place) < len(self._owners) else None
+                if getattr(owner, attribute, ...) is not None:
+                    continue  # the script has another collator now
+                there[name] = _made(kind)
+                setattr(owner, attribute, there[name])
+            _set_state(there[name], state)
+
+    def seed(self, seed: int) -> None:
+        """Seeds each generator by this seed and by its own, so that its next numbers depend on nothing else."""
+        for owner in self._owners:
+            if _makes_one_later(owner):
+                owner.create_rng()
+        for name, generator in self._all():
+            if name not in self._own_seeds:
+                own = getattr(self._owners[int(name.split(".", 1)[0])], "seed", None)
+                self._own_seeds[name] = own if isinstance(own, int) else _drawn(generator)
+            # The large odd factor keeps a seed apart from the seeds of the next batches.
+            _seed(generator, (seed + self._own_seeds[name] * 0x9E3779B97F4A7C15) % 2**63)
+
+    def _all(self) -> Iterator[tuple[str, Any]]:
+        for place, owner in enumerate(self._owners):
+            for name, value in _names(owner).items():
+                if isinstance(value, GENERATORS):
+                    yield f"{place}.{name}", value
+
+
+def _owners(collator: Any) -> list[Any]:
+    """Returns the collator, and the objects and functions that it has as attributes or names and may call."""
+    owners, seen, waiting = [], set[int](), [collator]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, partial):
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif inspect.ismethod(value):
+            waiting.append(value.__self__)
+        elif id(value) not in seen and not isinstance(value, (*GENERATORS, type, torch.nn.Module)):
+            seen.add(id(value))
+            owners.append(value)
+            waiting += [
+                part
+                for part in _names(value).values()
+                # A function's helpers are left out, because a search through them would end in all of its module.
+                if callable(part) and not (inspect.isfunction(value) and inspect.isfunction(part))
+            ]
+    return owners
+
+
+def _names(owner: Any) -> Mapping[str, Any]:
+    """Returns an object's attributes, or the names outside of itself that a function uses."""
+    if inspect.isfunction(owner):
+        used = inspect.getclosurevars(owner)
+        return {**used.globals, **used.nonlocals}
+    return getattr(owner, "__dict__", {})
+
+
+def _makes_one_later(owner: Any) -> bool:
+    """Returns True for a collator with a seed that has not made its generator yet."""
+    names = _names(owner)
+    return names.get("seed") is not None and names.get("generator", ...) is None and hasattr(owner, "create_rng")
+
+
+def _state(generator: Any) -> tuple[str, Any]:
+    if isinstance(generator, torch.Generator):
+        return "torch", generator.get_state()
+    if isinstance(generator, numpy.random.Generator):
+        return type(generator.bit_generator).__name__, generator.bit_generator.state
+    if isinstance(generator, numpy.random.RandomState):
+        return "RandomState", generator.get_state()
+    return "random", generator.getstate()
+
+
+def _made(kind: str) -> Any:
+    made = {"torch": torch.Generator, "RandomState": numpy.random.RandomState, "random": random.Random}
+    return made[kind]() if kind in made else numpy.random.Generator(getattr(numpy.random, kind)())
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, numpy.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def _seed(generator: Any, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, numpy.random.Generator):
+        bits: Any = type(generator.bit_generator)
+        generator.bit_generator.state = bits(seed).state
+    else:
+        generator.seed(seed % 2**32)
+
+
+def _drawn(generator: Any) -> int:
+    """Returns a number that depends on the seed with which a user made this generator."""
+    if isinstance(generator, torch.Generator):
+        return int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    if isinstance(generator, numpy.random.Generator):
+        return int(generator.integers(2**31))
+    if isinstance(generator, numpy.random.RandomState):
+        return int(generator.randint(2**31))
+    return int(generator.getrandbits(31))
