@@ -142,6 +142,21 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
             return _numbered(special, ~special & _begins_apart(torch.as_tensor(offsets), special))
         return _numbered(special, ~special & ~self._continues(labels))
 
+    @staticmethod
+    def _calc_word_ids_and_prob_mask(offsets: Any, special_tokens_mask: Any) -> tuple[Any, Any]:
+        """Returns each token's word number, with -1 for special tokens, and which tokens must not be drawn.
+
+        Only the first token of a word may be drawn. The helper has Hugging Face's name and works on arrays.
+        """
+        special = torch.as_tensor(special_tokens_mask).bool()
+        words, starts = _numbered(special, ~special & _begins_apart(torch.as_tensor(offsets), special))
+        return words.numpy(), (~starts).numpy()
+
+    @staticmethod
+    def _whole_word_mask(word_ids: Any, mask: Any) -> Any:
+        """Masks all tokens of each word that has a masked token, under Hugging Face's name and on arrays."""
+        return _all_of_a_word(torch.as_tensor(word_ids), torch.as_tensor(mask)).numpy()
+
     def _continues(self, labels: Tensor) -> Tensor:
         tokens = [self.tokenizer.convert_ids_to_tokens(row) for row in labels.tolist()]
         continues = torch.tensor([[str(token).startswith("##") for token in row] for row in tokens])

@@ -280,6 +280,22 @@ def test_labels_may_be_arrays_without_an_axis(framework: str) -> None:
     assert (batch["labels"].tolist(), str(batch["labels"].dtype).removeprefix("torch.")) == ([0, 1, 2], "int64")
 
 
+def test_helpers_for_whole_words_are_those_of_transformers() -> None:
+    offsets = numpy.array(
+        [[(0, 0), (0, 3), (3, 4), (5, 6), (6, 7), (0, 0)], [(1, 2), (2, 3), (4, 5), (0, 0), (6, 7), (8, 9)]]
+    )
+    special = numpy.array([[1, 0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0]])
+    mask = numpy.array([[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1]], dtype=bool)
+    sides = [ours.DataCollatorForLanguageModeling, theirs.DataCollatorForLanguageModeling]
+
+    (words, kept), (their_words, their_kept) = (side._calc_word_ids_and_prob_mask(offsets, special) for side in sides)
+    whole, their_whole = (side._whole_word_mask(their_words, mask) for side in sides)
+
+    assert (words.tolist(), kept.tolist(), whole.tolist()) == (
+        their_words.tolist(), their_kept.astype(bool).tolist(), their_whole.tolist(),
+    )  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore:Random token replacement")
 def test_a_word_is_hidden_whole_or_not_at_all_with_offsets_and_without() -> None:
     seen = set()
