@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import fields
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ def load(
     ignore_mismatched_sizes: bool = False,
     dtype: str = "float32",
     attn_implementation: str | None = None,
+    quantization: str | None = None,
+    double_quantization: bool = False,
     peft: dict[str, Any] | None = None,
 ) -> Any:
     """Returns a model with this kind of head, with stored or new weights. hf_models.py describes the arguments."""
@@ -44,23 +48,26 @@ def load(
     transformers.utils.logging.disable_progress_bar()
     changes = {**(config or {}), **_classes(num_labels, labels)}
     changes |= {} if problem_type is None else {"problem_type": problem_type}
+    quantized = _quantization(quantization, double_quantization, dtype)
     made = _config(path, changes, processor)
     auto = getattr(transformers, f"AutoModelFor{head}")
     if type(made) not in auto._model_mapping:
         raise NotBuildable(f"a {made.model_type} cannot be a {head}", hint="name another model_type")
-    model = _made(auto, made, None if from_scratch else path, dtype, attn_implementation, ignore_mismatched_sizes)
+    options = quantized | ({} if attn_implementation is None else {"attn_implementation": attn_implementation})
+    model = _made(auto, made, None if from_scratch else path, dtype, options, ignore_mismatched_sizes)
+    if quantized:
+        _compute_alike_everywhere(model)
     _require_rows_for_every_token(model, processor)
     return model if peft is None else _with_adapter(model, head, peft)
 
 
 def _made(
-    auto: Any, config: Any, path: str | None, dtype: str, attention: str | None, ignore_mismatched_sizes: bool
+    auto: Any, config: Any, path: str | None, dtype: str, options: dict[str, Any], ignore_mismatched_sizes: bool
 ) -> Any:
     """Returns a model with the weights in this folder, or with new ones."""
     import torch
     from safetensors import SafetensorError
 
-    options = {} if attention is None else {"attn_implementation": attention}
     kind: Any = dtype if dtype == "auto" else getattr(torch, dtype)
     try:
         if path is None:
@@ -87,6 +94,39 @@ def _made(
             hint="leave num_labels and config as they were stored, or set ignore_mismatched_sizes: true to initialise "
             "weights whose shapes differ",
         ) from error
+
+
+def _quantization(kind: str | None, double: bool, dtype: str) -> dict[str, Any]:
+    """Returns the options by which transformers quantizes the stored weights while it loads them."""
+    if kind is None:
+        return {}
+    if find_spec("bitsandbytes") is None:
+        raise NotBuildable("bitsandbytes is not installed on this node", hint="pip install 'footplate[bitsandbytes]'")
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if kind == "int8":
+        config = BitsAndBytesConfig(load_in_8bit=True)
+    else:
+        config = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type=kind,
+            bnb_4bit_use_double_quant=double,
+            bnb_4bit_compute_dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype),
+        )
+    # Without a place, transformers takes the first GPU in each of several processes.
+    gpu = {"device_map": {"": int(os.environ.get("LOCAL_RANK", 0))}} if torch.cuda.is_available() else {}
+    return {"quantization_config": config, **gpu}
+
+
+def _compute_alike_everywhere(model: Any) -> None:
+    """Keeps bitsandbytes from packing 4-bit weights for the CPU at the first evaluation.
+
+    Training would compute other last bits after it, so a resumed job would differ from one that was not interrupted.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 # The config

@@ -33,6 +33,11 @@ Peft = Annotated[
     'Train an adapter (peft\'s LoraConfig) and leave the model as it is: {"r": 8, "target_modules": ["q_proj"]}. '
     '"merge": true merges the adapter into the model in the outputs',
 ]
+Quantization = Annotated[
+    Literal["nf4", "fp4", "int8"] | None,
+    "Load the linear layers with 4 or 8 bits (bitsandbytes) and train an adapter on them. nf4 with peft is QLoRA",
+]
+DoubleQuantization = Annotated[bool, "With nf4 or fp4: quantize the scales too, which saves 0.4 bits per parameter"]
 Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
 Count = Annotated[int | None, "The number of classes; null takes it from labels or the config"]
 Anew = Annotated[bool, "Weights whose shape differs, such as a head for other classes, are initialised"]
@@ -50,7 +55,8 @@ def _model(head: str, summary: str, **of_classes: Any) -> Callable[..., Any]:
     can_differ: dict[str, Any] = {"ignore_mismatched_sizes": Anew} if of_classes else {}
     made = component(
         partial(load, head), summary, path=Folder, **of_classes, config=Config, from_scratch=Scratch, **can_differ,
-        dtype=Dtype, attn_implementation=Attention, peft=Peft,
+        dtype=Dtype, attn_implementation=Attention, quantization=Quantization,
+        double_quantization=DoubleQuantization, peft=Peft,
     )  # fmt: skip
     return needs("transformers", extra="hf")(made)
 

@@ -15,7 +15,7 @@ from footplate.contract.learning_rules import broken_learning_rules
 from footplate.contract.outbound import Refused, read_url
 from footplate.contract.short_forms import REWARDS, Json, Named, components
 from footplate.contract.spec_parts import is_component
-from footplate.contract.strategies import broken_strategy_rules
+from footplate.contract.strategies import broken_strategy_rules, built_in_args
 
 STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
 """Datasets that can be streamed row by row."""
@@ -35,6 +35,7 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
         for said in texts(named):
             yield from _naming(said, named.group)
     yield from _of_a_trainer(document, training)
+    yield from _of_quantization(document.get("model"))
     computes = document.get("compute_metrics")
     if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
         detail = f"{name[:80]!r} is not a function of your own, as compute_metrics needs"
@@ -74,6 +75,29 @@ def _of_a_trainer(document: Json, training: TrainingArguments | None) -> Iterato
     if isinstance(training, Seq2SeqTrainingArguments):
         detail = f"predict_with_generate and its companions are arguments of our own Trainer, and {name[:80]} has none"
         yield Problem("/training/predict_with_generate", "disagreement", detail, "leave them out")
+
+
+def _of_quantization(model: Any) -> Iterator[Problem]:
+    """Yields problems of a built-in model whose weights are quantized."""
+    args = built_in_args(model)
+    kind, peft = args.get("quantization"), args.get("peft")
+    if args.get("double_quantization") and kind not in ("nf4", "fp4"):
+        detail = f"is for 4 bits, and quantization is {json.dumps(kind)[:40]}"
+        yield Problem("/model/args/double_quantization", "disagreement", detail, 'set quantization to "nf4"')
+    if kind is None:
+        return
+    if not args.get("path") or args.get("from_scratch"):
+        detail = "quantizes stored weights, and the model starts with new ones"
+        hint = "name a path without from_scratch, or leave quantization out"
+        yield Problem("/model/args/quantization", "disagreement", detail, hint)
+    if not peft:
+        detail = "quantized weights cannot be trained, and the model has no adapter"
+        hint = 'add "peft": {"r": 16, "target_modules": ["q_proj", "v_proj"]}'
+        yield Problem("/model/args/quantization", "disagreement", detail, hint)
+    elif isinstance(peft, dict) and peft.get("merge"):
+        detail = "an adapter would be merged into weights of few bits, which loses what it has learned"
+        hint = "leave merge out, and merge the job's outputs into the model without quantization"
+        yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
 
 
 def _of_evaluation(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:

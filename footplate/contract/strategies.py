@@ -143,6 +143,9 @@ def _of_shards(kind: str, document: Json) -> Iterator[Problem]:
     if document.get("optimizers"):
         detail = f"several optimizers step one by one, but {kind} shards the model over the processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
+    if built_in_args(document.get("model")).get("quantization"):
+        detail = f"is for whole weights in each process, but {STRATEGY}/type is {kind}, which shards the model"
+        yield Problem("/model/args/quantization", "disagreement", detail, 'use "ddp", or leave quantization out')
     if _merges(document.get("model")):
         detail = f"merges the adapter into the whole model, but {STRATEGY}/type is {kind}, which shards the model"
         hint = 'use "ddp", or leave merge out and merge the job\'s outputs'
@@ -150,12 +153,16 @@ def _of_shards(kind: str, document: Json) -> Iterator[Problem]:
 
 
 def _merges(model: Any) -> bool:
-    """Returns True for a built-in model with `merge`. In other models `peft` may have any meaning."""
-    if not isinstance(model, dict) or not str(model.get("use")).startswith("hf/"):
-        return False
-    args = model.get("args")
-    peft = args.get("peft") if isinstance(args, dict) else None
+    peft = built_in_args(model).get("peft")
     return isinstance(peft, dict) and peft.get("merge") is True
+
+
+def built_in_args(model: Any) -> Json:
+    """Returns the arguments of a built-in model of transformers. In other models they may have any meaning."""
+    if not isinstance(model, dict) or not str(model.get("use")).startswith("hf/"):
+        return {}
+    args = model.get("args")
+    return args if isinstance(args, dict) else {}
 
 
 def _of_several(document: Json, training: TrainingArguments | None, world: int) -> Iterator[Problem]:

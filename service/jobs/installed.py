@@ -21,7 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
-from footplate.contract.arguments.libraries import DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKERS, Library
+from footplate.contract.arguments.libraries import BITSANDBYTES, DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKERS, Library
 from footplate.contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
 from footplate.contract.environment import unknown_secrets
 from footplate.contract.errors import Problem, did_you_mean
@@ -66,8 +66,11 @@ def libraries_of(spec: JobSpec) -> Iterator[tuple[str, str, Library]]:
         yield "/training/optim", spec.training.optim, OPTIMS[spec.training.optim]
     if spec.training.use_liger_kernel:
         yield "/training/use_liger_kernel", "Liger's kernels", LIGER
-    if spec.model is not None and spec.model.use.startswith("hf/") and spec.model.args.get("peft"):
-        yield "/model/args/peft", "an adapter", PEFT
+    if spec.model is not None and spec.model.use.startswith("hf/"):
+        if spec.model.args.get("peft"):
+            yield "/model/args/peft", "an adapter", PEFT
+        if spec.model.args.get("quantization"):
+            yield "/model/args/quantization", "quantization", BITSANDBYTES
 
 
 class Installed:

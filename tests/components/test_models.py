@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
-from footplate.components import hf_models, hf_processors
+from footplate.components import hf_loading, hf_models, hf_processors
 from footplate.contract.errors import NotBuildable
 from footplate.runtime.build import check_trainer
 
@@ -208,6 +209,36 @@ def test_an_adapter_is_trained_and_the_model_left_as_it_is(bert: Path) -> None:
 def test_an_adapter_that_cannot_be_is_told(bert: Path, peft: dict[str, Any], says: str) -> None:
     with pytest.raises(NotBuildable, match=says):
         hf_models.sequence_classification(None, path=str(bert), peft=peft)
+
+
+def test_quantization_without_its_library_names_the_extra(bert: Path) -> None:
+    peft = {"r": 2, "target_modules": ["query"]}
+
+    with pytest.raises(NotBuildable, match="bitsandbytes is not installed on this node") as raised:
+        hf_models.sequence_classification(None, path=str(bert), quantization="nf4", peft=peft)
+    assert raised.value.hint == "pip install 'footplate[bitsandbytes]'"
+
+
+def test_a_quantized_model_computes_in_the_type_of_its_other_weights(
+    bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(path: str, *, config: Any, quantization_config: Any, **options: Any) -> Any:
+        received.append(quantization_config.to_diff_dict())
+        return transformers.BertForSequenceClassification(config)
+
+    received: list[dict[str, Any]] = []
+    monkeypatch.setattr(hf_loading, "find_spec", lambda name: name)
+    monkeypatch.setattr(transformers.AutoModelForSequenceClassification, "from_pretrained", loaded)
+    for options in (
+        {"quantization": "nf4", "dtype": "bfloat16", "double_quantization": True},
+        {"quantization": "int8"},
+    ):
+        hf_models.sequence_classification(None, path=str(bert), peft={"target_modules": ["query"]}, **options)
+
+    four, eight = received
+    assert (four["load_in_4bit"], four["bnb_4bit_quant_type"], four["bnb_4bit_use_double_quant"]) == (True, "nf4", True)
+    assert four["bnb_4bit_compute_dtype"] == "bfloat16"
+    assert eight["load_in_8bit"]
 
 
 def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(bert: Path) -> None:

@@ -79,6 +79,26 @@ def test_an_adapter_is_merged_where_the_model_is_whole():
     assert "/resources/strategy/type is fsdp" in problem.detail
 
 
+@pytest.mark.parametrize(
+    ("args", "resources", "place"),
+    [
+        ({}, {}, None),
+        ({"double_quantization": True}, {"processes_per_node": 2}, None),
+        ({"quantization": "int8", "double_quantization": True}, {}, "/model/args/double_quantization"),
+        ({"quantization": None, "double_quantization": True}, {}, "/model/args/double_quantization"),
+        ({"peft": None}, {}, "/model/args/quantization"),
+        ({"from_scratch": True}, {}, "/model/args/quantization"),
+        ({"peft": {"r": 2, "merge": True}}, {}, "/model/args/peft/merge"),
+        ({}, {"processes_per_node": 2, "strategy": "fsdp"}, "/model/args/quantization"),
+    ],
+)
+def test_weights_of_few_bits_need_an_adapter_and_are_not_cut(args, resources, place):
+    model = {"path": "models://a", "quantization": "nf4", "peft": {"r": 2}, **args}
+    spec = {"model": {"use": "hf/causal-lm", "args": model}, "data": "data://a.txt", "resources": resources}
+
+    assert places(spec) == ([] if place is None else [(place, "disagreement")])
+
+
 ZERO = {"zero_optimization": {"stage": 2}}
 
 

@@ -21,6 +21,7 @@ def _extra(name: str, *packages: str) -> Library:
 
 
 DEEPSPEED, LIGER, PEFT = _extra("deepspeed"), _extra("liger", "liger-kernel"), _extra("peft")
+BITSANDBYTES = _extra("bitsandbytes")
 
 TRACKERS: dict[str, Library] = {
     "aim": Library(("aim<4",), "'aim<4'"),
@@ -38,7 +39,7 @@ TRACKERS: dict[str, Library] = {
 OF_BITSANDBYTES = get_args(OfBitsandbytes)
 OF_TORCHAO = get_args(OfTorchao)
 OPTIMS: dict[str, Library] = {
-    **dict.fromkeys(OF_BITSANDBYTES, _extra("bitsandbytes")),
+    **dict.fromkeys(OF_BITSANDBYTES, BITSANDBYTES),
     **dict.fromkeys(OF_TORCHAO, _extra("torchao")),
 }
 """The choices of `optim` that need a library."""

@@ -53,6 +53,12 @@ ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
         ({"report_to": ["all", "wandb"]}, "/report_to/1", "wandb", ""),
         ({"training": {"report_to": "tensorboard"}}, "/training/report_to", "tensorboardx", "tensorboard"),
         ({"model": {"use": "hf/causal-lm", "args": {"peft": {"r": 8}}}}, "/model/args/peft", "peft", ""),
+        (
+            {"model": {"use": "hf/causal-lm", "args": {"path": "models://a", "quantization": "nf4", "peft": {"r": 8}}}},
+            "/model/args/quantization",
+            "bitsandbytes",
+            "'footplate[bitsandbytes]'",
+        ),
         ({"training": {"optim": "paged_adamw_8bit"}}, "/training/optim", "bitsandbytes", ""),
         ({"training": {"use_liger_kernel": True}}, "/training/use_liger_kernel", "liger-kernel", "'footplate[liger]'"),
     ],
@@ -64,10 +70,12 @@ async def test_what_needs_a_package_that_no_node_has_is_refused_where_it_is_aske
     models = {**CATALOGUE["models"], "hf/causal-lm": {"name": "hf/causal-lm", "group": "models", "args": {}}}
     catalogue = {**CATALOGUE, "models": models}
     of_an_older_version = await api.client.post("/jobs", json=spec)
-    without = {**catalogue, "packages": {"torch": {"name": "torch", "group": "packages", "summary": "2.13"}}}
-    await a_node(api, catalogue=without)
+    others = {
+        name: {"name": name, "group": "packages", "summary": "2.13"} for name in ("torch", "peft") if name != package
+    }
+    await a_node(api, catalogue={**catalogue, "packages": others})
     refused = await api.client.post("/jobs", json=spec)
-    has = {package: {"name": package, "group": "packages", "summary": "0.19.8"}}
+    has = {**others, package: {"name": package, "group": "packages", "summary": "0.19.8"}}
     await a_node(api, boot="b2", catalogue_hash="h2", catalogue={**catalogue, "packages": has})
     accepted = await api.client.post("/jobs", json=spec)
 
