@@ -22,6 +22,7 @@ from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.errors import NotBuildable, did_you_mean
 from footplate.contract.rows import Schema
+from footplate.trainer.evaluating import OwnEvaluation
 
 Arguments = Mapping[str, Any]
 
@@ -124,6 +125,11 @@ class TrlTrainer:
         return None if rows is None else self._dataset(rows, processor)
 
     def _dataset(self, rows: Any, processor: Any) -> Any:
+        if isinstance(rows, OwnEvaluation):
+            raise NotBuildable(
+                f"TRL's {self.name}Trainer cannot evaluate on lm-eval",
+                hint='evaluate in a job of its own, without "trainer": resume_from names this job\'s checkpoint',
+            )
         require_forms(rows, self.rows, f"TRL's {self.name}Trainer")
         holds_messages = any(isinstance(rows[0].get(name), list) for name in _CONVERSATIONS)
         if holds_messages and not getattr(processor, "chat_template", None):

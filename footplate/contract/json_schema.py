@@ -101,8 +101,12 @@ def _choice(choices: list[Any], value: object, pointer: str) -> Iterator[Problem
     if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices):
         texts = [str(choice) for choice in choices]
         hint = did_you_mean(value[:80], texts) if isinstance(value, str) else None
-        yield Problem(pointer, "unknown_choice", f"must be one of {', '.join(texts)}", hint)
+        more = f", and {len(texts) - MOST_CHOICES:,} more" if len(texts) > MOST_CHOICES else ""
+        yield Problem(pointer, "unknown_choice", f"must be one of {', '.join(texts[:MOST_CHOICES])}{more}", hint)
 
+
+MOST_CHOICES = 200
+"""The most choices that a problem lists. Tasks of lm-evaluation-harness have 11,000 names."""
 
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minimum": ("at least", lambda value, bound: value >= bound),

@@ -21,7 +21,9 @@ from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
 from footplate.contract.short_forms import REWARDS
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Optimizer
+from footplate.runtime import own_code
 from footplate.runtime.own_code import Own
+from footplate.trainer.evaluating import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.metrics.text import TEXTS
 from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
@@ -58,7 +60,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
     """Builds the parts. Data comes first, so that missing data is reported before a large model is loaded."""
     builder = _Builder(spec, roots)
     sets = spec.data.eval
-    train = builder.dataset(spec.data.train)
+    train, test = builder.batches("train", spec.data.train), builder.batches("test", spec.data.test)
     evaluation: Any = (
         {name: builder.dataset(dataset) for name, dataset in sets.items()}
         if isinstance(sets, dict)
@@ -74,7 +76,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         processor=builder.processor,
         model=builder.model,
         collator=builder.collator,
-        test=builder.mapped(builder.dataset(spec.data.test)),
+        test=builder.mapped(test),
         metrics=[metric(component) for component in spec.metrics],
         compute_metrics=builder.make("compute_metrics", spec.compute_metrics),
         loss=builder.make("losses", spec.loss),
@@ -114,9 +116,16 @@ class _Builder:
     def dataset(self, component: Component | None) -> Any:
         return self.make("data", component)
 
+    def batches(self, field: str, component: Component | None) -> Any:
+        """Returns a dataset whose rows become batches. Raises NotBuildable for one that is only evaluated on."""
+        rows = self.dataset(component)
+        if isinstance(rows, OwnEvaluation):
+            raise NotBuildable(f"data.{field} cannot be {component and component.use}", hint="name it in data.eval")
+        return rows
+
     def mapped(self, rows: Any) -> Any:
-        if rows is None:
-            return None
+        if rows is None or isinstance(rows, OwnEvaluation):
+            return rows
         for component in self.spec.data.map:
             rows = self.make("maps", component, rows=rows)
         return rows
@@ -129,6 +138,11 @@ class _Builder:
     def trainer_args(self) -> dict[str, Any]:
         args = self.spec.trainer.args if self.spec.trainer else {}
         return resolved({name: value for name, value in args.items() if name != REWARDS}, self.roots)
+
+    @property
+    def bundle(self) -> Path | None:
+        """The folder of the job's bundle."""
+        return own_code.folder()
 
     @cached_property
     def processor(self) -> Any:
@@ -168,7 +182,7 @@ COLLATORS = {
 }
 """The collators of models whose batches need more than padding."""
 
-PASSED_PARTS = frozenset({"rows", "processor", "model"})
+PASSED_PARTS = frozenset({"rows", "processor", "model", "bundle"})
 """The parts that a component gets if it has a positional-only parameter of that name."""
 
 
@@ -251,8 +265,13 @@ def preload() -> None:
 def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
     """Checks what depends on several parts, and sets whether the loss shifts labels.
 
-    Each parameter must have one optimizer, and a model whose adapter is merged at the end must not be sharded.
+    Each parameter must have one optimizer, and a model whose adapter is merged at the end must not be sharded. A set
+    that evaluates by itself must be able to evaluate this model.
     """
+    sets = trainer.eval_dataset
+    for rows in sets.values() if isinstance(sets, dict) else [sets]:
+        if isinstance(rows, OwnEvaluation):
+            rows.check(trainer)
     if _merges(trainer.model) and not trainer._footplate.strategy.holds_whole:
         raise NotBuildable(
             "peft.merge needs the whole model in one process, and this strategy shards the model",

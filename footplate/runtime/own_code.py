@@ -60,6 +60,11 @@ def use(bundle: Bundle) -> Bundle:
     return bundle
 
 
+def folder() -> Path | None:
+    """Returns the folder of this process's bundle, if there is one."""
+    return None if _opened is None else _opened.folder
+
+
 class _UsersPackages(MetaPathFinder):
     """Finds a user's folder `worker/` or `service/` that has no `__init__.py`, although ours of that name has one.
 

@@ -17,10 +17,12 @@ from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import Metric, Sums
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import BatchResult, prediction_step
+from footplate.trainer.seeds import rng_state, set_rng_state
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction
 from footplate.trainer.strategies.peers import PaddingBatch
 
 if TYPE_CHECKING:
+    from footplate.trainer.evaluating import OwnEvaluation
     from footplate.trainer.trainer import Trainer
 
 
@@ -51,6 +53,20 @@ def run(
         for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
             results.add(batch, step(batch), is_last)
     return results.output(prefix)
+
+
+def run_own(trainer: Trainer, rows: OwnEvaluation) -> EvalLoopOutput:
+    """Runs an evaluation set's own evaluation. Training afterwards draws the same random numbers as without it."""
+    model = trainer.model
+    trainer._footplate.strategy.prepare_for_evaluation(model)
+    model.eval()
+    rng = rng_state()
+    try:
+        with evaluating_in(model, _full(trainer)), in_place(trainer.callback_handler.callbacks):
+            metrics = rows.metrics(trainer)
+    finally:
+        set_rng_state(rng)
+    return EvalLoopOutput(None, None, metrics, len(rows))
 
 
 _COLLECTED = ("predictions", "labels", "inputs")

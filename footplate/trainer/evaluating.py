@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +22,24 @@ if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
 
+class OwnEvaluation(ABC):
+    """An evaluation set that computes its metrics itself, instead of the mean loss over batches."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Any: ...
+
+    @abstractmethod
+    def check(self, trainer: Trainer) -> None:
+        """Raises an error before the first step if this Trainer's model cannot be evaluated."""
+
+    @abstractmethod
+    def metrics(self, trainer: Trainer) -> dict[str, float]:
+        """Returns the metrics of the model, which is in eval mode. All processes of a job call this method."""
+
+
 def evaluate(
     trainer: Trainer, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
 ) -> dict[str, float]:
@@ -34,19 +54,31 @@ def evaluate(
         return metrics
     started, memory = time.time(), trainer._footplate.memory
     memory.start("eval")
-    output = trainer.evaluation_loop(
-        trainer.get_eval_dataloader(eval_dataset),
-        description="Evaluation",
-        # Without compute_metrics nothing reads the predictions, so they are not kept. Streaming metrics still run.
-        prediction_loss_only=True if trainer.compute_metrics is None else None,
-        ignore_keys=ignore_keys,
-        metric_key_prefix=metric_key_prefix,
+    rows = own_evaluation(trainer, data)
+    output = (
+        trainer.evaluation_loop(
+            trainer.get_eval_dataloader(eval_dataset),
+            description="Evaluation",
+            # Without compute_metrics nothing reads the predictions, so they are not kept. Streaming metrics still run.
+            prediction_loss_only=True if trainer.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        if rows is None
+        else evaluation_pass.run_own(trainer, rows)
     )
     output.metrics.update(_speed(trainer, metric_key_prefix, started, output.num_samples))
     output.metrics.update(memory.figures("eval"))
     trainer.log(output.metrics)
     trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, output.metrics)
     return output.metrics
+
+
+def own_evaluation(trainer: Trainer, data: Any) -> OwnEvaluation | None:
+    """Returns the evaluation set, given itself or by name, if it computes its metrics itself."""
+    sets = trainer.eval_dataset
+    rows = sets.get(data) if isinstance(data, str) and isinstance(sets, Mapping) else data
+    return rows if isinstance(rows, OwnEvaluation) else None
 
 
 def predict(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def watched_metric(args: TrainingArguments) -> str:
     """Returns the name of `metric_for_best_model` in the metrics of an evaluation."""
     name = str(args.metric_for_best_model)
-    return name if name.startswith("eval_") else f"eval_{name}"
+    return name if name.startswith(("eval_", "lm_eval/")) else f"eval_{name}"
 
 
 def as_lists(value: Any) -> Any:

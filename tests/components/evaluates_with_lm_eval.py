@@ -1,0 +1,121 @@
+"""A program that evaluates a tiny language model by specs with `lm-eval`: `evaluates_with_lm_eval.py FOLDER`.
+
+It writes FOLDER/results.json, with the metrics of each spec, or with its error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from footplate.contract.errors import FootplateError
+from footplate.contract.host.bundle_files import Bundle
+from footplate.contract.host.file_roots import Roots
+from footplate.contract.spec import JobSpec
+from footplate.runtime import own_code
+from footplate.runtime.build import build, check_trainer
+from footplate.runtime.run import our_trainer
+
+FOLDER = Path(sys.argv[1])
+WORDS = "<pad> <unk> </s> the is sky grass sea blue green Question: Answer: A B A. B. Sky? Grass? Which?"
+OWN_TASK = """
+task: colours
+dataset_path: a-place/on-a-hub
+output_type: multiple_choice
+test_split: test
+doc_to_text: "the {{thing}} is"
+doc_to_choice: "{{choices}}"
+doc_to_target: !function colour_functions.answer
+"""
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "arc": [
+        {"id": str(n), "question": f"Which? {thing}", "answerKey": "A",
+         "choices": {"text": ["blue", "green"], "label": ["A", "B"]}}
+        for n, thing in enumerate(["Sky?", "Grass?", "Sky?"])
+    ],
+    "sums": [{"question": "Which? Sky?", "answer": "blue #### 4"}] * 3,
+    "mine": [{"thing": thing, "choices": ["blue", "green"], "answer": 0} for thing in ("sky", "sea")],
+}  # fmt: skip
+
+CASES: dict[str, dict[str, Any]] = {
+    "shipped": {"task": "arc_easy", "paths": ["data://arc.jsonl"]},
+    "with examples": {"task": "arc_easy", "paths": ["data://arc.jsonl"], "examples": ["data://arc.jsonl"],
+                      "num_fewshot": 2, "limit": 2},
+    "generated": {"task": "gsm8k", "paths": ["data://sums.jsonl"], "num_fewshot": 0, "limit": 1},
+    "without its examples": {"task": "gsm8k", "paths": ["data://sums.jsonl"]},
+    "wrong rows": {"task": "arc_easy", "paths": ["data://sums.jsonl"]},
+    "runs code": {"task": "cruxeval_input", "paths": ["data://sums.jsonl"]},
+    "of the bundle": {"yaml": "tasks/colours.yaml", "paths": ["data://mine.jsonl"]},
+    "not in the bundle": {"yaml": "tasks/colors.yaml", "paths": ["data://mine.jsonl"]},
+    "outside of the bundle": {"yaml": "../data/mine.jsonl", "paths": ["data://mine.jsonl"]},
+}  # fmt: skip
+
+
+def prepare() -> Roots:
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS.split())}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    model = FOLDER / "models/tiny"
+    PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", pad_token="<pad>", eos_token="</s>"
+    ).save_pretrained(model)
+    torch.manual_seed(0)
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(WORDS.split()), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+            num_attention_heads=2, max_position_embeddings=512, eos_token_id=2, pad_token_id=0, bos_token_id=None,
+        )
+    ).save_pretrained(model)  # fmt: skip
+    (FOLDER / "data").mkdir()
+    for name, rows in ROWS.items():
+        (FOLDER / f"data/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (FOLDER / "bundle/tasks").mkdir(parents=True)
+    (FOLDER / "bundle/tasks/colours.yaml").write_text(OWN_TASK)
+    (FOLDER / "bundle/tasks/colour_functions.py").write_text("def answer(row):\n    return row['answer']\n")
+    own_code.use(Bundle("0" * 64, FOLDER / "bundle", ()))
+    return Roots(FOLDER / "data", FOLDER / "models")
+
+
+def evaluated(args: dict[str, Any], roots: Roots) -> dict[str, Any]:
+    spec = JobSpec.parse(
+        {
+            "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny"}},
+            "data": {"eval": {"use": "lm-eval", "args": args}},
+        }
+    )
+    try:
+        parts = build(spec, roots)
+        trainer = our_trainer(spec, parts, replace(spec.training, output_dir=str(FOLDER / "out")))
+        check_trainer(trainer, None, ())
+        before = torch.get_rng_state()
+        first, second = trainer.evaluate(), trainer.evaluate()
+    except FootplateError as error:
+        return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    of_tasks = {name: value for name, value in first.items() if name.startswith("lm_eval/")}
+    return {
+        "metrics": of_tasks,
+        "others": sorted(first.keys() - of_tasks.keys()),
+        "is_repeatable": of_tasks == {name: second[name] for name in of_tasks},
+        "draws_nothing": torch.equal(before, torch.get_rng_state()),
+    }
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the evaluation opened a connection")
+
+
+if __name__ == "__main__":
+    socket.socket.connect = socket.create_connection = refuse  # type: ignore[assignment, method-assign]
+    folders = prepare()
+    results = {name: evaluated(args, folders) for name, args in CASES.items()}
+    (FOLDER / "results.json").write_text(json.dumps(results))

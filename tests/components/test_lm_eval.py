@@ -1,0 +1,87 @@
+"""The dataset `lm-eval`: how a node describes it, what a request with it is told, and evaluations of a tiny model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from footplate.components import lm_eval_tasks
+from footplate.contract.components import Catalogue, check
+from footplate.contract.spec import JobSpec
+from footplate.runtime.catalogue import describe
+from tests.support.processes import REPOSITORY, clean_environment
+
+PROGRAM = Path(__file__).with_name("evaluates_with_lm_eval.py")
+MODEL = {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
+
+
+def problems(**args: Any) -> list[tuple[str, str, str | None]]:
+    """Returns what a request is told about the arguments, as a service that knows this node would tell it."""
+    names = {"data": {"eval": {"use": "lm-eval", "args": {"paths": ["data://rows.jsonl"], **args}}}}
+    catalogue = Catalogue.of([describe("data", "lm-eval", lm_eval_tasks.task)])
+    wrong = check(JobSpec.parse({"model": MODEL, **names}), catalogue)
+    return [(problem.pointer, problem.code, problem.hint) for problem in wrong if problem.pointer.startswith("/data")]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets Python find a package with the layout of the library's tasks, because the real one has 14,000 files."""
+    tasks = tmp_path / "lm_eval/tasks"
+    tasks.mkdir(parents=True)
+    (tmp_path / "lm_eval/__init__.py").touch()
+    (tasks / "one.yaml").write_text('tag: a\ntask: "hellaswag"  # a comment\ndataset_path: owner/name\n')
+    (tasks / "group.yaml").write_text("group: arc\ntask:\n  - arc_easy\n")
+    (tasks / "coded.yaml").write_text("task: squadv2\nclass: !function task.SQuAD2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lm_eval_tasks.shipped_tasks.cache_clear()
+    yield
+    lm_eval_tasks.shipped_tasks.cache_clear()
+
+
+def test_without_the_library_a_request_is_told_what_to_install() -> None:
+    assert describe("data", "lm-eval", lm_eval_tasks.task).needs == "lm_eval (pip install 'footplate[lm-eval]')"
+    assert [(pointer, code) for pointer, code, _ in problems(task="hellaswag")] == [("/data/eval/use", "not_installed")]
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_request_is_refused_for_a_name_that_is_not_a_task_with_rows() -> None:
+    assert list(lm_eval_tasks.shipped_tasks()) == ["hellaswag"]
+    assert problems(task="hellaswag", num_fewshot=0, limit=10) == []
+    assert problems(yaml="tasks/mine.yaml") == []
+    assert problems(task="helaswag") == [("/data/eval/args/task", "unknown_choice", "did you mean 'hellaswag'?")]
+    assert [code for _, code, _ in problems(task="hellaswag", limit=0)] == ["out_of_range"]
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(300)
+def test_tasks_of_the_library_and_of_a_bundle_evaluate_a_model_on_local_rows(tmp_path: Path) -> None:
+    installed = Path(sys.prefix, "libraries")
+    assert (installed / "lm_eval").is_dir(), "lm-eval is not installed: run make .venv/.dev"
+
+    environment = {**clean_environment(), "PYTHONPATH": f"{installed}:{REPOSITORY}"}
+    subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], check=True, env=environment)
+
+    results = json.loads((tmp_path / "results.json").read_text())
+    names = {name: list(result["metrics"]) for name, result in results.items() if "metrics" in result}
+    assert names == {
+        "shipped": ["lm_eval/arc_easy/acc", "lm_eval/arc_easy/acc_norm"],
+        "with examples": ["lm_eval/arc_easy/acc", "lm_eval/arc_easy/acc_norm"],
+        "generated": ["lm_eval/gsm8k/exact_match/strict-match", "lm_eval/gsm8k/exact_match/flexible-extract"],
+        "of the bundle": ["lm_eval/colours/acc", "lm_eval/colours/acc_norm"],
+    }
+    for name in names:
+        assert results[name]["is_repeatable"], name
+        assert results[name]["draws_nothing"], name
+        assert "eval_runtime" in results[name]["others"], name
+    errors = {name: result["message"] for name, result in results.items() if "error" in result}
+    assert "shows 5 examples before each question, and there are none" in errors["without its examples"]
+    assert "'choices' is undefined" in errors["wrong rows"]
+    assert "could run code from its rows" in errors["runs code"]
+    assert "its YAML files are: tasks/colours.yaml" in errors["not in the bundle"]
+    assert "the bundle has no ../data/mine.jsonl" in errors["outside of the bundle"]
