@@ -13,7 +13,7 @@ from bench import report
 
 SERVER = (
     "post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "away", "upload", "growth",
-    "serving",
+    "serving", "dashboard",
 )  # fmt: skip
 TRAINER = ("loop",)
 ASKED_FOR = ("gpu",)

@@ -1,4 +1,4 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { readRow, textOf, wayOf } from "../src/lib/answers";
 import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { compareValues } from "../src/lib/columns";
@@ -10,6 +10,8 @@ import { familiesOf, groupMetrics } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
 import { systemValues } from "../src/lib/system";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
+import { soon, throttled } from "../src/lib/slices";
+import { halfOf, tableOf } from "../src/lib/table";
 
 describe("format", () => {
   it("shows numbers, durations and sizes as a person writes them", () => {
@@ -37,6 +39,61 @@ describe("curves", () => {
     const range = rangeWithoutOutliers([...Array.from({ length: 100 }, (_, index) => index / 100), 1e9])!;
     expect(range[1]).toBeLessThan(2);
     expect(rangeWithoutOutliers([1, 2, 3])).toBeNull();
+  });
+});
+
+describe("tables for charts", () => {
+  const many = (offset: number) => Array.from({ length: 3000 }, (_, index) => index + offset);
+  it("have every x of a few points, and no value where a curve has none", () => {
+    expect(tableOf([{ x: [1, 3], ys: [[10, NaN]] }, { x: [2, NaN], ys: [[20, 9]] }], 100, null)).toEqual([[1, 2, 3], [10, null, null], [null, 20, null]]);
+  });
+  it("of many points have a few rows, with every spike in its place", () => {
+    const spiky = many(0).map((at) => (at === 1777 ? 99 : at === 1778 ? -99 : 0));
+    const [x, first, second] = tableOf([{ x: many(0), ys: [spiky] }, { x: many(0.5), ys: [spiky] }], 300, null);
+    expect(x.length).toBe(602);
+    for (const column of [first!, second!]) {
+      expect([column.indexOf(99), column.indexOf(-99)].map((row) => Math.abs(x[row]! - 1777) < 10)).toEqual([true, true]);
+      expect(column.indexOf(99)).toBeLessThan(column.indexOf(-99));
+    }
+  });
+  it("of a part show that part finely, and lines reach its edges", () => {
+    const [x, line] = tableOf([{ x: many(0), ys: [many(0)] }], 10, [100.5, 110.5]);
+    expect([x[0], x.at(-1), line![0], line!.at(-1)]).toEqual([100.5, 110.5, 100.5, 110.5]);
+    expect(line!.filter((value) => value !== null).slice(1, -1)).toEqual([101, 102, 103, 104, 105, 106, 107, 108, 109, 110]);
+  });
+  it("of a curve that is too long keep the spikes of the half that stays", () => {
+    const values = [1, 1, 50, 1, 2, -50, 2, 2];
+    expect(halfOf(values).map((place) => values[place])).toEqual([1, 50, 2, -50].sort((a, b) => values.indexOf(a) - values.indexOf(b)));
+  });
+});
+
+describe("work in slices", () => {
+  it("is done one piece at a time, the newest of each owner", async () => {
+    vi.useFakeTimers();
+    const done: string[] = [];
+    const [first, second] = [{}, {}];
+    soon(first, () => done.push("old"));
+    soon(second, () => done.push("second"));
+    soon(first, () => done.push("new"));
+    expect(done).toEqual([]);
+    vi.advanceTimersToNextTimer();
+    expect(done).toEqual(["new"]);
+    vi.runAllTimers();
+    expect(done).toEqual(["new", "second"]);
+    vi.useRealTimers();
+  });
+  it("is throttled to its first and its last call in each period", () => {
+    vi.useFakeTimers();
+    let count = 0;
+    const work = throttled(() => (count += 1), 100);
+    for (let call = 0; call < 5; call += 1) work();
+    expect(count).toBe(1);
+    vi.advanceTimersByTime(150);
+    expect(count).toBe(2);
+    vi.runAllTimers();
+    work();
+    expect(count).toBe(3);
+    vi.useRealTimers();
   });
 });
 

@@ -395,6 +395,45 @@ async def test_a_job_with_a_hundred_metrics_draws_those_that_can_be_seen(api: Ap
     await expect(page.locator("canvas")).to_have_count(1)
 
 
+async def test_the_cursor_moves_over_the_charts_without_drawing_them_again(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{f"m{number}": float(step) for number in range(6)} for step in range(50)])
+    await page.add_init_script(
+        "const stroke = CanvasRenderingContext2D.prototype.stroke; window.strokes = 0;"
+        "CanvasRenderingContext2D.prototype.stroke ="
+        "  function (...path) { window.strokes += 1; return stroke.apply(this, path); }"
+    )
+    await page.goto(f"{api.url}/#/jobs/{job}?none=1")
+    over = page.locator("[data-metric=m0] .u-over")
+    last = page.locator("[data-metric=m5] .legend b")
+    await expect(page.locator("canvas")).to_have_count(6)
+    await expect(last).to_have_text("49")
+    before = await page.evaluate("window.strokes")
+
+    await over.hover(position={"x": 1, "y": 50})
+
+    await expect(last).to_have_text("0")  # the cursor is shared, so this legend has the first value, too
+    assert await page.evaluate("window.strokes") == before > 0
+
+
+async def test_a_zoom_is_shared_by_all_charts_until_it_is_taken_back(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{"a": float(step), "b": float(step)} for step in range(50)])
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    over = page.locator("[data-metric=a] .u-over")
+    await expect(over).to_be_visible()
+    legend = page.locator("[data-metric=b] .legend b")
+
+    await over.drag_to(over, source_position={"x": 150, "y": 50}, target_position={"x": 250, "y": 50})
+    every = page.get_by_role("button", name="Show all of x")
+    await expect(every).to_be_visible()
+    await over.hover(position={"x": 1, "y": 50})
+    await expect(legend).not_to_have_text("0")
+    await expect(legend).not_to_have_text("49")
+    await every.click()
+    await over.hover(position={"x": 1, "y": 50})
+
+    await expect(legend).to_have_text("0")
+
+
 async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     hidden = await api.submit(name="hidden")

@@ -5,7 +5,9 @@ import { LiveFeed } from "../api/live";
 import { request } from "../api/client";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
+import { throttled } from "../lib/slices";
 import { systemValues } from "../lib/system";
+import { halfOf } from "../lib/table";
 
 export type Axis = "step" | "epoch" | "relative" | "time";
 
@@ -16,7 +18,7 @@ interface Points {
   y: number[];
 }
 
-/** Points that a curve may have before every second live point is left out. */
+/** Points that a curve may have before half of them are left out. */
 const MOST_POINTS = 4000;
 const HISTORY_POINTS = 1000;
 /** Curves per request: the server answers at most 100,000 points at once. */
@@ -30,6 +32,15 @@ const curves = new Map<string, Map<string, Points>>();
 const pending = new Map<string, Promise<void>>();
 const lines = new Map<string, JobEvent[]>();
 export const linesVersion = signal(0);
+/** Twenty jobs send a hundred messages in a second. The page is drawn anew for all that came in this time. */
+const REDRAW_MS = 300;
+const redraw = throttled(() => {
+  curvesVersion.value += 1;
+}, REDRAW_MS);
+const reread = throttled(() => {
+  linesVersion.value += 1;
+}, REDRAW_MS);
+const MOST_LINES = 2000;
 
 const feed = new LiveFeed(receive);
 
@@ -57,7 +68,7 @@ export function followJobs(jobs: Job[], axis: Axis): void {
   for (const job of jobs) {
     const isLoaded = curves.has(job.id) && (axis === "step" || axes.get(job.id) === axis || (axis === "relative" && axes.get(job.id) === "time"));
     if (!isLoaded && !pending.has(job.id)) {
-      pending.set(job.id, load(job, axis).finally(() => {
+      pending.set(job.id, inTurn(() => load(job, axis)).finally(() => {
         pending.delete(job.id);
         curvesPending.value = pending.size;
       }));
@@ -67,6 +78,23 @@ export function followJobs(jobs: Job[], axis: Axis): void {
   void Promise.allSettled(jobs.map((job) => pending.get(job.id))).then(() => {
     feed.follow(new Map(jobs.map((job) => [job.id, cursors.get(job.id) ?? job.last_no])));
   });
+}
+
+/** Histories that are read at the same time. More would keep the service from its other work. */
+const MOST_LOADS = 2;
+let loading = 0;
+const turns: (() => void)[] = [];
+
+async function inTurn(work: () => Promise<void>): Promise<void> {
+  if (loading >= MOST_LOADS) await new Promise<void>((resolve) => turns.push(resolve));
+  else loading += 1;
+  try {
+    await work();
+  } finally {
+    const next = turns.shift();
+    if (next) next();
+    else loading -= 1;
+  }
 }
 
 export function followAgain(id: string): void {
@@ -109,7 +137,7 @@ async function load(job: Job, axis: Axis): Promise<void> {
     for (const event of arrived.get(job.id)!) draw(event);
   } finally {
     arrived.delete(job.id);
-    curvesVersion.value += 1;
+    redraw();
   }
 }
 
@@ -149,12 +177,15 @@ function receive(events: JobEvent[]): void {
       arrived.get(event.job)?.push(event);
       isDrawn = draw(event) || isDrawn;
     } else {
-      lines.set(event.job, [...(lines.get(event.job) ?? []), event].slice(-2000));
+      const known = lines.get(event.job) ?? [];
+      lines.set(event.job, known);
+      known.push(event);
+      if (known.length > 2 * MOST_LINES) known.splice(0, MOST_LINES);
     }
     cursors.set(event.job, event.no);
   }
-  if (isDrawn) curvesVersion.value += 1;
-  linesVersion.value += 1;
+  if (isDrawn) redraw();
+  reread();
 }
 
 /** Adds each value of an event to its curve. Returns false if none could be drawn. */
@@ -190,7 +221,8 @@ function pop(points: Points): void {
 }
 
 function thin(points: Points): void {
-  for (const column of columns(points)) column.splice(0, column.length, ...column.filter((_, index) => index % 2 === 0));
+  const kept = halfOf(points.y);
+  for (const column of columns(points)) column.splice(0, column.length, ...kept.map((index) => column[index]!));
 }
 
 /** What arrived live of a job beside its metrics: states, notes, printed lines, checkpoints. */

@@ -1,6 +1,7 @@
 /** The address is the state: view, project, selection, filters and chart settings stand behind the `#`. */
 
 import { computed, signal } from "@preact/signals";
+import { throttled } from "../lib/slices";
 
 export interface Route {
   view: "jobs" | "job" | "compare" | "submit" | "try" | "cluster";
@@ -31,7 +32,10 @@ function decodeQuietly(text: string): string {
 const current = signal(parseRoute(location.hash));
 export const route = computed(() => current.value);
 
-window.addEventListener("hashchange", () => (current.value = parseRoute(location.hash)));
+window.addEventListener("hashchange", () => {
+  pending = null;
+  current.value = parseRoute(location.hash);
+});
 
 export function href(path: string, params?: Record<string, string | null | undefined>): string {
   const kept = new URLSearchParams();
@@ -42,11 +46,15 @@ export function href(path: string, params?: Record<string, string | null | undef
 }
 
 export function go(address: string): void {
+  pending = null;
   location.hash = address;
 }
 
-/** Changes parameters of the present view in place. The back button skips such changes. */
-export function setParams(changes: Record<string, string | null>): void {
+/**
+ * Changes parameters of the present view in place. The back button skips such changes. What changes while a finger moves is
+ * written into the address a few times in a second only, because browsers refuse more than some hundred changes in a row.
+ */
+export function setParams(changes: Record<string, string | null>, isMoving = false): void {
   const { view, id, params } = current.value;
   const next = new URLSearchParams(params);
   for (const [name, value] of Object.entries(changes)) {
@@ -55,8 +63,18 @@ export function setParams(changes: Record<string, string | null>): void {
   }
   const path = view === "job" ? `jobs/${encodeURIComponent(id ?? "")}` : view;
   const query = next.toString();
-  history.replaceState(null, "", `#/${path}${query ? `?${query}` : ""}`);
+  pending = `#/${path}${query ? `?${query}` : ""}`;
+  if (isMoving) writeSoon();
+  else write();
   current.value = { view, id, params: next };
 }
+
+/** The address that is not yet written. */
+let pending: string | null = null;
+const write = () => {
+  if (pending !== null) history.replaceState(null, "", pending);
+  pending = null;
+};
+const writeSoon = throttled(write, 500);
 
 export const param = (name: string, otherwise = "") => route.value.params.get(name) ?? otherwise;

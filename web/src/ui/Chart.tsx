@@ -1,27 +1,37 @@
-/** One metric of the selected jobs. Drawn only while it can be seen. */
+/** One metric of the selected jobs. Drawn only while it can be seen, and one chart in each task of the page. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { type Signal, useSignal } from "@preact/signals";
+import { memo } from "preact/compat";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { saveBlob } from "../api/client";
 import { formatDuration, formatNumber } from "../lib/format";
 import { bestOf } from "../lib/groups";
+import { notAnyMore, soon } from "../lib/slices";
 import { type Curve, band, rangeWithoutOutliers, smooth } from "../lib/smooth";
+import { type Columns, type Range, tableOf } from "../lib/table";
+import { type Axis, curveOf, curvesVersion } from "../model/curves";
 import { Menu } from "./Menu";
 import { colorsVersion } from "./theme";
+import { rangeOf } from "./zoom";
 
-export interface Line {
+/** A job as charts show it. */
+export interface Look {
+  id: string;
   label: string;
   color: string;
-  curve: Curve;
+  startedAt: number;
   /** Lines of one family are drawn as their mean, with a band from the lowest to the highest. */
   family?: string;
 }
 
+interface Line extends Look {
+  curve: Curve;
+}
+
 export interface Settings {
-  xLabel: string;
-  isTime: boolean;
-  isDuration: boolean;
+  axis: Axis;
   isLog: boolean;
   smoothing: number;
   withoutOutliers: boolean;
@@ -29,19 +39,27 @@ export interface Settings {
 
 interface Props {
   title: string;
-  lines: Line[];
+  looks: Look[];
   settings: Settings;
   /** Charts with the same key share the cursor and the zoom. */
   sync: string;
   height?: number;
 }
 
-export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
+/** What the cursor points at, for each drawn column. */
+type Pointed = Signal<(number | null)[] | null>;
+
+export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shape = useRef("");
+  const before = useRef<Line[]>([]);
+  const vertical = useRef<Range | null>(null);
+  const pointed: Pointed = useSignal(null);
   const [isVisible, setVisible] = useState(false);
-  const [legend, setLegend] = useState<(number | null)[] | null>(null);
+  const { axis } = settings;
+  const version = isVisible ? curvesVersion.value : null;
+  const range = isVisible ? rangeOf(sync).value : null;
 
   useEffect(() => {
     const observer = new IntersectionObserver(([entry]) => setVisible(entry!.isIntersecting), { rootMargin: "200px" });
@@ -49,24 +67,35 @@ export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
     return () => observer.disconnect();
   }, []);
 
-  const drawn = lines.filter((line) => line.curve.x.length > 0);
-  const families = familiesOf(drawn);
-  const key = JSON.stringify([drawn.map((line) => [line.label, line.color, line.family]), settings, colorsVersion.value]);
+  const lines = useMemo(() => {
+    if (version === null) return before.current;
+    return looks.map((look) => ({ ...look, curve: curveOf(look.id, title, axis, look.startedAt) })).filter((line) => line.curve.x.length > 0);
+  }, [version, looks, title, axis]);
+  before.current = lines;
+  const families = useMemo(() => familiesOf(lines), [lines]);
+  const isSmooth = settings.smoothing > 0;
+  const key = JSON.stringify([lines.map((line) => [line.id, line.label, line.color, line.family]), { ...settings, smoothing: isSmooth }, colorsVersion.value]);
 
-  useEffect(() => {
-    if (!isVisible || drawn.length === 0) {
-      plot.current?.destroy();
-      plot.current = null;
-      return;
-    }
-    const { series, bands, data } = prepare(families, settings);
-    if (plot.current && shape.current === key) {
-      plot.current.setData(data, !isZoomed(plot.current));
+  const draw = () => {
+    const { series, bands, columns, isLog } = prepare(families, settings);
+    const element = frame.current!;
+    const data = tableOf(columns, Math.max(100, element.clientWidth), range) as uPlot.AlignedData;
+    const ownShape = `${key} ${isLog}`;
+    const show = (u: uPlot) => {
+      if (range) u.setScale("x", { min: range[0], max: range[1] });
+      if (vertical.current) u.setScale("y", { min: vertical.current[0], max: vertical.current[1] });
+    };
+    if (plot.current && shape.current === ownShape) {
+      const present = plot.current;
+      present.batch(() => {
+        present.setData(data, range === null);
+        show(present);
+      });
       return;
     }
     plot.current?.destroy();
-    shape.current = key;
-    const element = frame.current!;
+    shape.current = ownShape;
+    const limits = settings.withoutOutliers && !isLog ? rangeWithoutOutliers(lines.flatMap((line) => line.curve.y)) : null;
     plot.current = new uPlot(
       {
         width: element.clientWidth,
@@ -74,8 +103,15 @@ export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
         series,
         bands,
         legend: { show: false },
-        cursor: { sync: { key: sync, setSeries: false }, drag: { x: true, y: true, uni: 20 }, points: { size: 6 } },
-        scales: { x: { time: settings.isTime }, y: scaleY(settings, drawn) },
+        cursor: {
+          // The zoom is shared by rangeOf, so that each chart is drawn in a task of its own, and charts that are mounted later have it.
+          sync: { key: sync, setSeries: false, filters: { pub: (type) => type === "mousemove", sub: () => true } },
+          drag: { x: true, y: true, uni: 20, setScale: false },
+          points: { size: 6 },
+          hover: { skip: [null, undefined] },
+          bind: zooming(sync, vertical),
+        },
+        scales: { x: { time: axis === "time" }, y: { distr: isLog ? 3 : 1, ...(limits ? { range: () => limits } : {}) } },
         axes: axes(element, settings),
         padding: [8, 14, 0, 0],
         plugins: [panning(sync)],
@@ -83,7 +119,7 @@ export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
           setCursor: [
             (u) => {
               const index = u.cursor.idx;
-              setLegend(index == null ? null : u.data.slice(1).map((column) => valueNear(column as (number | null)[], index)));
+              soon(pointed, () => (pointed.value = index == null ? null : u.data.slice(1).map((column) => valueNear(column as (number | null)[], index))));
             },
           ],
         },
@@ -91,7 +127,21 @@ export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
       data,
       element,
     );
-  });
+    show(plot.current);
+  };
+
+  const isDrawn = isVisible && lines.length > 0;
+  useEffect(() => {
+    if (range === null) vertical.current = null;
+  }, [range]);
+  useEffect(() => {
+    if (isDrawn) soon(plot, draw);
+    else {
+      notAnyMore(plot);
+      plot.current?.destroy();
+      plot.current = null;
+    }
+  }, [isDrawn, lines, key, settings.smoothing, range, height]);
 
   useEffect(() => {
     const observer = new ResizeObserver(() => {
@@ -100,51 +150,71 @@ export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
     observer.observe(frame.current!);
     return () => {
       observer.disconnect();
+      notAnyMore(plot);
+      notAnyMore(pointed);
       plot.current?.destroy();
       plot.current = null;
     };
   }, []);
 
-  const width = seriesPerFamily(families, settings);
-  /** Where the value of a family stands among the drawn series: its mean, or its smoothed line. */
-  const placeOf = (index: number) => width.slice(0, index).reduce((a, b) => a + b, 0) + (width[index] === 2 ? 1 : 0);
   return (
     <figure class="chart" data-metric={title}>
       <figcaption>
         <span class="chart-title">{title}</span>
         <Menu label="···" name={`Save ${title}`} class="right">
           <button type="button" onClick={() => savePng(plot.current, title)}>PNG</button>
-          <button type="button" onClick={() => saveSvg(drawn, title)}>SVG</button>
-          <button type="button" onClick={() => saveCsv(drawn, title, settings.xLabel)}>CSV</button>
+          <button type="button" onClick={() => saveSvg(lines, title)}>SVG</button>
+          <button type="button" onClick={() => saveCsv(lines, title, axis)}>CSV</button>
         </Menu>
       </figcaption>
       <div
         ref={frame}
         class="chart-plot"
         role="img"
-        aria-label={describe(title, drawn)}
+        aria-label={describe(title, lines)}
         title="Drag to zoom, Shift and drag to pan, double-click to see all"
         style={{ minHeight: `${height}px` }}
       >
-        {drawn.length === 0 && <p class="chart-empty">No value of {title} yet.</p>}
+        {isVisible && lines.length === 0 && <p class="chart-empty">No value of {title} yet.</p>}
       </div>
-      <ul class={`legend ${width.includes(3) ? "of-families" : ""}`}>
-        {families.map((members, index) => {
-          const last = members.map((line) => line.curve.y.at(-1)!);
-          const best = bestOf(members[0]!.curve.y, title);
-          const aside = members.length > 1 ? min(last) === max(last) ? "" : `${formatNumber(min(last), 3)} to ${formatNumber(max(last), 3)}` : best === undefined ? "" : `best ${formatNumber(best)}`;
-          return (
-            <li key={members[0]!.family ?? members[0]!.label}>
-              <i style={{ background: members[0]!.color }} />
-              <span class="legend-name" title={members.map((line) => line.label).join(", ")}>{members[0]!.family ?? members[0]!.label}{members.length > 1 && ` (${members.length})`}</span>
-              <b>{formatNumber(legend ? legend[placeOf(index)] : mean(last))}</b>
-              {!legend && <small>{aside}</small>}
-            </li>
-          );
-        })}
-      </ul>
+      {before.current.length > 0 ? <Legend title={title} families={families} isSmooth={isSmooth} pointed={pointed} /> : <ul class="legend">{looks.map((look) => <li key={look.id}>&nbsp;</li>)}</ul>}
     </figure>
   );
+}
+
+interface LegendProps {
+  title: string;
+  families: Line[][];
+  isSmooth: boolean;
+  pointed: Pointed;
+}
+
+/** The last and the best value of each line, or under the cursor its value there. */
+const Legend = memo(({ title, families, isSmooth, pointed }: LegendProps) => {
+  const width = seriesPerFamily(families, isSmooth);
+  /** Where the value of a family stands among the drawn columns: its mean, or its smoothed line. */
+  const placeOf = (index: number) => width.slice(0, index).reduce((a, b) => a + b, 0) + (width[index] === 2 ? 1 : 0);
+  const rows = useMemo(() => families.map((members) => figuresOf(members, title)), [families, title]);
+  const values = pointed.value;
+  return (
+    <ul class={`legend ${width.includes(3) ? "of-families" : ""}`}>
+      {families.map((members, index) => (
+        <li key={members[0]!.family ?? members[0]!.id}>
+          <i style={{ background: members[0]!.color }} />
+          <span class="legend-name" title={members.map((line) => line.label).join(", ")}>{members[0]!.family ?? members[0]!.label}{members.length > 1 && ` (${members.length})`}</span>
+          <b>{formatNumber(values ? values[placeOf(index)] : rows[index]!.last)}</b>
+          {!values && <small>{rows[index]!.aside}</small>}
+        </li>
+      ))}
+    </ul>
+  );
+});
+
+function figuresOf(members: Line[], title: string): { last: number; aside: string } {
+  const last = members.map((line) => line.curve.y.at(-1)!);
+  const best = members.length === 1 ? bestOf(members[0]!.curve.y, title) : undefined;
+  const spread = members.length > 1 && min(last) !== max(last) ? `${formatNumber(min(last), 3)} to ${formatNumber(max(last), 3)}` : "";
+  return { last: mean(last), aside: best === undefined ? spread : `best ${formatNumber(best)}` };
 }
 
 /** Lines with the same family beside each other; a line without one is a family by itself. */
@@ -158,7 +228,7 @@ function familiesOf(lines: Line[]): Line[][] {
 }
 
 /** How many drawn series each family has: mean, high and low of several lines, or one line and its smoothed form. */
-const seriesPerFamily = (families: Line[][], { smoothing }: Settings) => families.map((members) => (members.length > 1 ? 3 : smoothing > 0 ? 2 : 1));
+const seriesPerFamily = (families: Line[][], isSmooth: boolean) => families.map((members) => (members.length > 1 ? 3 : isSmooth ? 2 : 1));
 
 const mean = (values: number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
@@ -170,41 +240,28 @@ function valueNear(column: (number | null)[], index: number): number | null {
   return null;
 }
 
-function isZoomed(plot: uPlot): boolean {
-  const xs = plot.data[0];
-  const { min, max } = plot.scales.x!;
-  return xs.length > 1 && min != null && max != null && (min > xs[0]! || max < xs.at(-1)! * 0.98);
-}
-
 /** Series for uPlot: with smoothing the raw line stands faint behind; of a family the mean stands before its band. */
-function prepare(families: Line[][], settings: Settings): { series: uPlot.Series[]; bands: uPlot.Band[]; data: uPlot.AlignedData } {
+function prepare(families: Line[][], settings: Settings): { series: uPlot.Series[]; bands: uPlot.Band[]; columns: Columns[]; isLog: boolean } {
   const series: uPlot.Series[] = [{ label: "x" }];
   const bands: uPlot.Band[] = [];
   const isSmooth = settings.smoothing > 0;
-  const tables = families.map((members) => {
+  const columns = families.map((members): Columns => {
     const { curve, label, color } = members[0]!;
     if (members.length > 1) {
       const found = band(members.map((line) => ({ x: line.curve.x, y: smooth(line.curve, settings.smoothing) })));
       series.push({ label, stroke: color, width: 2, spanGaps: true });
       series.push({ label: "max", stroke: `${color}55`, spanGaps: true, points: { show: false } }, { label: "min", stroke: `${color}55`, spanGaps: true, points: { show: false } });
       bands.push({ series: [series.length - 2, series.length - 1], fill: `${color}22` });
-      return [found.x, gaps(found.mean), gaps(found.high), gaps(found.low)] as uPlot.AlignedData;
+      return { x: found.x, ys: [found.mean, found.high, found.low] };
     }
     series.push({ label, stroke: isSmooth ? `${color}44` : color, width: isSmooth ? 1 : 1.5, spanGaps: true });
-    if (!isSmooth) return [curve.x, gaps(curve.y)] as uPlot.AlignedData;
+    if (!isSmooth) return { x: curve.x, ys: [curve.y] };
     series.push({ label, stroke: color, width: 2, spanGaps: true });
-    return [curve.x, gaps(curve.y), gaps(smooth(curve, settings.smoothing))] as uPlot.AlignedData;
+    return { x: curve.x, ys: [curve.y, smooth(curve, settings.smoothing)] };
   });
-  return { series, bands, data: tables.length === 1 ? tables[0]! : uPlot.join(tables) };
-}
-
-const gaps = (values: number[]) => values.map((value) => (Number.isFinite(value) ? value : null));
-
-function scaleY(settings: Settings, lines: Line[]): uPlot.Scale {
-  const range = settings.withoutOutliers ? rangeWithoutOutliers(lines.flatMap((line) => line.curve.y)) : null;
   // A logarithmic axis holds positive values only. Others would stop the whole chart.
-  const isLog = settings.isLog && lines.every((line) => line.curve.y.every((value) => !(value <= 0)));
-  return { distr: isLog ? 3 : 1, ...(range && !isLog ? { range: () => range } : {}) };
+  const isLog = settings.isLog && families.every((members) => members.every((line) => line.curve.y.every((value) => !(value <= 0))));
+  return { series, bands, columns, isLog };
 }
 
 function axes(element: HTMLElement, settings: Settings): uPlot.Axis[] {
@@ -213,12 +270,36 @@ function axes(element: HTMLElement, settings: Settings): uPlot.Axis[] {
   const common = { stroke: color, grid, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
   const seconds = (_: uPlot, values: number[]) => values.map((value) => formatDuration(value));
   return [
-    { ...common, size: 26, gap: 4, ...(settings.isDuration ? { values: seconds, space: 90 } : {}) },
+    { ...common, size: 26, gap: 4, ...(settings.axis === "relative" ? { values: seconds, space: 90 } : {}) },
     { ...common, size: 52, gap: 6, values: (_, values) => values.map((value) => (value == null ? "" : formatNumber(value, 3))) },
   ];
 }
 
-/** Moves all charts of one group along x while Shift is held. Without it uPlot zooms. */
+/** A drag shows the chosen part of x in all charts of the group, and of y in this one. A double click shows all again. */
+function zooming(sync: string, vertical: { current: Range | null }): uPlot.Cursor.Bind {
+  return {
+    mouseup: (u, _, handler) => (event) => {
+      handler(event);
+      const { left, top, width, height } = u.select;
+      if (width === 0 && height === 0) return null;
+      if (width > 0 && width < u.over.clientWidth) rangeOf(sync).value = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+      if (height > 0 && height < u.over.clientHeight) {
+        vertical.current = [u.posToVal(top + height, "y"), u.posToVal(top, "y")];
+        u.setScale("y", { min: vertical.current[0], max: vertical.current[1] });
+      }
+      for (const plot of uPlot.sync(sync).plots) plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      return null;
+    },
+    dblclick: (u) => () => {
+      rangeOf(sync).value = null;
+      vertical.current = null;
+      u.setData(u.data);
+      return null;
+    },
+  };
+}
+
+/** Moves all charts of one group along x while Shift is held. */
 function panning(sync: string): uPlot.Plugin {
   const start = (u: uPlot, event: MouseEvent) => {
     if (!event.shiftKey || event.button !== 0) return;
@@ -228,7 +309,7 @@ function panning(sync: string): uPlot.Plugin {
     const unit = (right! - left!) / u.over.clientWidth;
     const move = (other: MouseEvent) => {
       const by = (event.clientX - other.clientX) * unit;
-      for (const plot of uPlot.sync(sync).plots) plot.setScale("x", { min: left! + by, max: right! + by });
+      rangeOf(sync).value = [left! + by, right! + by];
     };
     const end = () => document.removeEventListener("mousemove", move);
     document.addEventListener("mousemove", move);

@@ -1,15 +1,17 @@
 /** All metrics of some jobs, grouped by prefix, with one row of settings. The settings stand in the address. */
 
+import { memo } from "preact/compat";
 import { useEffect, useMemo } from "preact/hooks";
 import type { Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
-import { type Axis, curveOf, curvesPending, curvesVersion, followJobs, namesOf } from "../model/curves";
+import { type Axis, curvesPending, curvesVersion, followJobs, namesOf } from "../model/curves";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
-import { Chart, type Settings } from "../ui/Chart";
+import { Chart, type Look, type Settings } from "../ui/Chart";
 import { COLORS, colorOf } from "../ui/colors";
+import { rangeOf } from "../ui/zoom";
 
 const AXES: [Axis, string][] = [["step", "Step"], ["epoch", "Epoch"], ["relative", "Relative time"], ["time", "Wall time"]];
 
@@ -19,14 +21,13 @@ export function Charts({ jobs }: { jobs: Job[] }) {
   const axis = param("x", "step") as Axis;
   const search = param("metric");
   const by = jobs.length > 1 ? param("group") : "";
-  const settings: Settings = {
-    xLabel: axis,
-    isTime: axis === "time",
-    isDuration: axis === "relative",
+  const settings = useSame<Settings>({
+    axis,
     isLog: param("log") === "1",
     smoothing: Number(param("smooth", "0")) || 0,
     withoutOutliers: param("outliers") === "0",
-  };
+  });
+  const range = rangeOf(axis);
   useEffect(() => followJobs(jobs, axis), [ids, axis]);
   useEffect(() => {
     if (jobs.length > 1) jobs.forEach((job) => needSpec(job.id));
@@ -36,12 +37,13 @@ export function Charts({ jobs }: { jobs: Job[] }) {
     return { groups: groupMetrics(names.filter((name) => !isFigure(name))), figures: names.filter(isFigure).sort() };
   }, [version, ids, search]);
   const families = useMemo(() => (by ? familiesOf(jobs, by, specOf) : []), [ids, by, detailsVersion.value]);
-  const looks = new Map(families.flatMap((family, index) => family.jobs.map((job) => [job.id, { family: family.title, color: COLORS[index % COLORS.length]! }])));
+  const ofFamily = new Map(families.flatMap((family, index) => family.jobs.map((job) => [job.id, { family: family.title, color: COLORS[index % COLORS.length]! }])));
+  const looks = useSame<Look[]>(jobs.map((job) => ({ id: job.id, label: jobTitle(job), color: colorOf(job.id), startedAt: Date.parse(job.started_at ?? job.created_at), ...ofFamily.get(job.id) })));
   return (
     <section class="charts" aria-label="Curves">
       <div class="toolbar">
         <input type="search" placeholder="Find a metric" aria-label="Filter metrics" value={search}
-          onInput={(event) => setParams({ metric: event.currentTarget.value })} />
+          onInput={(event) => setParams({ metric: event.currentTarget.value }, true)} />
         <label>
           x <select aria-label="x axis" value={axis} onChange={(event) => setParams({ x: event.currentTarget.value })}>
             {AXES.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
@@ -50,11 +52,12 @@ export function Charts({ jobs }: { jobs: Job[] }) {
         {jobs.length > 1 && <GroupBy jobs={jobs} by={by} />}
         <label class="toggle">
           Smoothing <input type="range" min="0" max="0.99" step="0.01" value={settings.smoothing}
-            onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? null : event.currentTarget.value })} />
+            onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? null : event.currentTarget.value }, true)} />
           <output>{settings.smoothing.toFixed(2)}</output>
         </label>
         <Toggle name="log" on="1" text="Log y" />
         <Toggle name="outliers" on="0" text="Ignore outliers" />
+        {range.value && <button type="button" onClick={() => (range.value = null)}>Show all of x</button>}
       </div>
       {groups.length === 0 && curvesPending.value > 0 && <p class="empty">Loading curves…</p>}
       {groups.length === 0 && curvesPending.value === 0 && <p class="empty">No metric{search && ` with “${search}”`} yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</p>}
@@ -63,18 +66,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
           <summary>{group.title} <small>{group.names.length}</small></summary>
           <div class="chart-grid">
             {group.names.map((name) => (
-              <Chart
-                key={name}
-                title={name}
-                sync={`x-${axis}`}
-                settings={settings}
-                lines={jobs.map((job) => ({
-                  label: jobTitle(job),
-                  color: colorOf(job.id),
-                  ...looks.get(job.id),
-                  curve: curveOf(job.id, name, axis, Date.parse(job.started_at ?? job.created_at)),
-                }))}
-              />
+              <Drawn key={name} title={name} sync={axis} settings={settings} looks={looks} />
             ))}
           </div>
         </details>
@@ -82,6 +74,15 @@ export function Charts({ jobs }: { jobs: Job[] }) {
       {figures.length > 0 && <Figures jobs={jobs} names={figures} />}
     </section>
   );
+}
+
+/** A chart of which nothing has changed is not worked out again. */
+const Drawn = memo(Chart);
+
+/** Returns the value of an earlier turn while its content is the same, so that what depends on it is kept, too. */
+function useSame<T>(value: T): T {
+  const key = JSON.stringify(value);
+  return useMemo(() => value, [key]);
 }
 
 /** Which jobs are drawn as one band: those that differ by their seeds only, by tags, or by a value of the spec. */

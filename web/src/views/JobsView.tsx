@@ -125,7 +125,7 @@ function Toolbar({ rows, columns }: { rows: Job[]; columns: string[] }) {
   return (
     <div class="toolbar">
       <input id="search" type="search" placeholder="Search jobs  /" aria-label="Search jobs" value={param("q")}
-        onInput={(event) => setParams({ q: event.currentTarget.value })} />
+        onInput={(event) => setParams({ q: event.currentTarget.value }, true)} />
       <select aria-label="State" value={param("state")} onChange={(event) => setParams({ state: event.currentTarget.value })}>
         <option value="">Any state</option>
         <option value={UNFINISHED}>not finished</option>
