@@ -43,7 +43,7 @@ from tests.support.redis_server import RedisServer
 
 JOBS, METRICS, POINTS = 20, 30, 100_000
 DISTINCT = 4
-"""Jobs with values of their own. The others have copies, because the time to make values is no part of the figures."""
+"""Jobs with values of their own. The others have copies, because the time to make values is outside of the figures."""
 NAMES = (
     "loss", "grad_norm", "learning_rate", "accuracy", "tokens_per_second",
     *(f"layer_{number}/norm" for number in range(10)), *(f"eval_loss_{number}" for number in range(10)),
@@ -53,7 +53,7 @@ PRESELECTED = 10
 LIVE_SECONDS, LIVE_PER_SECOND = 6.0, 10.0
 CHUNK = 10_000
 FIRST_NO = 100
-"""Above the numbers of the events that a job has when it starts."""
+"""The highest number that an event of a job may have before its history."""
 STARTED = 1_790_000_000_000
 BAR_TASK, BAR_FRAME, BAR_LIVEZ = "≤ 100", "≤ 20", "≤ 50"
 
@@ -216,7 +216,7 @@ def answers(service: Service) -> list[report.Row]:
 
 @contextmanager
 def pulse(url: str) -> Iterator[list[float]]:
-    """Asks /livez every 20 ms until the end of the block, and yields the list of times in milliseconds."""
+    """Requests /livez every 20 ms until the end of the block, and yields the list of times in milliseconds."""
     is_over, took = Event(), list[float]()
 
     def ask() -> None:
@@ -251,7 +251,7 @@ FRAMES = """() => {
 
 @dataclass(frozen=True)
 class Used:
-    """What the page's main thread did during one kind of use."""
+    """The work of the page's main thread during one kind of use."""
 
     tasks: list[float]
     """Lengths of tasks in milliseconds."""

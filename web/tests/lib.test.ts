@@ -8,6 +8,9 @@ import { formatBytes, formatDuration, formatNumber } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
+import { listedAfter } from "../src/lib/listed";
+import { type Checkpoint, checkpointOffers, offersOf } from "../src/lib/offers";
+import { FIRST, TEMPLATES, isRecipe } from "../src/lib/templates";
 import { systemValues } from "../src/lib/system";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
 import { soon, throttled } from "../src/lib/slices";
@@ -94,6 +97,54 @@ describe("work in slices", () => {
     work();
     expect(count).toBe(3);
     vi.useRealTimers();
+  });
+});
+
+describe("the list of jobs", () => {
+  it("loses a job that was deleted, and keeps older pages", () => {
+    expect(listedAfter(["d", "c", "b", "a"], ["e", "d", "b"], false)).toEqual(["e", "d", "b", "a"]);
+    expect(listedAfter(["c", "b", "a"], ["c", "a"], true)).toEqual(["c", "a"]);
+    expect(listedAfter(["a"], ["z", "y"], false)).toEqual(["z", "y", "a"]);
+  });
+});
+
+describe("what is offered", () => {
+  const job = (changes: object) => ({ state: "running", attempt: 1, external: false, actions: ["do", "pause", "fork", "cancel"], ...changes }) as unknown as Job;
+  const row = (changes: object) => ({ id: "ckpt_1", status: "committed", pinned: false, ...changes }) as Checkpoint;
+  const whyNot = (...parts: Parameters<typeof offersOf>) => offersOf(...parts).filter(({ why }) => why).map(({ name }) => name);
+  const plain = { data: { train: "a", eval: "b" } };
+  it("is everything that a running job with a checkpoint can do", () => {
+    const offers = offersOf(job({}), plain, [row({})]);
+    expect(offers.map(({ name }) => name)).toEqual(["pause", "fork", "cancel", "try", "save now", "evaluate now", "learning rate"]);
+    expect(offers.filter(({ why }) => why)).toEqual([]);
+  });
+  it("of a run elsewhere is only what the service can do", () => {
+    expect(offersOf(job({ external: true, actions: ["delete"] }), {}, [])).toEqual([{ name: "delete", why: null }]);
+  });
+  it("is disabled where the service would refuse", () => {
+    expect(whyNot(job({}), plain, [row({ status: "deleted" })])).toEqual(["fork", "try"]);
+    expect(whyNot(job({}), { ...plain, loop: { use: "code:main" } }, [row({})])).toEqual(["try", "save now", "evaluate now", "learning rate"]);
+    expect(whyNot(job({}), { ...plain, loop: { script: "train.py" } }, [row({})])).toEqual(["try"]);
+    expect(whyNot(job({}), { data: { train: "a" }, optimizers: [{}, {}] }, [row({})])).toEqual(["evaluate now", "learning rate"]);
+    expect(offersOf(job({}), { serve: {} }, []).some(({ name }) => name === "try")).toBe(false);
+  });
+  it("of a checkpoint depends on what it is and on what needs it", () => {
+    const [only, other] = [row({}), row({ id: "ckpt_2" })];
+    const refused = (of: Job, one: Checkpoint, all: Checkpoint[]) => Object.entries(checkpointOffers(of, one, all, plain)).filter(([, why]) => why).map(([name]) => name);
+    expect(refused(job({ state: "paused" }), only, [only])).toEqual(["delete"]);
+    expect(refused(job({ state: "paused" }), only, [only, other])).toEqual([]);
+    expect(refused(job({ state: "failed" }), only, [only])).toEqual([]);
+    expect(refused(job({ state: "failed" }), row({ pinned: true }), [])).toEqual(["delete"]);
+    expect(refused(job({ state: "failed" }), row({ status: "deleted" }), [])).toEqual(["download", "pin", "fork", "try", "delete"]);
+  });
+});
+
+describe("templates", () => {
+  it("are the recipes of the examples, and two that need nothing", () => {
+    const titles = TEMPLATES.map((template) => template.title);
+    for (const name of ["sft-lora", "dpo", "reward-model", "grpo", "embeddings", "setfit", "sst2"]) expect(titles).toContain(name);
+    expect(TEMPLATES.filter((template) => !template.folder && !isRecipe(template.spec)).map((template) => template.spec.name)).toEqual([FIRST.name, "tiny-gpt"]);
+    expect(isRecipe(TEMPLATES.find((template) => template.title === "dpo")!.spec)).toBe(true);
   });
 });
 

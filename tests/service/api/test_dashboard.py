@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -395,6 +396,36 @@ async def test_a_job_with_a_hundred_metrics_draws_those_that_can_be_seen(api: Ap
     await expect(page.locator("canvas")).to_have_count(1)
 
 
+async def test_a_run_elsewhere_is_offered_only_what_works_for_it(api: Api, page: Page) -> None:
+    status = {"progressPercentage": 40, "metrics": [{"name": "loss", "value": "0.5"}]}
+    made = await api.client.post("/external/nightly", json={"trainerStatus": status})
+    assert made.status_code == 200, made.text
+    job = (await api.client.get("/jobs")).json()["data"][0]["id"]
+    other, _ = trained(api, [{"loss": 1.0}], name="here")
+    await page.goto(f"{api.url}/#/jobs/{job}")
+
+    actions = page.locator(".actions")
+    await expect(actions.get_by_role("button")).to_have_text(["delete"])
+    await expect(actions).to_contain_text("steered there")
+    await expect(actions.get_by_role("link")).to_have_count(0)
+    await page.goto(f"{api.url}/#/jobs/{other}")
+    await expect(actions.get_by_role("button", name="fork…")).to_be_disabled()
+    await expect(actions.get_by_role("button", name="evaluate now")).to_be_disabled()
+    await expect(actions.get_by_role("button", name="save now")).to_be_enabled()
+    await api.client.delete(f"/jobs/{job}")
+    await page.goto(f"{api.url}/#/jobs")
+    await expect(page.locator("[data-job] a")).to_have_text(["here"])
+
+
+async def test_a_template_is_the_recipe_of_an_example(api: Api, page: Page) -> None:
+    await page.goto(f"{api.url}/#/submit")
+    await page.get_by_label("Template").select_option(label="dpo")
+
+    recipe = json.loads((SOURCES.parent / "examples/fine-tuning/dpo.json").read_text())
+    assert json.loads(await page.get_by_role("textbox", name="Spec as JSON").input_value()) == recipe
+    await expect(page.locator("main")).to_contain_text("examples/fine-tuning/README.md")
+
+
 async def test_the_cursor_moves_over_the_charts_without_drawing_them_again(api: Api, page: Page) -> None:
     job, _ = trained(api, [{f"m{number}": float(step) for number in range(6)} for step in range(50)])
     await page.add_init_script(
@@ -458,6 +489,9 @@ def test_what_is_served_was_built_from_these_sources() -> None:
         name = path.relative_to(SOURCES).as_posix()
         if path.is_file() and not name.startswith("node_modules/") and name != "src/api/schema.ts":
             digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for recipe in sorted((SOURCES.parent / "examples").glob("*/*.json")):
+        name = recipe.relative_to(SOURCES.parent).as_posix()
+        digest.update(name.encode() + b"\0" + recipe.read_bytes() + b"\0")
 
     stamp = (dashboard.DASHBOARD / "sources.sha256").read_text().strip()
 

@@ -5,6 +5,7 @@ import { explain, jobPath, request } from "../api/client";
 import { heard, unreachable } from "../api/live";
 import { FINAL, type Job, type JobList } from "../api/types";
 import { readConditions, serverQuery } from "../lib/filters";
+import { listedAfter } from "../lib/listed";
 import { param, route } from "./route";
 
 export const jobs = signal<ReadonlyMap<string, Job>>(new Map());
@@ -65,8 +66,7 @@ async function readNewest(query: string): Promise<void> {
   batch(() => {
     keep(page.data);
     const ids = page.data.map((job) => job.id);
-    const seen = new Set(ids);
-    const next = [...ids, ...listed.value.filter((id) => !seen.has(id))];
+    const next = listedAfter(listed.value, ids, page.next_cursor === null);
     if (next.length !== listed.value.length || next.some((id, index) => id !== listed.value[index])) listed.value = next;
     total.value = Math.max(page.total_estimate, next.length);
     isLoading.value = false;

@@ -77,8 +77,9 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
   const key = JSON.stringify([lines.map((line) => [line.id, line.label, line.color, line.family]), { ...settings, smoothing: isSmooth }, colorsVersion.value]);
 
   const draw = () => {
+    const element = frame.current;
+    if (!element) return;
     const { series, bands, columns, isLog } = prepare(families, settings);
-    const element = frame.current!;
     const data = tableOf(columns, Math.max(100, element.clientWidth), range) as uPlot.AlignedData;
     const ownShape = `${key} ${isLog}`;
     const show = (u: uPlot) => {

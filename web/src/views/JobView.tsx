@@ -1,11 +1,12 @@
 /** One job: where it stands, what can be done now, its curves, history, log, spec, checkpoints and outputs. */
 
 import { useEffect, useState } from "preact/hooks";
-import { download, explain, inProject, recentRequests, request, storedKey } from "../api/client";
+import { ApiError, download, explain, inProject, recentRequests, request, storedKey } from "../api/client";
 import type { Job, JobEvent, JobList } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { formatAge, formatBytes, formatDuration, formatNumber, jobTitle, sentence } from "../lib/format";
 import { groupMetrics, isFigure } from "../lib/groups";
+import { type Checkpoint, ELSEWHERE, LIVE, type SpecParts, checkpointOffers, offersOf } from "../lib/offers";
 import { followAgain, linesVersion, liveEvents } from "../model/curves";
 import { detailsVersion, needSpec, rawSpecOf } from "../model/details";
 import { act, attempt, forget, isFinal, jobs, refreshJob } from "../model/jobs";
@@ -24,8 +25,13 @@ export function JobView({ id }: { id: string }) {
   const [problem, setProblem] = useState<string | null>(null);
   useEffect(() => {
     setProblem(null);
-    refreshJob(id).catch((error) => setProblem(explain(error)));
-    const timer = setInterval(() => document.hidden || refreshJob(id).catch(() => undefined), 2000);
+    const failed = (error: unknown) => {
+      // Somebody else may have deleted the job while this page shows it.
+      if (error instanceof ApiError && error.status === 404) forget(id);
+      setProblem(explain(error));
+    };
+    refreshJob(id).catch(failed);
+    const timer = setInterval(() => document.hidden || refreshJob(id).then(() => setProblem(null), failed), 2000);
     return () => clearInterval(timer);
   }, [id]);
   if (problem && !job) return <Waiting title="No such job">{problem} <a href={href("jobs")}>All jobs</a></Waiting>;
@@ -69,13 +75,14 @@ const MOST_LATEST = 12;
 function Header({ job }: { job: Job }) {
   const { step = 0, max_steps: steps = 0, epoch, eta_s: left } = job.progress ?? {};
   const facts = [
-    `attempt ${job.attempt}`,
+    job.attempt > 0 && !job.external && `attempt ${job.attempt}`,
     job.nodes.length ? `on ${job.nodes.join(", ")}` : job.node && `on ${job.node}`,
     steps ? `step ${formatNumber(step)} of ${formatNumber(steps)}` : null,
     epoch !== undefined && `epoch ${formatNumber(epoch, 3)}`,
     job.state === "running" && left ? `${formatDuration(left)} left` : null,
     job.tags.length ? `tags ${job.tags.join(", ")}` : null,
     `project ${job.project}`,
+    job.external && "runs elsewhere",
   ];
   const latest = groupMetrics(Object.keys(job.metrics).filter((name) => !isFigure(name))).flatMap((group) => group.names).slice(0, MOST_LATEST);
   return (
@@ -135,7 +142,7 @@ function Lineage({ job }: { job: Job }) {
     request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data.filter(isFork)), () => undefined); // The page stays whole without them.
     return () => void (isShown = false);
   }, [job.id]);
-  const from = (rawSpecOf(job.id) as { resume_from?: { job?: string; checkpoint?: string } } | undefined)?.resume_from;
+  const from = partsOf(job.id)?.resume_from;
   if (!from?.job && forks.length === 0) return null;
   return (
     <p class="why">
@@ -158,6 +165,7 @@ const MEANING: Record<string, string> = {
   fork: "Starts a new job from one of this job's checkpoints, with a changed spec.",
   "save now": "Saves a checkpoint after the present step.",
   "evaluate now": "Runs an evaluation after the present step.",
+  try: "Asks a checkpoint of this job questions. It needs a free slot.",
   "learning rate": "Changes the learning rate of the running loop at its next step, and of later attempts.",
 };
 
@@ -172,20 +180,24 @@ function Actions({ job }: { job: Job }) {
     }
     if (action === "resume") followAgain(job.id);
   };
-  const plain = job.actions.filter((action) => action in MEANING && action !== "fork");
-  const offered = [...job.actions.filter((action) => action in MEANING), ...(job.actions.includes("do") ? ["save now", "evaluate now", "learning rate"] : [])];
+  void detailsVersion.value;
+  const saved = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0)).rows;
+  const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
+  const ofName = (name: string) => offers.find((offer) => offer.name === name);
+  const plain = offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name));
   return (
     <div class="actions">
-      {plain.map((action) => (
-        <button key={action} type="button" title={MEANING[action]}
-          onClick={() => (action === "cancel" || action === "delete" ? setAsking(action) : void run(action))}>{action}</button>
+      {plain.map(({ name }) => (
+        <button key={name} type="button" title={MEANING[name]}
+          onClick={() => (name === "cancel" || name === "delete" ? setAsking(name) : void run(name))}>{name}</button>
       ))}
-      {job.actions.includes("fork") && <a class="button" title={MEANING.fork} href={href("submit", { fork: job.id })}>fork…</a>}
-      {job.attempt > 0 && <a class="button" title="Asks a checkpoint of this job questions. It needs a free slot." href={href("try", { a: job.id })}>try…</a>}
-      {job.actions.includes("do") && <Live job={job} />}
+      <LinkIf text="fork…" to={href("submit", { fork: job.id })} meaning={MEANING.fork!} offer={ofName("fork")} />
+      <LinkIf text="try…" to={href("try", { a: job.id })} meaning={MEANING.try!} offer={ofName("try")} />
+      {ofName("save now") && <Live job={job} whyNot={(name) => ofName(name)?.why ?? null} />}
       <Menu label="?" name="What these do">
-        <dl class="meanings">{offered.map((action) => <><dt>{action}</dt><dd>{MEANING[action]}</dd></>)}</dl>
+        <dl class="meanings">{offers.map(({ name, why }) => <><dt>{name}</dt><dd>{MEANING[name]}{why && <em> Not now: {why}</em>}</dd></>)}</dl>
       </Menu>
+      {job.external && <small>{ELSEWHERE}</small>}
       {asking && (
         <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
           {MEANING[asking]} <button type="button" class="danger" onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
@@ -196,8 +208,17 @@ function Actions({ job }: { job: Job }) {
   );
 }
 
+/** A link that looks like a button, or a button that cannot be used and says why. */
+function LinkIf({ text, to, meaning, offer }: { text: string; to: string; meaning: string; offer: { why: string | null } | undefined }) {
+  if (!offer) return null;
+  if (offer.why) return <button type="button" disabled title={offer.why}>{text}</button>;
+  return <a class="button" title={meaning} href={to}>{text}</a>;
+}
+
+const partsOf = (id: string) => rawSpecOf(id) as SpecParts | undefined;
+
 /** Orders that act on the running loop at its next step. */
-function Live({ job }: { job: Job }) {
+function Live({ job, whyNot }: { job: Job; whyNot: (name: string) => string | null }) {
   const [rate, setRate] = useState<string | null>(null);
   const send = (body: object, done: string) =>
     attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body }), `${done}: takes effect at the next step`);
@@ -209,10 +230,10 @@ function Live({ job }: { job: Job }) {
   };
   return (
     <>
-      <button type="button" title={MEANING["save now"]} onClick={() => send({ save: true }, "save")}>save now</button>
-      <button type="button" title={MEANING["evaluate now"]} onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
+      <button type="button" disabled={whyNot("save now") !== null} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => send({ save: true }, "save")}>save now</button>
+      <button type="button" disabled={whyNot("evaluate now") !== null} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
       {rate === null ? (
-        <button type="button" title={MEANING["learning rate"]} onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
+        <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
       ) : (
         <form class="confirm" onSubmit={apply}>
           <label>Learning rate <input class="short" autofocus inputMode="decimal" value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
@@ -269,7 +290,7 @@ function Attempts({ job }: { job: Job }) {
         const to = row.ended_at ? Date.parse(row.ended_at) : Date.now();
         return (
           <li key={row.attempt}>
-            <b>Attempt {row.attempt}</b> on {row.nodes.map((node) => node.name).join(", ")}:{" "}
+            <b>Attempt {row.attempt}</b> {row.nodes.length ? `on ${row.nodes.map((node) => node.name).join(", ")}` : "elsewhere"}:{" "}
             {row.ending ? `${sentence(row.ending)}${row.reason ? ` (${sentence(row.reason)})` : ""}` : "running"}, {formatDuration((to - from) / 1000)}
             <div class="bar"><i class={row.ending ?? "open"} style={{ marginLeft: percent(from), width: percent(start + Math.max(to - from, (end - start) / 200)) }} /></div>
             {row.error && <p class="error">{row.error.message}</p>}
@@ -354,7 +375,7 @@ function Log({ job }: { job: Job }) {
         <label>Rank <input class="short" inputMode="numeric" value={rank} onChange={(event) => setParams({ rank: event.currentTarget.value })} /></label>
         <label class="toggle"><input type="checkbox" checked={isFollowing} onChange={() => setFollowing(!isFollowing)} /> Follow</label>
       </div>
-      {shown.length === 0 ? <Missing rows={lines} problem={problem} text="Nothing printed yet." /> : (
+      {shown.length === 0 ? <Missing rows={lines} problem={problem} text={job.external ? "A run elsewhere sends no printed lines." : grep || rank ? "No line matches." : "Nothing printed yet."} /> : (
         <pre class="log" tabIndex={0} ref={(element) => { if (element && isFollowing) element.scrollTop = element.scrollHeight; }}>
           {shown.map((line) => {
             const text = line.text ?? line.data?.text ?? "";
@@ -374,23 +395,16 @@ function Spec({ job }: { job: Job }) {
   return spec === undefined ? <p class="empty">Loading…</p> : <JsonText value={spec} />;
 }
 
-interface Checkpoint {
-  id: string;
-  attempt: number;
-  step: number;
-  status: string;
-  bytes: number;
-  files: number;
-  metrics: Record<string, unknown>;
-  is_best: boolean;
-  pinned: boolean;
-  created_at: string;
+function noCheckpoint(job: Job): string {
+  if (job.external) return "A run elsewhere keeps its checkpoints there.";
+  if (isFinal(job)) return "This job saved no checkpoint. `save_steps` in the spec says how often one is saved.";
+  return "No checkpoint yet. `save_steps` says how often one is saved; “save now” saves one at once.";
 }
 
 function Checkpoints({ job }: { job: Job }) {
   const [doomed, setDoomed] = useState<string | null>(null);
   const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
-  if (!rows?.length) return <Missing rows={rows} problem={problem} text="No checkpoint yet. `save_steps` says how often one is saved; “save now” saves one at once." />;
+  if (!rows?.length) return <Missing rows={rows} problem={problem} text={noCheckpoint(job)} />;
   const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
   return (
     <div class="wide" tabIndex={0}><table class="plain">
@@ -398,6 +412,7 @@ function Checkpoints({ job }: { job: Job }) {
       <tbody>
         {rows.map((row) => {
           const path = `/jobs/${job.id}/checkpoints/${row.id}`;
+          const whyNot = checkpointOffers(job, row, rows, partsOf(job.id));
           return (
             <tr key={row.id}>
               <td class="number">{formatNumber(row.step)}</td>
@@ -407,16 +422,16 @@ function Checkpoints({ job }: { job: Job }) {
               <td class="number">{formatNumber(row.metrics.eval_loss ?? row.metrics.loss)}</td>
               <td title={row.created_at}>{formatAge(row.created_at, Date.now())}</td>
               <td class="row-actions">
-                <button type="button" onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
-                <button type="button" onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
-                <a class="button" href={href("submit", { fork: job.id, checkpoint: row.id })}>fork from</a>
-                <a class="button" href={href("try", { a: `${job.id}:${row.id}` })}>try</a>
+                <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a zip"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
+                <button type="button" disabled={whyNot.pin !== null} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
+                <LinkIf text="fork from" to={href("submit", { fork: job.id, checkpoint: row.id })} meaning={MEANING.fork!} offer={{ why: whyNot.fork }} />
+                <LinkIf text="try" to={href("try", { a: `${job.id}:${row.id}` })} meaning={MEANING.try!} offer={{ why: whyNot.try }} />
                 {doomed === row.id ? (
                   <span class="confirm" role="alertdialog" aria-label={`Confirm delete of step ${row.step}`}>
                     <button type="button" class="danger" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>Yes, delete</button>
                     <button type="button" onClick={() => setDoomed(null)}>No</button>
                   </span>
-                ) : <button type="button" onClick={() => setDoomed(row.id)}>delete</button>}
+                ) : <button type="button" disabled={whyNot.delete !== null} title={whyNot.delete ?? "Frees its space on the disk"} onClick={() => setDoomed(row.id)}>delete</button>}
               </td>
             </tr>
           );
@@ -428,7 +443,7 @@ function Checkpoints({ job }: { job: Job }) {
 
 function Outputs({ job }: { job: Job }) {
   const { rows, problem } = useList<{ path: string; bytes: number; modified_at: string }>(job, "outputs", job.version);
-  if (!rows?.length) return <Missing rows={rows} problem={problem} text={isFinal(job) ? "This job left no outputs." : "Outputs are here when the job has ended."} />;
+  if (!rows?.length) return <Missing rows={rows} problem={problem} text={job.external ? "A run elsewhere keeps its outputs there." : isFinal(job) ? "This job left no outputs." : "Outputs are here when the job has ended."} />;
   return (
     <div class="wide" tabIndex={0}><table class="plain">
       <thead><tr><th>File</th><th>Size</th><th>Changed</th></tr></thead>

@@ -5,7 +5,7 @@ import { ApiError, type Problem, explain, inProject, request, storedKey } from "
 import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { type Field, type JsonObject, asComponent, component, fieldsOf, getAt, mergePatch, parseField, problemsAt, setAt } from "../lib/form";
-import { TEMPLATES } from "../lib/templates";
+import { FIRST, TEMPLATES, isRecipe } from "../lib/templates";
 import { attempt, keep } from "../model/jobs";
 import { go, href, param } from "../model/route";
 import { Copy } from "../ui/Copy";
@@ -31,7 +31,7 @@ const textField = (name: string, defaultText = ""): Field => ({ name, kind: "tex
 
 export function SubmitView() {
   const fork = param("fork");
-  const [spec, setSpec] = useState<JsonObject>(TEMPLATES["A first job (seconds, CPU)"] as JsonObject);
+  const [spec, setSpec] = useState<JsonObject>(FIRST);
   const [base, setBase] = useState<JsonObject | null>(null);
   const [text, setText] = useState("");
   const [parseError, setParseError] = useState<string | null>(null);
@@ -40,7 +40,9 @@ export function SubmitView() {
   const [catalogue, setCatalogue] = useState<Catalogue>({});
   const [newest, setNewest] = useState<UploadedFile | null>(null);
   const [fields, setFields] = useState<Record<string, Field[]>>({});
+  const [template, setTemplate] = useState("0");
   const turn = useRef(0);
+  const folder = TEMPLATES[Number(template)]!.folder;
 
   const show = (next: JsonObject) => {
     setSpec(next);
@@ -101,14 +103,19 @@ export function SubmitView() {
       <div class="toolbar">
         {!fork && (
           <label>
-            Template <select onChange={(event) => show(TEMPLATES[event.currentTarget.value] as JsonObject)}>
-              {Object.keys(TEMPLATES).map((name) => <option key={name}>{name}</option>)}
+            Template <select value={template} onChange={(event) => (setTemplate(event.currentTarget.value), show(TEMPLATES[Number(event.currentTarget.value)]!.spec))}>
+              {[...new Set(TEMPLATES.map((one) => one.group))].map((group) => (
+                <optgroup key={group} label={group}>
+                  {TEMPLATES.map((one, index) => one.group === group && <option key={one.title} value={String(index)}>{one.title}</option>)}
+                </optgroup>
+              ))}
             </select>
           </label>
         )}
         <Upload onFile={(file) => (setNewest(file), trainOn(file.id))} onBundle={(sha) => change(["code"], { bundle: sha })} />
         <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
+      {!fork && folder && <p class="why">{isRecipe(spec) ? "This recipe needs files of yours: " : "A recipe of the repository: "}<code>examples/{folder}/README.md</code> says how to get them ready{"code" in spec && ", and its code is dropped here as a zip"}.</p>}
       <FileChoice newest={newest} onFile={trainOn} />
       <div class="columns">
         <form onSubmit={(event) => event.preventDefault()} aria-label="Spec as a form">

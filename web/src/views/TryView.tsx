@@ -156,7 +156,7 @@ function Chooser({ side, id, checkpoint, choose }: { side: string; id: string; c
     request<{ data: Saved[] }>(`${jobPath(id)}/checkpoints`).then(({ data }) => isShown && setSaved(data), (error) => isShown && setProblem(explain(error)));
     return () => void (isShown = false);
   }, [id]);
-  const trained = listed.value.map((other) => jobs.value.get(other)).filter((job): job is Job => job !== undefined && job.attempt > 0).slice(0, 200);
+  const trained = listed.value.map((other) => jobs.value.get(other)).filter((job): job is Job => job !== undefined && job.attempt > 0 && !job.external).slice(0, 200);
   const known = jobs.value.get(id);
   const offered = known && !trained.includes(known) ? [known, ...trained] : trained;
   return (

@@ -1,0 +1,75 @@
+/** What can be done with a job and with a checkpoint now, and why not what cannot. */
+
+import type { Job } from "../api/types";
+
+export interface Checkpoint {
+  id: string;
+  attempt: number;
+  step: number;
+  status: string;
+  bytes: number;
+  files: number;
+  metrics: Record<string, unknown>;
+  is_best: boolean;
+  pinned: boolean;
+  created_at: string;
+}
+
+export interface Offer {
+  name: string;
+  /** The reason why it cannot be done now, or null. */
+  why: string | null;
+}
+
+/** The parts of a spec that decide what a job can do. */
+export interface SpecParts {
+  serve?: unknown;
+  export?: unknown;
+  loop?: { use?: string; script?: string } | string | null;
+  trainer?: { use?: string } | string | null;
+  data?: { train?: unknown; eval?: unknown; split?: unknown };
+  optimizers?: unknown;
+  resume_from?: { job?: string | null; checkpoint?: string | null } | null;
+}
+
+export const LIVE = ["save now", "evaluate now", "learning rate"] as const;
+export const ELSEWHERE = "This run is on other machines and only reports here, so it is steered there.";
+
+/** Returns the verbs of the job's menu. `saved` is null until the checkpoints are known. */
+export function offersOf(job: Job, spec: SpecParts | undefined, saved: Checkpoint[] | null): Offer[] {
+  if (job.external) return job.actions.map((name) => ({ name, why: null }));
+  const isHelper = Boolean(spec?.serve || spec?.export);
+  const missing = saved && !saved.some((row) => row.status === "committed") ? "The job has no checkpoint yet." : null;
+  const offers = job.actions.filter((name) => name !== "do").map((name): Offer => ({ name, why: name === "fork" ? missing : null }));
+  if (job.attempt > 0 && !isHelper) offers.push({ name: "try", why: hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : missing });
+  if (job.actions.includes("do")) offers.push(...LIVE.map((name) => ({ name, why: whyNotLive(name, spec) })));
+  return offers;
+}
+
+const hasOwnLoop = (spec: SpecParts | undefined) => Boolean(spec?.loop);
+
+function whyNotLive(name: (typeof LIVE)[number], spec: SpecParts | undefined): string | null {
+  if (!spec) return null;
+  const { loop, trainer, data = {} } = spec;
+  if (loop) return typeof loop === "object" && loop.script ? null : "The job has a loop of its own, which takes no commands.";
+  if (!data.train) return "The job does not train.";
+  const ownTrainer = typeof trainer === "string" ? trainer : trainer?.use;
+  if (name === "evaluate now" && !data.eval && !data.split && !ownTrainer?.includes(":")) return "The job has no data to evaluate on: data.eval is not set.";
+  if (name === "learning rate" && Array.isArray(spec.optimizers) && spec.optimizers.length > 1) {
+    return "Each optimizer of this job has a rate of its own. The API takes all of them: POST /jobs/{id}/do.";
+  }
+  return null;
+}
+
+/** Returns why each verb of a checkpoint cannot be used, or null where it can. */
+export function checkpointOffers(job: Job, row: Checkpoint, rows: Checkpoint[], spec: SpecParts | undefined): Record<"download" | "pin" | "fork" | "try" | "delete", string | null> {
+  const gone = row.status === "committed" ? null : `The checkpoint is ${row.status}.`;
+  const isNeeded = !["succeeded", "failed", "cancelled"].includes(job.state) && !rows.some((other) => other !== row && other.status === "committed");
+  return {
+    download: gone,
+    pin: row.pinned ? null : gone,
+    fork: gone,
+    try: gone ?? (hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : null),
+    delete: ["deleting", "deleted"].includes(row.status) ? gone : row.pinned ? "Unpin it first." : isNeeded ? "The job would continue from it. Cancel the job first, or wait for another checkpoint." : null,
+  };
+}
