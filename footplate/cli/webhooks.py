@@ -19,6 +19,11 @@ def add_verbs(verbs: Verbs) -> None:
     parts = hooks.add_subparsers(metavar="create | update | rotate | test | deliveries | delete", title="parts")
     create = add_part(parts, "create", run_create, "add a webhook, and print its secret: it is shown once")
     create.add_argument("to", metavar="URL", help="where to POST")
+    create.add_argument(
+        "--format",
+        choices=("footplate", "openai"),
+        help="the form of the requests (footplate); openai: the end of jobs only",
+    )
     update = add_part(parts, "update", run_update, "change the URL, the states or the tags, or disable the webhook")
     update.add_argument("--to", metavar="URL", help="where to POST from now on")
     for parser, further in ((create, ""), (update, "; all removes the filter")):
@@ -45,13 +50,13 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_list(given: Given) -> int:
-    head = ("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW")
+    head = ("WEBHOOK", "URL", "FORMAT", "STATES", "TAGS", "AGE", "HOW")
     return show(given, client_of(given).webhooks.list(), head, _row, empty="there is no webhook yet")
 
 
 def _row(one: Webhook) -> tuple[object, ...]:
     states, tags = (" ".join(some) if some else "all" for some in (one.states, one.tags))
-    return one.id, one.url, states, tags, age(one.created_at), _how(one)
+    return one.id, one.url, one.format, states, tags, age(one.created_at), _how(one)
 
 
 def _how(one: Webhook) -> str:
@@ -61,7 +66,7 @@ def _how(one: Webhook) -> str:
 
 
 def run_create(given: Given) -> int:
-    made = client_of(given).webhooks.create(given.to, **_wanted(given, "state", "tag", "description"))
+    made = client_of(given).webhooks.create(given.to, **_wanted(given, "state", "tag", "description", "format"))
     return _show_secret(made, given)
 
 

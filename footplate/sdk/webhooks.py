@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 from urllib.parse import quote
 
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
@@ -36,13 +36,15 @@ class AsyncWebhooks:
         states: Sequence[str] | None = None,
         tags: Sequence[str] | None = None,
         description: str | None = None,
+        format: Literal["footplate", "openai"] | None = None,
     ) -> NewWebhook:
         """Creates a webhook for jobs that reach one of these states and have one of these tags. None means all.
 
+        With the format "openai" it receives the end of jobs only, in the form of OpenAI's webhooks.
         Only this answer contains the secret that signs. The request is not repeated. If its answer is lost, look at
         `list`.
         """
-        fields = {"url": url, "states": states, "tags": tags, "description": description}
+        fields = {"url": url, "states": states, "tags": tags, "description": description, "format": format}
         body = {name: value for name, value in fields.items() if value is not None}
         return NewWebhook.model_validate(await ask_json(self._wire, Ask.with_json("POST", "/webhooks", body)))
 

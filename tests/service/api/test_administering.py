@@ -85,6 +85,24 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     assert (await command("webhooks", "delete", hook["id"]))[0] == 3
 
 
+async def test_a_webhook_in_the_form_of_openai_is_made_from_a_shell_and_by_the_client(
+    keyed: Api,
+    command: Command,
+    receiver: Receiver,  # noqa: F811
+) -> None:
+    def blocking() -> str:
+        with Client(keyed.url, KEY) as client:
+            return client.webhooks.create(receiver.url, format="openai").format
+
+    assert await asyncio.to_thread(blocking) == "openai"
+    await good(command, "webhooks", "create", receiver.url, "--format", "openai")
+    await good(command, "webhooks", "create", receiver.url)
+
+    listed = [json.loads(line) for line in (await good(command, "webhooks", "--json")).splitlines()]
+    assert [hook["format"] for hook in listed] == ["openai", "openai", "footplate"]
+    assert "  openai  " in await good(command, "webhooks")
+
+
 async def test_the_client_does_the_same_with_and_without_await(keyed: Api, receiver: Receiver) -> None:  # noqa: F811
     def blocking() -> str:
         with Client(keyed.url, KEY) as client:
