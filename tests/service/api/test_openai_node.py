@@ -1,0 +1,67 @@
+"""OpenAI's SDK for Node, unchanged, as a client of `/v1`. `tests/openai_node/` has its version and the two programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from footplate.contract.ids import JobId
+from tests.service.api.conftest import KEY, Api
+from tests.service.api.test_openai import BASE, api, stored_checkpoint  # noqa: F401  # a fixture
+from tests.support.processes import REPOSITORY
+
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]
+
+
+async def program(*words: str, folder: Path, **environment: str) -> str:
+    """Runs a program in a folder, and returns what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *words, cwd=folder, env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    printed, complaints = await process.communicate()
+    assert process.returncode == 0, f"{words}: {complaints.decode()[-3000:]}"
+    return printed.decode()
+
+
+@pytest.fixture
+async def package(tmp_path: Path) -> Path:
+    """A folder with the two programs and the version of the SDK in the lock file, which npm downloads once."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs Node 20: apt-get install nodejs npm")
+    folder = tmp_path / "package"
+    shutil.copytree(REPOSITORY / "tests/openai_node", folder, ignore=shutil.ignore_patterns("node_modules"))
+    await program("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", folder=folder)
+    return folder
+
+
+async def test_the_sdk_for_node_creates_lists_and_reads_jobs_and_models(api: Api, package: Path) -> None:  # noqa: F811
+    async def sdk(*words: str) -> Any:
+        access = {"OPENAI_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": KEY}
+        return json.loads(await program("node", *words, folder=package, **access))
+
+    made = await sdk("create.mjs", BASE)
+
+    assert made["file"] == ["file", "fine-tune", "processed", 10]
+    assert made["listed"] == made["jobs"][::-1]
+    assert made["statuses"] == ["queued", "paused", "queued", "cancelled"]
+    assert made["metadata"] == {"team": "three"}
+    assert made["refused"] == [True, 404, "model_not_found"]
+
+    job = JobId(made["jobs"][2])
+    for step in (10, 20):
+        await stored_checkpoint(api, job, step)
+    await api.end(job)
+    done = await sdk("read.mjs", job)
+
+    assert (done["status"], done["isListed"], done["steps"]) == ("succeeded", True, [20, 10])
+    assert done["model"] == f"ft:{BASE}:default:three:{job.removeprefix('job_')}"
+    assert done["messages"][0] == "The job has successfully completed"
+    assert done["messages"][-1] == f"Created fine-tuning job: {job}"
+    assert (done["deleted"], done["missing"]) == (True, [True, "model_not_found"])
