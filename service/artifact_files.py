@@ -49,7 +49,8 @@ def about(file: IO[bytes]) -> About:
 def open_below(root: Store, path: str) -> IO[bytes] | None:
     """Returns an open regular file of the store, or None if there is none.
 
-    Each folder of the path is opened in turn, so that no link is followed, not even one that training makes meanwhile.
+    The folders of the path are opened one by one without following links, because training may replace a folder by a
+    link at any moment.
     """
     *folders, name = path.split("/")
     if "\0" in path or not {"", ".", ".."}.isdisjoint([*folders, name]):
@@ -70,7 +71,7 @@ def open_below(root: Store, path: str) -> IO[bytes] | None:
 
 
 def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:
-    """Yields `count` bytes. Raises CannotRead for a shorter file, which ends a connection that announced the length."""
+    """Yields the next `count` bytes of a file. Raises CannotRead if the file is shorter."""
     while count:
         try:
             piece = file.read(min(PIECE, count))

@@ -30,9 +30,9 @@ KEY_SUBPROTOCOL = "footplate.key."
 """The start of the subprotocol with which a browser sends its key, because it cannot send headers with a websocket."""
 TICKET_SECONDS = 30
 MOST_HEADERS, LONGEST_HEADER = 100, 8192
-"""The most headers of a request, and the most bytes of a header's value, because parsing some costs time."""
+"""The most headers of a request, and the most bytes of a header's value, because parsing headers costs time."""
 MOST_PARAMETERS = 50
-"""The most parameters of a query. No address has half as many."""
+"""The most parameters of a query. No route has half as many."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 KEY_NAMES = frozenset({"key", "api_key", "apikey", "api-key", "token", "access_token", "authorization"})
@@ -43,7 +43,7 @@ _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class ForeignPage(Forbidden):
-    """A page of another site that may not act on this service. Its websocket is refused before the handshake."""
+    """The error for a request from a page of another site. A websocket from there is refused before the handshake."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Gatekeeper:
         return self.keyring.is_in_force
 
     def check_request(self, method: str, path: str, query: bytes, credentials: Credentials) -> Caller:
-        """Checks a request. It is counted before anything is parsed, so that requests that cannot be parsed count."""
+        """Checks a request and returns its caller. It is counted first, even if its query cannot be parsed."""
         refused: Unauthorized | None = None
         caller = NOBODY
         if is_open(path):
@@ -107,7 +107,7 @@ class Gatekeeper:
         return _in_project(caller, read_query(query), refused)
 
     def _counted(self, credentials: Credentials) -> tuple[Caller, Unauthorized | None]:
-        """Returns the caller by the header alone, or the error for a key that is not valid. Raises TooManyRequests."""
+        """Counts a request, and returns its key's holder, or the error for a wrong key. Raises TooManyRequests."""
         if not self.needs_key:
             return LOCAL, None
         try:
@@ -139,7 +139,7 @@ class Gatekeeper:
             raise ForeignPage(f"a page from {origin!r} may not act on this service", hint=hint)
 
     async def check_socket(self, query: bytes, subprotocols: Sequence[str], credentials: Credentials) -> Caller:
-        """Checks a websocket by its header, or for browsers by a subprotocol or a ticket."""
+        """Checks the key or ticket of a websocket and returns its caller. Browsers send a key as a subprotocol."""
         offered = next((name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
         if offered and self.needs_key:
             key = offered.removeprefix(KEY_SUBPROTOCOL).encode()
@@ -191,7 +191,7 @@ def is_open(path: str) -> bool:
 
 
 def subprotocol_of(offered: Sequence[str]) -> str | None:
-    """Returns the subprotocol to accept. `footplate` is preferred, because the other one contains the key."""
+    """Returns the subprotocol to accept. `footplate` is preferred, because the other possible one contains a key."""
     if SUBPROTOCOL in offered:
         return SUBPROTOCOL
     return next((name for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)

@@ -18,7 +18,7 @@ from footplate.contract.ids import uuid7
 from service.settings import ServiceSettings
 
 UNFINISHED = ".tmp-*"
-"""The folders of saves and uploads that are not finished. They are renamed or deleted soon."""
+"""The names of folders that a save or an upload is still writing. They are not copied."""
 NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 """The errors of file systems that cannot make a hard link to this file."""
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class CannotBackUp(FootplateError):
-    """The reason why no backup was made. An incomplete backup is deleted."""
+    """The error that says why no backup was made. An incomplete backup is deleted."""
 
 
 def back_up(settings: ServiceSettings, folder: Path) -> None:
@@ -98,7 +98,7 @@ def _copy_sqlite(source: Path, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Makes hard links to all files. Files that are deleted meanwhile are left out, because newer ones replace them."""
+    """Makes hard links to all files below a folder. Files that are deleted meanwhile are left out."""
     target.mkdir()
     try:
         entries = list(os.scandir(source))

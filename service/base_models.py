@@ -1,4 +1,4 @@
-"""The base models of `/v1`: the names that programs written for OpenAI's API use, and what is trained here instead.
+"""The base models of `/v1`: for each model name of OpenAI's API, the model that is trained here instead.
 
 The operator keeps them in a JSON file, which FOOTPLATE_OPENAI_MODELS names:
 
@@ -6,7 +6,7 @@ The operator keeps them in a JSON file, which FOOTPLATE_OPENAI_MODELS names:
      "gpt-4.1": {"model": {"use": "hf/causal-lm", "args": {"path": "hub://owner/name", "peft": {"r": 16}}},
                  "training": {"learning_rate": 2e-4, "bf16": true}, "resources": {"gpus_per_node": 1}}}
 
-An entry is a path, or a part of a spec. The part's training arguments are what "auto" means.
+An entry is a path or a partial spec. Training arguments of the partial spec are used where a request says "auto".
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ SET_BY_THE_REQUEST = frozenset(
 )
 """Fields of a spec that an entry cannot have, because each request sets them."""
 
-Part = dict[str, Any]
+PartialSpec = dict[str, Any]
+"""Some fields of a job's spec."""
 
 
-def read_table(path: Path) -> dict[str, Part]:
-    """Returns the part of a spec for each name. Raises ValueError with a sentence."""
+def read_table(path: Path) -> dict[str, PartialSpec]:
+    """Reads the operator's file. Returns a partial spec for each name. Raises ValueError with a sentence."""
     try:
         table = json.loads(path.read_text())
     except OSError as error:
@@ -42,25 +43,25 @@ def read_table(path: Path) -> dict[str, Part]:
     return {name: _checked(name, entry) for name, entry in table.items()}
 
 
-def find(table: Mapping[str, Part], name: str) -> Part | None:
-    """Returns the part of a spec for a base model, or None if the name is neither in the table nor a path."""
+def find(table: Mapping[str, PartialSpec], name: str) -> PartialSpec | None:
+    """Returns the partial spec for a base model, or None if the name is neither in the table nor a path."""
     return table.get(name) or (model_at(name) if name.startswith(ROOTS) else None)
 
 
-def model_at(path: str) -> Part:
+def model_at(path: str) -> PartialSpec:
     return {"model": {"use": "hf/causal-lm", "args": {"path": path}}}
 
 
-def _checked(name: str, entry: object) -> Part:
-    part = model_at(entry) if isinstance(entry, str) else entry
-    if not isinstance(part, dict) or "model" not in part:
-        raise ValueError(f'{name!r} must be a path, or a part of a spec with "model"')
-    if wrong := sorted(SET_BY_THE_REQUEST & part.keys()):
+def _checked(name: str, entry: object) -> PartialSpec:
+    partial = model_at(entry) if isinstance(entry, str) else entry
+    if not isinstance(partial, dict) or "model" not in partial:
+        raise ValueError(f'{name!r} must be a path, or a partial spec with "model"')
+    if wrong := sorted(SET_BY_THE_REQUEST & partial.keys()):
         raise ValueError(f"{name!r} has {', '.join(wrong)}, which each request sets")
     try:
-        # With a trainer of a library, names that the spec does not know are arguments of the library's config. The
-        # catalogue of the nodes checks them, when a job is submitted.
-        JobSpec.parse({"trainer": "trl/sft", **part, "data": "data://rows.jsonl"})
+        # With a library trainer, unknown training arguments count as arguments of the library's config. They are
+        # checked by the nodes' catalogue when a job is submitted.
+        JobSpec.parse({"trainer": "trl/sft", **partial, "data": "data://rows.jsonl"})
     except InvalidSpec as invalid:
-        raise ValueError(f"{name!r} is not a part of a spec: {invalid.message}") from invalid
-    return part
+        raise ValueError(f"{name!r} is not a valid partial spec: {invalid.message}") from invalid
+    return partial

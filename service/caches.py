@@ -1,7 +1,7 @@
-"""Caches of SQL in each API process, so that a request need not read it: components, and who has a webhook.
+"""Copies of rows of SQL in the memory of each API process: the nodes' catalogues, and the projects with a webhook.
 
-The keys are such a cache, too (keyring.py). Each is read again at an interval. If SQL is unreachable, it keeps its last
-content.
+The keys are such a cache, too (keyring.py). Each cache is read again at an interval. While SQL is unreachable, the
+caches keep their content.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from service.store.database import Database
 
 class PolledCache(ABC):
     SECONDS: ClassVar[float]
-    """The interval, which is how outdated the content may be."""
+    """The seconds between two reads of SQL, and so the greatest age of the content."""
 
     @property
     def seconds(self) -> float:
-        """The time until the next refresh, which a subclass may change."""
+        """The seconds until the next read of SQL, which a subclass may change."""
         return self.SECONDS
 
     def __init__(self, db: Database) -> None:
@@ -38,7 +38,7 @@ class PolledCache(ABC):
         """Reads SQL and replaces the content."""
 
     async def refresh(self) -> None:
-        """Reads SQL now. The lock keeps a slow, older read from replacing the result of a newer one."""
+        """Reads SQL now. Only one read runs at a time, so that a slow read cannot replace the result of a later one."""
         async with self._lock:
             await self._read()
 
@@ -63,20 +63,20 @@ class PolledCache(ABC):
 
 
 class Catalogues(PolledCache):
-    """The catalogues of all connected nodes. A name is accepted if any node has it."""
+    """The catalogues of all connected nodes. A component's name is accepted if any node has the component."""
 
     SECONDS = 2.0
-    """The interval of refreshes. An outdated catalogue costs an attempt at most, because claims check specs again."""
+    """The interval of refreshes. If a job is accepted by an outdated catalogue, its node reports the error."""
     FIRST_SECONDS = 0.1
-    """The interval until the first catalogue. It is short, because without a catalogue a POST accepts any name."""
+    """The interval until a node announces a catalogue. Until then, a POST accepts any component's name."""
 
     def __init__(self, db: Database) -> None:
         super().__init__(db)
         self._seen = ""
         self.current: Catalogue | None = None
-        """The union of all. None: no node has announced one, so any name is accepted and is checked at claim."""
+        """The union of all catalogues. None: no node has announced a catalogue, so any component's name is accepted."""
         self.announced: list[Catalogue] = []
-        """The different catalogues, with the packages and secrets of their nodes."""
+        """The different catalogues that nodes have announced, with packages and names of secrets."""
         self.roots: list[FileRoots | None] = []
         """The folders in which each node looks for files. None: the node does not announce them."""
 
@@ -105,18 +105,18 @@ def _union(catalogues: list[Catalogue]) -> Catalogue | None:
 
 
 class WebhookProjects(PolledCache):
-    """The projects that have a webhook, so that POST /jobs reads webhooks only for these projects.
+    """The projects that have an enabled webhook. POST /jobs reads webhooks only for these projects.
 
-    A webhook that another API process has made may miss jobs that are submitted here within the next second. Later
-    moves of jobs do not use this cache, and are always delivered.
+    A new webhook may miss jobs that are submitted to another API process within the next second. Later changes of a
+    job's state do not use this cache, and are always delivered.
     """
 
     SECONDS = 0.5
     _projects: frozenset[str] | None = None
 
-    def may_listen(self, project: str) -> bool:
+    def may_have_webhook(self, project: str) -> bool:
         """Returns True if the project has a webhook, or if the projects have not been read yet."""
         return self._projects is None or project in self._projects
 
     async def _read(self) -> None:
-        self._projects = await self._db.read(webhooks.projects_that_listen)
+        self._projects = await self._db.read(webhooks.projects_with_webhook)

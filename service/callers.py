@@ -1,4 +1,4 @@
-"""The caller of a request: the project and the scopes of its key, and checks of what they allow."""
+"""The caller of a request: the project and the scopes of its key, and the checks whether they allow the request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Caller:
 
     @property
     def project(self) -> str:
-        """The project on which this request acts."""
+        """The project whose jobs and files this request reads or changes."""
         return (self.asked or DEFAULT_PROJECT) if self.is_everywhere else self.reach
 
     @property

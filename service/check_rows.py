@@ -2,7 +2,7 @@
 
     python -I -m service.check_rows PATH KIND [TOKENIZER_JSON]
 
-A file may be hostile, so the process limits its own memory and time. Whatever happens to it, the service goes on.
+A file may be hostile, so the process limits its own memory and time. If it is killed, the service is not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from footplate.contract.row_report import RowReport
 
 SECONDS = 10.0
-"""The time after which no further rows are read. The report says how far the check came."""
+"""The time after which no further rows are read. The report then says how many rows were checked."""
 CPU_SECONDS = 20
 MEMORY_BYTES = 2 << 30
 NICENESS = 10
@@ -57,7 +57,7 @@ def _counter(tokenizer: str) -> Any:
 
 
 def _read_parquet(path: Path, report: RowReport) -> None:
-    """Reads a Parquet file batch by batch. Its columns have JSON's types, as the rows that training gets."""
+    """Adds the rows of a Parquet file to the report, batch by batch."""
     # Set before the import, because the other allocators reserve more address space than this process may have.
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     try:

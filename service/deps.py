@@ -1,6 +1,6 @@
 """The code that every route shares.
 
-- `Services` are the parts of the API process, such as the database and the settings.
+- `Services` are the shared objects of the API process, such as the database and the settings.
 - `read_body` and `read_model` read and check the body of a request.
 - `StrictRoute` checks scopes and refuses unknown query parameters.
 """
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of one API process. All state in them can be lost at any time, because SQL has the truth."""
+    """The shared objects of one API process, with the caller of a request. SQL has all state that must survive."""
 
     settings: ServiceSettings
     db: Database
@@ -71,7 +71,7 @@ class Services:
         return self.caller.project
 
     def changed(self, job: JobId) -> None:
-        """Wakes the job's readers and control after a verb has been committed."""
+        """Wakes the streams that follow the job, and control, after a change of the job was committed."""
         self.tail.wake([job])
         self.notifier.announce([job])
         self.wake_control()
@@ -127,7 +127,10 @@ _BODIES = ThreadPoolExecutor(2, thread_name_prefix="bodies")
 
 
 async def in_thread_if_large(size: int, work: Callable[[], T]) -> T:
-    """Returns the result of `work` on `size` bytes. Uses a thread if they are many, so that other requests go on."""
+    """Returns the result of `work`, which parses `size` bytes.
+
+    Many bytes are parsed in a thread, so as not to block.
+    """
 
     def limited() -> T:
         with few_hints():
@@ -144,7 +147,7 @@ async def read_model(request: Request, model: type[Body]) -> Body:
 
 
 async def model_of(raw: bytes, model: type[Body]) -> Body:
-    """Does the same as `read_model` for a body that has been read already."""
+    """Returns a body that has been read already as a model. Raises InvalidSpec with every problem."""
     return await in_thread_if_large(len(raw), lambda: _parsed(raw, model))
 
 
@@ -164,7 +167,7 @@ DEEP_OBJECT: dict[str, Any] = {"style": "deepObject"}
 
 
 def entries_of(request: Request, name: str) -> dict[str, str]:
-    """Returns the entries of a `DEEP_OBJECT`."""
+    """Returns the entries of a query parameter that is marked as DEEP_OBJECT."""
     pairs = request.query_params.multi_items()
     return {key[len(name) + 1 : -1]: value for key, value in pairs if _is_entry(key, name)}
 
@@ -207,7 +210,7 @@ class StrictRoute(APIRoute):
 
 
 def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:
-    """Raises InvalidQuery with every parameter that the address does not have, or that is there more than once."""
+    """Raises InvalidQuery with every query parameter that the route does not have, or that is sent more than once."""
     problems = []
     for name, count in Counter(names).items():
         pointer = f"/query/{name}"

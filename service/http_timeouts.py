@@ -37,7 +37,7 @@ class TimedProtocol(HttpToolsProtocol):
         if self._is_websocket:
             return
         if self._waits_for is None and self._is_at_rest:
-            # Line ends between requests. They have stopped uvicorn's own timer for idle connections.
+            # Only line ends have arrived. They have stopped uvicorn's timer for idle connections, so ours starts.
             self._waits_for = "head"
         if self._waits_for is None:
             self._set_limit(None)
@@ -87,7 +87,7 @@ class TimedProtocol(HttpToolsProtocol):
             self._set_limit(BODY_SECONDS)
 
     def _refuse(self, status: bytes) -> None:
-        """Answers with a status and closes. The request is incomplete, so the app cannot answer it."""
+        """Sends a status and closes the connection, because the app cannot answer an incomplete request."""
         self._set_limit(None)
         if self._is_at_rest and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")

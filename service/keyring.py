@@ -64,7 +64,7 @@ class Keyring(PolledCache):
 
     @property
     def is_in_force(self) -> bool:
-        """True if requests need a key."""
+        """True if requests need a key, which is so if there is a bootstrap key."""
         return self._bootstrap is not None
 
     def caller(self, key: bytes) -> Caller:
@@ -103,7 +103,7 @@ class Keyring(PolledCache):
             await self._store_used()
 
     async def _read(self) -> None:
-        rows = await self._db.read(keys.everyone)
+        rows = await self._db.read(keys.all_keys)
         old, now = self._loaded, now_ms()
         self._loaded = {row.prefix: self._load(old.get(row.prefix), row) for row in rows}
         for loaded in old.values():

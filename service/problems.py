@@ -100,7 +100,7 @@ class InvalidQuery(InvalidSpec):
 def problem(
     scope: Any, *, status: int, code: str, title: str, detail: str, errors: Sequence[Problem] = (), **more: Any
 ) -> Response:
-    """Returns a problem document. `more` has further members, and `headers` of the answer."""
+    """Returns a problem document. `more` has further fields of the document, and `headers` for the answer."""
     headers = more.pop("headers", None)
     if scope["path"].startswith(OPENAI_PREFIX):
         return _as_openai(status, code, detail, errors, more.get("hint"), headers)
@@ -142,7 +142,7 @@ def _as_openai(
 
 
 def _parameter(error: Problem) -> str | None:
-    """Returns the place of a problem as OpenAI names it. For example, /method/dpo becomes method.dpo."""
+    """Returns the pointer of a problem in OpenAI's form. For example, /method/dpo becomes method.dpo."""
     parts = error.pointer.removeprefix("/query").split("/")[1:]
     return ".".join(part.replace("~1", "/").replace("~0", "~") for part in parts) or None
 
@@ -180,14 +180,14 @@ def unexpected(scope: Any) -> Response:
 
 
 def comma_list(text: str, parameter: str, most: int) -> list[str]:
-    """Returns the parts of a query parameter that is a list. Raises InvalidQuery if there are too many."""
+    """Returns the entries of a query parameter that is a list with commas. Raises InvalidQuery for too many entries."""
     if text.count(",") >= most:
         raise InvalidQuery([Problem(f"/query/{parameter}", "too_many", f"has more than {most} entries")])
     return text.split(",")
 
 
 def require_known(parameter: str, code: str, names: Iterable[str], known: Sequence[str]) -> None:
-    """Raises InvalidQuery with every name in a query parameter that is not known. The code is `unknown_state`, say."""
+    """Raises InvalidQuery with every unknown name in a query parameter. `code` is the error code of these problems."""
     word, choices = code.removeprefix("unknown_"), [str(name) for name in known]
     there = f"there is: {', '.join(choices)}"
     problems = [
@@ -221,7 +221,7 @@ async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _methods_of(request: Request) -> str:
-    """Returns every method of an address. Each has a route of its own, and Starlette reports only the first."""
+    """Returns every HTTP method of an address. Each method is a route, and Starlette reports only the first route's."""
     routes = [route for route in request.app.router.routes if isinstance(route, Route)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return ", ".join(sorted({method for route in matching for method in route.methods or ()}))

@@ -88,7 +88,7 @@ async def run(role: str, settings: ServiceSettings) -> int:
 
 
 def _tracing(role: str) -> Untraced:
-    """Returns the tracing of this process, whose role is its name in traces."""
+    """Returns the object that sends OpenTelemetry traces of this process, or that sends nothing if traces are off."""
     settings = asked(os.environ)
     tracing = Untraced()
     if settings.is_on:
@@ -96,7 +96,7 @@ def _tracing(role: str) -> Untraced:
         from service.spans import Tracing
 
         tracing = Tracing(role)
-        traces_log.info("traces are sent, as OTEL_* says")
+        traces_log.info("OpenTelemetry traces are sent, as the OTEL_ variables say")
     if settings.wrong:
         traces_log.warning("%s", settings.wrong)
     tracing.wrong = settings.wrong
@@ -151,7 +151,7 @@ async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None], control: Control | None) -> int:
-    """Runs `work` until a signal calls `stop`. If control ends by itself, the process ends, to be restarted."""
+    """Runs `work` until a signal calls `stop`. If control fails, the process ends, so that its manager restarts it."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)

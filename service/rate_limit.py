@@ -16,12 +16,12 @@ from service.problems import TooManyRequests
 BURST_SECONDS = 5.0
 """A key or address that was quiet may send the requests of this many seconds at once."""
 MOST_REMEMBERED = 10_000
-"""The most addresses that are counted. Those with the oldest last request are forgotten."""
+"""The most addresses that are counted. Then the address whose last request is the oldest is dropped."""
 _NOBODY = "nowhere"
 
 
 class Quota:
-    """The rate of one key's or address's requests at this process, and its open streams."""
+    """The limit for the requests of one key or address at this process, and for its open streams."""
 
     def __init__(self, rate: float = 0.0, most_open: int = 0, who: str = "this key") -> None:
         self._rate, self._most_open, self._who = rate, most_open, who

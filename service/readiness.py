@@ -1,6 +1,7 @@
-"""The state of the service for /readyz: why it cannot serve, and the parts that are degraded, each with a sentence.
+"""The state of the service for /readyz: the reason why it cannot serve, or the dependencies that are degraded.
 
-Only a missing database makes the process unready. With any other part down it serves on, and reports that.
+Only a database that is unreachable or has another schema makes a process unready. If Redis, control, the nodes or the
+artifact store fail, the process still serves, and reports them as degraded.
 """
 
 from __future__ import annotations
@@ -31,53 +32,55 @@ FREE_SHARE = 0.02
 NO_CONTROL = "no control process holds the lock, so nothing is placed or ingested: start `python -m service control`"
 CONTROL_UNKNOWN = "the state of the control process is unknown, because it reports through Redis, which is unreachable"
 
-Part = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk", "tracing"]
-"""The parts that may be degraded. docs/guides/monitor.md says what each means and what to do."""
-Degraded = dict[Part, str]
+Dependency = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk", "tracing"]
+"""The dependencies that may be degraded. docs/guides/monitor.md says what each means and what to do."""
+Degraded = dict[Dependency, str]
 
 
 def of_sql(conn: Connection) -> tuple[str | None, list[NodeRow]]:
     """Returns the reason why this process cannot serve with this database, or None, and the nodes."""
     if not schema.schema_is_current(conn):
         return "the database has the schema of another version: run `python -m service migrate`", []
-    return None, nodes.everyone(conn)
+    return None, nodes.all_nodes(conn)
 
 
 async def degraded(services: Services, cluster: Sequence[NodeRow]) -> Degraded:
     redis, control = await asyncio.gather(services.notifier.is_there(), services.control())
-    parts: Degraded = {}
+    conditions: Degraded = {}
     if not redis:
-        parts["redis"] = (
+        conditions["redis"] = (
             f"Redis has not answered since {text_of(services.notifier.away_since_ms or now_ms())}. Running jobs go on, "
             "and new jobs wait: restart the Redis that FOOTPLATE_REDIS names"
         )
     if control is None:
-        parts["control"] = NO_CONTROL if redis else CONTROL_UNKNOWN
+        conditions["control"] = NO_CONTROL if redis else CONTROL_UNKNOWN
     elif (lag := control.get("ingest_lag_ms", 0)) > LAG_MS:
         waited = f"the oldest event in Redis has waited for {lag / 1000:.0f} s"
-        parts["ingest"] = f"{waited}: histories are late, but lose nothing"
-    parts |= _of_nodes(cluster, now_ms())
+        conditions["ingest"] = f"{waited}: histories are late, but lose nothing"
+    conditions |= _of_nodes(cluster, now_ms())
     if services.untraced:
-        parts["tracing"] = services.untraced
-    return parts | await asyncio.to_thread(_of_store, services.settings.store)
+        conditions["tracing"] = services.untraced
+    return conditions | await asyncio.to_thread(_of_store, services.settings.store)
 
 
 def _of_nodes(cluster: Sequence[NodeRow], now: int) -> Degraded:
-    parts: Degraded = {}
+    conditions: Degraded = {}
     if not any(node.takes_work for node in cluster):
         reasons = _reasons(node for node in cluster if not node.lost)
         hint = f": {reasons}" if reasons else "; start `python -m worker`"
-        parts["nodes"] = f"no node takes work, so jobs wait{hint}"
+        conditions["nodes"] = f"no node takes work, so jobs wait{hint}"
     elif reasons := _reasons(node for node in cluster if node.is_staying or node.is_turned_away):
-        parts["nodes"] = f"these nodes get no work: {reasons}"
+        conditions["nodes"] = f"these nodes get no work: {reasons}"
     silent = [
         f"{node.name} (last report at {text_of(node.seen_at)})"
         for node in cluster
         if node.lost and now - node.seen_at < SILENT_MS and not (node.draining or node.drain_requested)
     ]
     if silent:
-        parts["silent_nodes"] = f"stopped reporting without a drain: {', '.join(silent)}; their jobs go on elsewhere"
-    return parts
+        conditions["silent_nodes"] = (
+            f"stopped reporting without a drain: {', '.join(silent)}; their jobs go on elsewhere"
+        )
+    return conditions
 
 
 def _reasons(nodes: Iterable[NodeRow]) -> str:

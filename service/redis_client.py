@@ -39,7 +39,7 @@ class RedisNotifier:
         )
         self._on_wake = on_wake
         self._me = uuid7()
-        """The sender's id in its messages, by which it ignores its own."""
+        """The id of this process in the messages that it sends, by which it ignores its own messages."""
         self.away_since_ms: int | None = None
         """The time of the first failure since Redis last answered, for display. None: Redis answers."""
         self._pending: set[JobId] = set()

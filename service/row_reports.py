@@ -22,7 +22,7 @@ _CHECKS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="row-checks")
 
 
 async def row_report(path: str, kind: str, tokenizer: Path | None = None) -> dict[str, Any]:
-    """Returns the report of a file. It always returns one, whatever is in the file."""
+    """Returns the report of a file's rows. If the check fails or takes too long, the report says so."""
     check = asyncio.get_running_loop().run_in_executor(_CHECKS, _checked, path, kind, str(tokenizer or ""))
     try:
         return await asyncio.wait_for(check, WAITED_SECONDS)
@@ -33,7 +33,7 @@ async def row_report(path: str, kind: str, tokenizer: Path | None = None) -> dic
 def _checked(path: str, kind: str, tokenizer: str) -> dict[str, Any]:
     command = [sys.executable, "-I", "-m", "service.check_rows", path, kind, tokenizer]
     try:
-        # Without this process's environment, which holds keys.
+        # The check gets no environment variables, because they contain keys.
         done = subprocess.run(
             command,
             env={},

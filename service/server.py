@@ -1,4 +1,4 @@
-"""The server of the API: uvicorn, with websockets that are cut if their reader does not read."""
+"""The server of the API: uvicorn, with websockets that are closed if their client does not read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 
 
 class Connection(WebSocketsSansIOProtocol):
-    """A websocket that sends frames which were made once for many readers, and that can be cut."""
+    """A websocket that can send frames which were encoded once for many clients, and that can be closed at any time."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -46,9 +46,9 @@ class Connection(WebSocketsSansIOProtocol):
         await super().run_asgi()
 
     def data_received(self, data: bytes) -> None:
-        """Cuts a reader that sends too much, before its frames are parsed. Answers a handshake that cannot be read.
+        """Closes the websocket of a client that sends too much, before its frames are parsed. Refuses a bad handshake.
 
-        The library neither answers nor closes such a handshake.
+        The library neither answers a bad handshake nor closes its connection.
         """
         if self.handshake_complete and not self._has_room_for(len(data)):
             self.transport.pause_reading()

@@ -154,7 +154,7 @@ async def _session(services: Services, question: Question, *, shares: bool) -> W
     if wanted.session is not None:
         return wanted
     spec = await in_thread_if_large(LARGE, lambda: session_spec(wanted))
-    has_webhook = services.webhooks.may_listen(services.project)
+    has_webhook = services.webhooks.may_have_webhook(services.project)
     write = partial(
         open_session, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
     )

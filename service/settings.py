@@ -14,7 +14,7 @@ from footplate.contract.environment import EnvAllowed
 from footplate.contract.outbound import Networks
 from footplate.contract.settings import RedisUrl, Settings
 from service.artifact_files import Store
-from service.base_models import Part, read_table
+from service.base_models import PartialSpec, read_table
 
 
 class ServiceSettings(Settings):
@@ -55,8 +55,8 @@ class ServiceSettings(Settings):
     upload_max_mb: PositiveFloat = 4096.0
     """The largest file that POST /files accepts, in MiB."""
     openai_models: Path | None = None
-    """A JSON file that says which model is trained for each name of OpenAI's base models. An entry is a path, or a part
-    of a spec: `{"gpt-4o-mini": "models://qwen2.5-0.5b"}`."""
+    """A JSON file that says which model is trained for each name of OpenAI's base models. An entry is a path, or a
+    partial spec: `{"gpt-4o-mini": "models://qwen2.5-0.5b"}`."""
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set beside a few harmless ones: names, or prefixes with a star, separated by
     commas."""
@@ -67,17 +67,17 @@ class ServiceSettings(Settings):
     """Hosts and networks that webhooks may reach beside the public internet, also by plain http, separated by commas:
     `hooks.internal, 10.1.0.0/16`."""
     lease_seconds: PositiveFloat = 30.0
-    """The time after its last report at which an attempt is lost."""
+    """The time without a heartbeat after which an attempt counts as lost."""
     beat_seconds: PositiveFloat = 2.0
-    """The interval at which workers report."""
+    """The interval at which workers send heartbeats."""
     claim_seconds: PositiveFloat = 30.0
     """The time after which a placed attempt that no worker has claimed goes back to the queue."""
     resend_seconds: PositiveFloat = 3.0
     """The time after which the start message of a placed attempt is sent again if no worker has claimed the attempt."""
     external_seconds: PositiveFloat = 1800.0
-    """The time after its last report at which a run elsewhere is lost. A run that evaluates for long sends none."""
+    """The time without a report after which a run elsewhere counts as lost. A run sends none while it evaluates."""
     start_seconds: PositiveFloat = 1800.0
-    """The time that a claimed attempt has until its training runs. If a job's stall_limit is longer, that holds."""
+    """The time that a claimed attempt has until its training runs, or the job's stall_limit if that is longer."""
     stop_seconds: PositiveFloat = 60.0
     """The time that a running attempt has to checkpoint and stop before it is killed."""
     kill_seconds: PositiveFloat = 10.0
@@ -86,7 +86,7 @@ class ServiceSettings(Settings):
     """The wait before another attempt, for jobs whose `retry` names none, at most a day. The wait doubles with each
     attempt that wrote no new checkpoint."""
     poll_seconds: PositiveFloat = 0.25
-    """The interval at which control looks for work without a wake-up."""
+    """The interval at which control looks for work in SQL, even if no API process has woken control."""
     readers: PositiveInt = 4
     """The number of threads that read SQL, each with a connection."""
     writers: PositiveInt = 2
@@ -110,8 +110,8 @@ class ServiceSettings(Settings):
         return Path(self.artifacts or self.home / "artifacts").absolute()
 
     @cached_property
-    def base_models(self) -> dict[str, Part]:
-        """The base models of /v1, by name. The file is read once, when the settings are."""
+    def base_models(self) -> dict[str, PartialSpec]:
+        """The partial spec of each base model of /v1, from the file that `openai_models` names."""
         return {} if self.openai_models is None else read_table(self.openai_models)
 
     @property

@@ -150,7 +150,7 @@ class JobSpans:
     def __init__(self, tracing: Tracing, db: Database) -> None:
         self._tracer, self._ids, self._db = tracing.tracer, tracing.ids, db
         self.changed: set[JobId] = set()
-        """The jobs that have changed since the last turn."""
+        """The jobs that have changed since spans of ended attempts were last sent."""
         self._sent_at: dict[tuple[JobId, int], int] = {}
         self._since = now_ms()
         self._task: asyncio.Task[None] | None = None
@@ -164,19 +164,20 @@ class JobSpans:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         with suppress(FootplateError):
-            await self.turn()
+            await self.send_ended()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                await self.turn()
+                await self.send_ended()
             except FootplateError:
                 continue  # SQL is unreachable. The changed jobs are still noted.
             except Exception:
                 log.exception("the traces of some jobs lack their attempts")
 
-    async def turn(self) -> None:
+    async def send_ended(self) -> None:
+        """Sends the spans of attempts that have ended since the last call. Each attempt is sent once."""
         changed = set(self.changed)
         if not changed:
             return

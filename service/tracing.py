@@ -1,4 +1,4 @@
-"""Traces of the service without OpenTelemetry's SDK. program.py imports spans.py if variables ask for traces."""
+"""The tracing of a process that sends no traces. If OpenTelemetry's variables request traces, spans.py replaces it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACEPARENT = "footplate.traceparent"
 
 
 class Untraced:
-    """Sends nothing, and returns what should be traced as it is."""
+    """Tracing that is off: the app and the callback are returned unchanged."""
 
     wrong: str | None = None
     """The mistake in OpenTelemetry's variables, if there is one."""

@@ -195,7 +195,7 @@ async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
 
     A crash between the two leaves links whose row is not pinned. `prune` removes such links.
     """
-    aside = await asyncio.to_thread(pins.put_aside, services.settings.store, require_committed(row))
+    aside = await asyncio.to_thread(pins.link_pinned, services.settings.store, require_committed(row))
     write = partial(pin, project=services.project, job_id=row.job_id, name=row.id, aside=aside, now=now_ms())
     return await services.db.write(partial(write, by=services.caller.by))
 
@@ -203,10 +203,10 @@ async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
 async def _unpin(services: Services, row: CheckpointRow) -> CheckpointRow:
     """Changes the row, and then removes the files that only a pinned checkpoint has."""
     artifacts = services.settings.store
-    back = await asyncio.to_thread(pins.lies_where_it_was, artifacts, row)
+    back = await asyncio.to_thread(pins.path_before_pin, artifacts, row)
     write = partial(unpin, project=services.project, job_id=row.job_id, name=row.id, back=back, now=now_ms())
     unpinned = await services.db.write(partial(write, by=services.caller.by))
-    if not unpinned.is_pinned and not unpinned.lies_aside:
+    if not unpinned.is_pinned and not unpinned.is_in_pinned_folder:
         await asyncio.to_thread(pins.remove, artifacts, unpinned)
     return unpinned
 

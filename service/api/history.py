@@ -102,7 +102,7 @@ async def list_attempts(request: Request, job: JobPath) -> AttemptList:
     def read(conn: Connection) -> AttemptList:
         jobs.get(conn, services.project, job_id(job))
         sources = attempts.sources_of_job(conn, job_id(job))
-        names = {node.id: node.name for node in nodes.everyone(conn)} if sources else {}
+        names = {node.id: node.name for node in nodes.all_nodes(conn)} if sources else {}
         data = tuple(views.attempt(row, sources, names) for row in attempts.of_job(conn, job_id(job)))
         return AttemptList(data=data, next_cursor=None)
 

@@ -110,7 +110,7 @@ async def write_job(
     `warnings` replaces those of the body. `note` and `fine_tune` are stored with the job.
     """
     await require_all(services, spec, body)
-    has_webhook = services.webhooks.may_listen(spec.project)
+    has_webhook = services.webhooks.may_have_webhook(spec.project)
     write = partial(
         submit,
         project=spec.project,

@@ -96,7 +96,7 @@ def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
 async def list_keys(request: Request) -> KeyList:
     """Lists the keys of the project. A key of every project that names no project gets all keys."""
     services = services_of(request)
-    rows = await services.db.read(keys.everyone)
+    rows = await services.db.read(keys.all_keys)
     limit = services.caller.limit
     data = tuple(Key(**resource_values(row, Key)) for row in rows if limit in (None, row.project))
     return KeyList(data=data, next_cursor=None)

@@ -31,7 +31,7 @@ class Drain(Group):
 async def list_nodes(request: Request) -> NodeList:
     services = services_of(request)
     rows, sources, mine = await services.db.read(
-        lambda conn: (nodes.everyone(conn), attempts.open_sources(conn), _visible(conn, services))
+        lambda conn: (nodes.all_nodes(conn), attempts.open_sources(conn), _visible(conn, services))
     )
     return NodeList(data=tuple(views.node(row, sources, mine) for row in rows), next_cursor=None)
 

@@ -70,7 +70,7 @@ def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
     outcome = explain(needs, load_rooms(conn))
     if not isinstance(outcome, Placement):
         return jobs_resources.Placement(waits=True, reason=outcome.reason, node=None, message=outcome.message)
-    names_by_id = {node.id: node.name for node in nodes.everyone(conn)}
+    names_by_id = {node.id: node.name for node in nodes.all_nodes(conn)}
     names = [names_by_id[share.node] for share in outcome.shares]
     message = f"would start now on {', '.join(names)}"
     return jobs_resources.Placement(waits=False, reason="placed", node=names[0], message=message)
@@ -151,7 +151,7 @@ async def metrics(request: Request) -> Response:
 
 
 def _numbers(conn: Connection, services: Services, control: Numbers) -> bytes:
-    everyone = nodes.everyone(conn)
+    everyone = nodes.all_nodes(conn)
     states = dict.fromkeys(("up", "waiting", "draining", "lost"), 0)
     for node in everyone:
         states[node_state(node)] += 1

@@ -36,10 +36,10 @@ async def read_inbox(state: ControlState) -> None:
             if answers.granted:
                 reached(Moment.AFTER_GRANT_COMMITS)
             for key, number in answers.alive:
-                state.memory.timers.heard(key, number, clock)
+                state.memory.timers.renew(key, number, clock)
             _count(state, answers)
             state.announce(answers.jobs)
-            if answers.has_new_room or answers.lost or answers.told_to_stop:
+            if answers.has_new_capacity or answers.lost or answers.stop_requested:
                 state.request_new_plan()
             await state.send(answers.replies)
             if answers.granted:

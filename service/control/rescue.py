@@ -32,6 +32,6 @@ async def rescue(state: ControlState) -> None:
     state.count(rescued)
     for node in rescued.nodes_lost:
         log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
-    if rescued.jobs or rescued.told_to_stop:
+    if rescued.jobs or rescued.stop_requested:
         state.announce(rescued.jobs)
         state.request_new_plan()

@@ -90,7 +90,7 @@ def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
         conn, job.id, 1, ATTEMPT, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now
     )
     move = Moved(job.id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
-    webhooks.announce(conn, move, now)
+    webhooks.write_deliveries(conn, move, now)
     return job
 
 

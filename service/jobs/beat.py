@@ -94,7 +94,7 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
 @dataclass(slots=True, kw_only=True)
 class NodeBeaten(Effects):
     reply: NodeReply
-    has_new_room: bool = False
+    has_new_capacity: bool = False
     """True if placement should run again."""
 
 
@@ -107,7 +107,7 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
-    beaten = NodeBeaten(reply=_reply(conn, beat, row), has_new_room=changed and row.takes_work)
+    beaten = NodeBeaten(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
     for part in nodes.open_on(conn, beat.node):
         if part.claim is not None and part.boot != beat.boot:
             lose(conn, part.job_id, part.attempt, "its node was started again", now, settings, beaten)
@@ -154,7 +154,7 @@ def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None
     was_fine = known is not None and known.boot == beat.boot and not known.lost and known.refused is None
     if not mine or was_fine:
         return None
-    for other in nodes.everyone(conn):
+    for other in nodes.all_nodes(conn):
         if other.id != beat.node and not other.lost and other.refused is None:
             shared = mine & {gpu["uuid"] for gpu in json.loads(other.gpus)}
             if shared:
@@ -197,7 +197,7 @@ def _drain(
             stop_seconds=settings.stop_seconds, now=now,
             message=f"{name} is draining: the job saves a checkpoint and continues on another node",
         )  # fmt: skip
-        beaten.told_to_stop.add(job.id)
+        beaten.stop_requested.add(job.id)
     else:
         withdraw(conn, job, now)
         jobs.move(

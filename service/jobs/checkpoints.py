@@ -70,7 +70,7 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
     frees = next(other for other in rows if other.path == row.path).bytes
     checkpoints.mark(conn, job_id, [row.path], DELETING)
     text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
-    events.append(conn, job_id, Kind.NOTE, jobs.asked_by(by, {"message": text, "checkpoint": row.id}), now)
+    events.append(conn, job_id, Kind.NOTE, jobs.with_requester(by, {"message": text, "checkpoint": row.id}), now)
     return Dropped(replace(row, status=DELETING), frees)
 
 
@@ -97,7 +97,7 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
 def pin(
     conn: Connection, project: str, job_id: JobId, name: str, aside: str, now: int, *, by: str | None = None
 ) -> CheckpointRow:
-    """Pins a checkpoint by changing its path to `aside`, a folder that `put_aside` has made and no rotation deletes.
+    """Pins a checkpoint by changing its path to `aside`, a folder that `link_pinned` has made and no rotation deletes.
 
     Raises CheckpointNotThere if the checkpoint is not committed, for example because it was deleted meanwhile.
     """
@@ -147,4 +147,4 @@ def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> Checkpoin
 
 def _add_note(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:
     data = {"message": f"checkpoint {row.id}, of step {row.step}, is {what}", "checkpoint": row.id}
-    events.append(conn, row.job_id, Kind.NOTE, jobs.asked_by(by, data), now)
+    events.append(conn, row.job_id, Kind.NOTE, jobs.with_requester(by, data), now)

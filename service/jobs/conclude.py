@@ -58,7 +58,7 @@ class Effects:
 
     jobs: set[JobId] = field(default_factory=set)
     """Jobs whose state has changed, or that have new events."""
-    told_to_stop: set[JobId] = field(default_factory=set)
+    stop_requested: set[JobId] = field(default_factory=set)
     lost: int = 0
     """The number of attempts that were given up."""
     retries: list[Reason] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Effects:
 
     def add(self, other: Effects) -> None:
         self.jobs |= other.jobs
-        self.told_to_stop |= other.told_to_stop
+        self.stop_requested |= other.stop_requested
         self.lost += other.lost
         self.retries += other.retries
         self.failures += other.failures

@@ -33,7 +33,7 @@ class Answers(Effects):
     """The number of events in journals that SQL does not have, by claim, or by node for attempts that have ended."""
     unreadable: dict[str, int] = field(default_factory=dict)
     """The number of journals on each node that cannot be read and were renamed to `*.unreadable`."""
-    has_new_room: bool = False
+    has_new_capacity: bool = False
 
 
 def answer(
@@ -98,7 +98,7 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     answers.add(beaten)
     answers.depths[beat.node] = beat.unsent
     answers.unreadable[beat.node] = beat.unreadable
-    answers.has_new_room |= beaten.has_new_room
+    answers.has_new_capacity |= beaten.has_new_capacity
 
 
 def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:

@@ -33,7 +33,7 @@ class CannotPin(FootplateError):
     title = "The artifact store cannot keep it"
 
 
-def put_aside(artifacts: Store, row: CheckpointRow) -> str:
+def link_pinned(artifacts: Store, row: CheckpointRow) -> str:
     """Makes a hard link to each file of a checkpoint, and returns the folder of the links in the artifact store.
 
     In a bucket, makes nothing and returns the present path. Raises NotFound, CheckpointDamaged and CannotPin.
@@ -74,7 +74,7 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile, target: 
             raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed in this moment")
 
 
-def lies_where_it_was(artifacts: Store, row: CheckpointRow) -> str | None:
+def path_before_pin(artifacts: Store, row: CheckpointRow) -> str | None:
     """Returns the path that a pinned checkpoint had before, if its files are still there, else None."""
     if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):
         return None
@@ -104,7 +104,7 @@ def prune_pins(artifacts: Store, read: Callable[[CheckpointId], CheckpointRow | 
     gone = []
     for folder in artifacts.glob("jobs/*/pinned/*"):
         row = read(CheckpointId(folder.name)) if folder.stat().st_mtime < horizon else None
-        if row is None or (row.lies_aside and row.status != DELETED):
+        if row is None or (row.is_in_pinned_folder and row.status != DELETED):
             continue
         if row.status == DELETED or (artifacts / row.path).is_dir():
             shutil.rmtree(folder, ignore_errors=True)

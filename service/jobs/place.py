@@ -104,7 +104,7 @@ def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list
     taken: dict[str, list[SourceRow]] = {}
     for part in attempts.open_sources(conn, only):
         taken.setdefault(part.node, []).append(part)
-    up = [node for node in (nodes.everyone(conn) if only is None else nodes.some(conn, only)) if not node.lost]
+    up = [node for node in (nodes.all_nodes(conn) if only is None else nodes.by_ids(conn, only)) if not node.lost]
     installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
     return [_room(node, taken.get(node.id, []), installed) for node in up]
 

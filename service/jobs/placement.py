@@ -109,7 +109,7 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
     pools_with_reservation: set[str] = set()
     plan = Plan()
     # Each line with its first job. A job's id makes its rank unique, so that nothing after the rank is compared.
-    heads = [(job.rank, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
+    heads = [(job.position, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
     heapify(heads)
     while heads:
         _, job, line, rest = heads[0]
@@ -119,7 +119,7 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
             shares = tuple(room.take(line.needs) for room in chosen)
             plan.placements.append(Placement(job.id, shares, job.version))
             if (following := next(rest, None)) is not None:
-                heapreplace(heads, (following.rank, following, line, rest))
+                heapreplace(heads, (following.position, following, line, rest))
                 continue
         else:
             plan.waits[line.shape] = shape.wait

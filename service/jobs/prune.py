@@ -87,7 +87,7 @@ def _may_go(row: CheckpointRow, newest: int) -> bool:
     `newest` is the newest attempt with checkpoints. Its checkpoints stay, except those that were pinned before, because
     training does not rely on files in the pinned folder.
     """
-    return not row.is_pinned and (row.attempt < newest or row.lies_aside)
+    return not row.is_pinned and (row.attempt < newest or row.is_in_pinned_folder)
 
 
 def _limit(job: JobRow) -> int | None:

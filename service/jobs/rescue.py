@@ -37,7 +37,7 @@ class Timers:
         self._all_since = -inf
         self._lock = Lock()
 
-    def heard(self, key: Hashable, number: int, clock: float) -> None:
+    def renew(self, key: Hashable, number: int, clock: float) -> None:
         """Starts the lease again at a heartbeat. A heartbeat with an old number is ignored."""
         with self._lock:
             if number > self._numbers.get(key, -1):
@@ -101,7 +101,7 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     """Declares attempts and nodes lost if their lease or deadline is over, and returns the changes."""
     rescued = Rescued()
     used: set[Hashable] = set()
-    nodes_by_id = {node.id: node for node in nodes.everyone(conn)}
+    nodes_by_id = {node.id: node for node in nodes.all_nodes(conn)}
     for job in jobs.active(conn):
         parts = attempts.sources_of(conn, job.id, job.attempt)
         active = _ActiveJob(conn, job, parts, nodes_by_id, timers, clock, now, settings, rescued)
@@ -231,7 +231,7 @@ class _ActiveJob:
             message=f"its time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: it saves a checkpoint and stops",
         )  # fmt: skip
         self.rescued.jobs.add(job.id)
-        self.rescued.told_to_stop.add(job.id)
+        self.rescued.stop_requested.add(job.id)
 
 
 def lose(

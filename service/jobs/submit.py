@@ -83,12 +83,12 @@ def submit(
     data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}
     if traceparent is not None:
         data["traceparent"] = traceparent
-    events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)
+    events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.with_requester(by, data), now)
     if note is not None:
-        events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.asked_by(by, note), now)
+        events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.with_requester(by, note), now)
     if has_webhook:
         move = Moved(job_id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
-        webhooks.announce(conn, move, now)
+        webhooks.write_deliveries(conn, move, now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 

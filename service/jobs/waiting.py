@@ -12,12 +12,12 @@ from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
 from service.store import queue
 from service.store import waiting as rows
-from service.store.queue import Rank
+from service.store.queue import QueuePosition
 from service.store.waiting import MOST, ReadyRow, WaitingRow
 
 Key = tuple[int, int, int, str]
 """A job's position in the list, from which a reader continues although jobs come and go. The key of a job that may
-start begins with 0, then its rank. The key of a job that waits for a time begins with 1, then this time."""
+start begins with 0, then its position. The key of a job that waits for a time begins with 1, then this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
     if row.not_before is not None:
         return Page([(Place(row.id, (1, row.not_before, 0, row.id)), row)], None)
     ready = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
-    return Page([(_Ahead(conn, ready.rank).place(ready), row)], None)
+    return Page([(_Ahead(conn, ready.position).place(ready), row)], None)
 
 
 def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator[tuple[Key, Place | None]]:
@@ -76,8 +76,8 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
     kind, number, queued_at, job_id = behind or (0, 0, 0, "")
     if kind == 0:
         ahead: _Ahead | None = None
-        for row in rows.ready(conn, Rank(number, queued_at, JobId(job_id)) if behind else None):
-            ahead = ahead or _Ahead(conn, row.rank if behind else None)
+        for row in rows.ready(conn, QueuePosition(number, queued_at, JobId(job_id)) if behind else None):
+            ahead = ahead or _Ahead(conn, row.position if behind else None)
             place = ahead.place(row)
             yield place.key, place if project in (None, row.project) else None
         number, job_id = -1, ""
@@ -89,15 +89,15 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
 class _Ahead:
     """Yields (key, place) of the waiting jobs of all projects. The place is None for another project's job."""
 
-    def __init__(self, conn: Connection, rank: Rank | None) -> None:
-        """Starts with the counts of all jobs before this rank. None means that no job comes before."""
+    def __init__(self, conn: Connection, position: QueuePosition | None) -> None:
+        """Starts with the counts of all jobs before this position. None means that no job comes before."""
         self._pools = {head.shape: Needs.from_json(head.needs).pool for head in queue.heads(conn)}
         self._counts: dict[str, Counter[str]] = {pool: Counter() for pool in self._pools.values()}
-        for (project, shape), count in (rows.count_ready(conn, before=rank) if rank else {}).items():
+        for (project, shape), count in (rows.count_ready(conn, before=position) if position else {}).items():
             self._counts[self._pools[shape]][project] += count
 
     def place(self, row: ReadyRow) -> Place:
         before = self._counts[self._pools[row.shape]]
         in_all, yours = before.total(), before[row.project]
         before[row.project] += 1
-        return Place(row.id, (0, *row.rank), in_all + 1, yours, in_all - yours)
+        return Place(row.id, (0, *row.position), in_all + 1, yours, in_all - yours)

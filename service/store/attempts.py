@@ -1,4 +1,4 @@
-"""Statements about attempts and their sources. A source is one node's part of an attempt."""
+"""Statements about attempts and their sources. A source is one node's share of an attempt."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SOURCES_OF_JOB = (
 _COUNT_OPEN = select(func.count()).select_from(sources).where(text("ended_at IS NULL"))
 
 
-def insert_attempt(conn: Connection, attempt: AttemptRow, parts: Sequence[SourceRow]) -> None:
+def insert_attempt(conn: Connection, attempt: AttemptRow, source_rows: Sequence[SourceRow]) -> None:
     conn.execute(insert(attempts), values_of(attempt))
-    if parts:
-        conn.execute(insert(sources), [values_of(part) for part in parts])
+    if source_rows:
+        conn.execute(insert(sources), [values_of(row) for row in source_rows])
 
 
 def get(conn: Connection, job_id: JobId, attempt: int) -> AttemptRow | None:
@@ -59,7 +59,7 @@ def sources_of_many(conn: Connection, job_ids: Collection[JobId]) -> dict[tuple[
 
 
 def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str]]:
-    """Returns the names of the nodes that hold each job's open attempt, in the order of their sources."""
+    """Returns, for each job, the names of the nodes of its attempt that has not ended, in the order of their ranks."""
     held = (
         select(sources.c.job_id, nodes.c.name)
         .join(nodes, nodes.c.id == sources.c.node)
@@ -73,7 +73,7 @@ def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str
 
 
 def open_sources(conn: Connection, only: Collection[NodeId] | None = None) -> list[SourceRow]:
-    """Returns the open sources on these nodes, which take up their slots. None means every node."""
+    """Returns the sources that have not ended, and so hold slots, on the nodes `only`. None means every node."""
     wanted = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
     if only is not None:
         wanted = wanted.where(sources.c.node.in_(sorted(only)))
@@ -81,7 +81,7 @@ def open_sources(conn: Connection, only: Collection[NodeId] | None = None) -> li
 
 
 def count_open(conn: Connection) -> int:
-    """Returns the number of sources that hold slots."""
+    """Returns the number of sources on all nodes that have not ended, and so hold slots."""
     return int(conn.execute(_COUNT_OPEN).scalar_one())
 
 
@@ -143,7 +143,7 @@ def change(conn: Connection, job_id: JobId, attempt: int, **columns: Any) -> Non
 
 
 def set_running_time(conn: Connection, job_id: JobId, attempt: int, running_ms: int) -> None:
-    """Writes the attempt's running time so far, as one of its sources reports it. A smaller time changes nothing."""
+    """Stores the running time that a node reports for an attempt. A time below the stored one changes nothing."""
     this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt) & (attempts.c.running_ms < running_ms)
     conn.execute(update(attempts).where(this).values(running_ms=running_ms))
 
@@ -159,7 +159,7 @@ def end_sources(conn: Connection, job_id: JobId, attempt: int, now: int) -> None
     conn.execute(update(sources).where(this).values(ended_at=now))
 
 
-def mark_sent(conn: Connection, parts: Collection[UnclaimedSource], now: int) -> None:
-    """Notes that the start messages of these parts were sent."""
-    for part in parts:
-        change_source(conn, part.job_id, part.attempt, part.source, sent_at=now)
+def mark_sent(conn: Connection, unclaimed: Collection[UnclaimedSource], now: int) -> None:
+    """Stores the time at which the start messages of these sources were sent."""
+    for row in unclaimed:
+        change_source(conn, row.job_id, row.attempt, row.source, sent_at=now)

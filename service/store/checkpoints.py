@@ -15,9 +15,9 @@ from service.store.rows import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints, jobs
 
 LATEST, BEST = "latest", "best"
-"""The names of a checkpoint beside its id."""
+"""The names that a user may write instead of a checkpoint's id."""
 COMMITTED, CORRUPT, DELETING, DELETED = "committed", "corrupt", "deleting", "deleted"
-"""DELETING means that no attempt is offered the checkpoint any more, but its folder may still exist."""
+"""The statuses of a checkpoint. A DELETING one is not used any more, but its folder may still exist."""
 GONE = frozenset({DELETING, DELETED})
 """The statuses of checkpoints whose files are deleted, or will be in a moment."""
 _OF_JOB = (
@@ -52,10 +52,10 @@ def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
 
 
 def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
-    """Returns the checkpoints that an attempt may continue from if they verify, newest first.
+    """Returns a job's checkpoints from which an attempt may continue if their checksums are right, newest first.
 
-    Corrupt checkpoints are included, because their disk may work again. Without them, a job could lose all offers and
-    would start again at step 0.
+    Corrupt checkpoints are included, because their disk may work again. Without them, a job could be left with no
+    checkpoint, and would start again at step 0.
     """
     return _rows(conn, _OFFERS, job_id)
 
@@ -68,6 +68,7 @@ class Held:
     attempt: int
     step: int
     by: JobId
+    """The other job."""
 
 
 def held(conn: Connection, job_id: JobId) -> list[Held]:
@@ -80,7 +81,7 @@ def committed(rows: Iterable[CheckpointRow]) -> list[CheckpointRow]:
 
 
 def named(rows: Sequence[CheckpointRow], name: str) -> CheckpointRow | None:
-    """Returns the row that a user names, by its id or as `latest` or `best`. `rows` are sorted newest first."""
+    """Returns the checkpoint with this id, or the one that `latest` or `best` means. `rows` are sorted newest first."""
     if name == LATEST:
         return rows[0] if rows else None
     return next((row for row in rows if (row.is_best if name == BEST else row.id == name)), None)
@@ -119,13 +120,13 @@ def change(conn: Connection, checkpoint: CheckpointId, **columns: Any) -> None:
 
 
 def heal(conn: Connection, job_id: JobId, path: str) -> None:
-    """Marks a corrupt checkpoint as committed again, because it verifies. A deleted one stays deleted."""
+    """Marks a corrupt checkpoint as committed again, because its checksums are right now. Deleted ones stay deleted."""
     named = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path) & (checkpoints.c.status == CORRUPT)
     conn.execute(update(checkpoints).where(named).values(status=COMMITTED))
 
 
 def deleting(conn: Connection) -> list[tuple[JobId, str]]:
-    """Returns the checkpoints of all jobs whose folders are to be deleted."""
+    """Returns the job and the path of every checkpoint whose folder must be deleted."""
     return [(JobId(job_id), path) for job_id, path in conn.execute(_DELETING)]
 
 

@@ -1,4 +1,4 @@
-"""Statements about live commands, which users send to running loops.
+"""Statements about live commands, which users send to running loops with POST /jobs/{job}/do.
 
 A row stays until its command is carried out. If the command changed arguments, the row stays for later attempts, which
 apply the changes again.
@@ -40,7 +40,7 @@ def of_job(conn: Connection, job_id: JobId) -> list[Command]:
 
 
 def undone(conn: Connection, job_id: JobId, after: int = 0) -> list[Command]:
-    """Returns the commands after `after` that are not carried out yet."""
+    """Returns the commands that are not carried out yet, from events with a number above `after`."""
     return [_to_command(row) for row in conn.execute(_OPEN_OF_JOB, {"job_id": job_id, "after": after})]
 
 
@@ -53,7 +53,10 @@ def undone_by_claim(conn: Connection) -> dict[ClaimId, list[Command]]:
 
 
 def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collection[str], *, evaluated: bool) -> None:
-    """Notes that the loop has carried out a command after this step. A command without lasting effect is deleted."""
+    """Records that the loop carried out command `no` after `step`.
+
+    The row stays if the command changed arguments or ran an evaluation. Otherwise the row is deleted.
+    """
     this = (live_commands.c.job_id == job_id) & (live_commands.c.no == no) & IS_OPEN_COMMAND
     row = conn.execute(select(*_COLUMNS).where(this)).one_or_none()
     if row is None:
@@ -77,7 +80,7 @@ def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
 
 
 def drop_undone(conn: Connection, job_id: JobId) -> list[Command]:
-    """Deletes and returns the commands that can no longer be carried out."""
+    """Deletes and returns the commands of a job that are not carried out yet."""
     dropped = undone(conn, job_id)
     if dropped:
         conn.execute(delete(live_commands).where(live_commands.c.job_id == job_id).where(IS_OPEN_COMMAND))

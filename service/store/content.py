@@ -1,4 +1,4 @@
-"""Statements about bundles and uploaded files, which are content of projects, by hash.
+"""Statements about bundles and uploaded files, which are identified by the hash of their content.
 
 Equal bytes are one row in each project that has them, and one file for all. The file is put into the artifact store
 before its first row is written, and is deleted after the last one.
@@ -39,9 +39,9 @@ class ContentTable(Generic[Row]):
         }
 
     def keep(self, conn: Connection, row: Row, put: Callable[[], None]) -> tuple[Row, bool]:
-        """Stores a row and returns it, with True if it is new in this project. `put` makes sure that its file exists.
+        """Stores a row and returns it, with True if it is new in this project.
 
-        `put` may be called again.
+        `put` writes the row's file into the artifact store, unless the file exists. It may be called again.
         """
         values = values_of(row)
         # Judged by the returned row, because PostgreSQL's driver counts no rows of such an insert.
@@ -66,7 +66,7 @@ class ContentTable(Generic[Row]):
         *,
         oldest_first: bool = False,
     ) -> list[Row]:
-        """Returns a page of rows, newest first or oldest first. `after` is the last row of the page before."""
+        """Returns a page of rows, newest first or oldest first. `after` is the last row of the previous page."""
         query = self._rows.where(self._table.c.project == project)
         if after is not None:
             place = tuple_(self._table.c.created_at, self._key)
@@ -81,11 +81,11 @@ class ContentTable(Generic[Row]):
         return conn.execute(select(func.count()).where(self._key == key)).scalar_one() == 0
 
 
-BUNDLES = ContentTable(bundles, BundleRow, "sha256", "bundle", "POST /bundles takes it as a zip")
-FILES = ContentTable(files, FileRow, "id", "file", "POST /files takes it, and GET /files lists those that there are")
+BUNDLES = ContentTable(bundles, BundleRow, "sha256", "bundle", "POST /bundles uploads it as a zip")
+FILES = ContentTable(files, FileRow, "id", "file", "POST /files uploads it, and GET /files lists the existing ones")
 
 
 def set_report(conn: Connection, row: FileRow) -> None:
-    """Stores the row's report in place of an older one of the same file."""
+    """Replaces the stored report of a file's rows by the one in `row`."""
     values = {name: value for name, value in values_of(row).items() if name in ("rows", "bad_rows", "report")}
     conn.execute(update(files).where(files.c.project == row.project, files.c.id == row.id).values(values))

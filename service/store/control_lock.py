@@ -1,8 +1,8 @@
 """The lock that makes one control of many: flock beside the SQLite file, an advisory lock in PostgreSQL.
 
-The lock keeps two control processes from doing the same work. A frozen one keeps it, and then nobody works. If its
-connection is cut, another takes over, and `service/control/process.py` checks the lock before it writes again. Fences
-and row locks keep the data right even if two work for a moment.
+The lock keeps two control processes from doing the same work. A frozen process keeps the lock, and then nobody works.
+If the connection of the lock's holder is cut, another process takes over. The first one notices that when it checks
+the lock, before it writes again. Fences and row locks keep the data right even if two work for a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statements about curves: a summary and buckets of points per metric. The points themselves are in the events."""
+"""Statements about curves: a summary of each metric and buckets of its points. The points are in the events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some buckets of one level, from the place `first` to the one before `behind`."""
+    """Consecutive buckets of one level of a curve, from index `first` up to, but not including, index `behind`."""
 
     job_id: JobId
     attempt: int
@@ -46,13 +46,13 @@ class Stretch:
     first: int
     behind: int
 
-    def asked(self, **more: Any) -> dict[str, Any]:
+    def parameters(self, **more: Any) -> dict[str, Any]:
         names = ("job_id", "attempt", "name", "level", "first", "behind")
         return {name: getattr(self, name) for name in names} | more
 
 
 def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
-    """Returns the rows of the attempts' curves, to which new points are added."""
+    """Returns the stored curves of these attempts, so that new points can be added to them."""
     columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body)
     wanted_rows = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
     return [CurveRow(*row) for row in conn.execute(wanted_rows)]
@@ -75,17 +75,17 @@ def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
 
 
 def bodies(conn: Connection, where: Stretch) -> Sequence[str]:
-    return conn.execute(_BODIES, where.asked()).scalars().all() if where.first < where.behind else []
+    return conn.execute(_BODIES, where.parameters()).scalars().all() if where.first < where.behind else []
 
 
 def nos(conn: Connection, where: Stretch) -> Sequence[str]:
-    """Returns the numbers of the events of each point, from buckets of the lowest level."""
-    return conn.execute(_NOS, where.asked()).scalars().all() if where.first < where.behind else []
+    """Returns, for each bucket of the lowest level, the numbers of its points' events as JSON."""
+    return conn.execute(_NOS, where.parameters()).scalars().all() if where.first < where.behind else []
 
 
 def first_that_reaches(conn: Connection, where: Stretch, step: int) -> int | None:
-    """Returns the first place whose bucket has a point at this step or after it."""
-    place: int | None = conn.execute(_REACHING, where.asked(step=step)).scalar_one()
+    """Returns the index of the first of these buckets with a point at this step or later, or None."""
+    place: int | None = conn.execute(_REACHING, where.parameters(step=step)).scalar_one()
     return place
 
 
@@ -95,9 +95,8 @@ def points(
     """Returns `at`, step, epoch and data of events, by their numbers."""
     values: dict[int, tuple[str, int | None, float | None, str]] = {}
     for first in range(0, len(numbers), MOST_AT_ONCE):
-        # Written into the statement, which is safe for our own whole numbers. To prepare a thousand parameters would
-        # take as long
-        # as to run the statement.
+        # The numbers are written into the statement, which is safe for integers of our own. Binding a thousand
+        # parameters would take as long as running the statement.
         some = ",".join(map(str, numbers[first : first + MOST_AT_ONCE]))
         asked = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({some})")
         values |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(asked, {"job": job_id})}

@@ -24,14 +24,14 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from footplate.contract.errors import Unavailable
-from service.store.engines import Engines, is_away, is_rivalry
+from service.store.engines import Engines, is_conflict, is_unavailable
 
 T = TypeVar("T")
 Write = Callable[[Connection], T]
 
 BATCH_LIMIT = 256
 """The most writes in one transaction: enough to share an fsync, and few enough to be fast."""
-RIVALRY_TRIES = 5
+CONFLICT_TRIES = 5
 
 
 class Database:
@@ -56,9 +56,8 @@ class Database:
         future: asyncio.Future[T] = loop.create_future()
         arriving = self._arriving.get(loop)
         if arriving is None:
-            # Collected until the end of this turn of the event loop. A writer that is woken by the first of sixteen
-            # requests would
-            # commit it alone, and compete with the others for the interpreter.
+            # Writes are collected until the event loop has run all callbacks that are ready. Otherwise a writer thread
+            # would commit the first of sixteen requests alone, and compete with the others for the interpreter.
             arriving = self._arriving[loop] = []
             loop.call_soon(self._flush, loop)
         arriving.append(_Item(fn, loop, future, is_blind))
@@ -69,13 +68,13 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
     def write_now(self, fn: Write[T]) -> T:
-        """Does the same as `write`, for scripts, tests and threads."""
+        """Does the same as `write`, but blocks the calling thread."""
         future: Future[T] = Future()
         self._put(_Item(fn, None, future))
         return future.result()
 
     def read_now(self, fn: Write[T]) -> T:
-        with foreign_errors(), self._engines.reader.connect() as connection:
+        with database_errors(), self._engines.reader.connect() as connection:
             return fn(connection)
 
     def close(self) -> None:
@@ -144,7 +143,7 @@ class _Outcome:
 
 
 class _Session:
-    """A writer's connection, kept between transactions and replaced when it is broken."""
+    """The connection of a writer thread, which is kept between transactions and replaced when it is broken."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -155,7 +154,7 @@ class _Session:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         self.was_stale = self._connection is not None
-        with foreign_errors():
+        with database_errors():
             if self._connection is None:
                 self._connection = self._engine.connect()
             try:
@@ -164,8 +163,8 @@ class _Session:
                     # From here on it is not known whether the commit succeeded.
                     self.was_stale = False
             except BaseException as error:
-                self.was_stale = self.was_stale and is_away(error)
-                if is_away(error):
+                self.was_stale = self.was_stale and is_unavailable(error)
+                if is_unavailable(error):
                     self.close()
                 raise
 
@@ -186,13 +185,13 @@ def _with_savepoints(session: _Session, batch: list[_Item]) -> list[_Outcome]:
 
 
 def _in_savepoint(connection: Connection, item: _Item) -> _Outcome:
-    # Done directly on the driver, because SQLAlchemy's begin_nested() costs more than the statements inside.
+    # The savepoint is made by the driver, because SQLAlchemy's begin_nested() costs more than the statements inside.
     driver: Any = connection.connection.driver_connection
     driver.execute("SAVEPOINT item")
     try:
         outcome = _Outcome(item.fn(connection))
     except Exception as error:
-        if is_away(error):
+        if is_unavailable(error):
             raise
         driver.execute("ROLLBACK TO item")
         outcome = _Outcome(error=error)
@@ -212,7 +211,7 @@ def _optimistically(session: _Session, batch: list[_Item]) -> list[_Outcome]:
 
 
 def _without_waiting(connection: Connection, batch: list[_Item]) -> AbstractContextManager[Any]:
-    """Sends blind writes together and waits once, because a round trip for each would take longer than the writing."""
+    """Sends the statements of blind writes together, and waits once for all results instead of once for each."""
     if not all(item.is_blind for item in batch):
         return nullcontext()
     driver: Any = connection.connection.driver_connection
@@ -221,19 +220,19 @@ def _without_waiting(connection: Connection, batch: list[_Item]) -> AbstractCont
 
 
 def _alone(session: _Session, item: _Item) -> _Outcome:
-    for tries_left in reversed(range(RIVALRY_TRIES)):
+    for tries_left in reversed(range(CONFLICT_TRIES)):
         try:
             with session.transaction() as connection:
                 value = item.fn(connection)
             return _Outcome(value)
         except Exception as error:
-            if not (tries_left and (session.was_stale or is_rivalry(error))):
+            if not (tries_left and (session.was_stale or is_conflict(error))):
                 return _Outcome(error=error)
     raise AssertionError("unreachable")
 
 
 def _deliver(batch: list[_Item], outcomes: list[_Outcome]) -> None:
-    """Wakes each event loop once per commit, for any number of writes."""
+    """Gives each write its outcome. Each event loop is woken once, for any number of its writes."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, _Outcome]]] = {}
     for item, outcome in zip(batch, outcomes, strict=True):
         if item.loop is None:
@@ -257,13 +256,13 @@ def _settle(settled: list[tuple[Any, _Outcome]]) -> None:
 
 
 @contextmanager
-def foreign_errors() -> Iterator[None]:
+def database_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_away(error) and not isinstance(error, Unavailable):
+        if is_unavailable(error) and not isinstance(error, Unavailable):
             raise Unavailable(
-                f"the database cannot serve this right now: {_first_line(error)}", hint="try again in a moment"
+                f"the database cannot serve this request now: {_first_line(error)}", hint="try again in a moment"
             ) from error
         raise
 

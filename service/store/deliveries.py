@@ -1,7 +1,8 @@
-"""Statements about deliveries of webhooks: those that are due, and their results.
+"""Statements that find the deliveries of webhooks that must be sent now, and that store the results.
 
-An unreachable receiver has a bounded cost. Finding due deliveries reads a few rows of each webhook by one index, for
-any number of waiting ones. A failing webhook is tried once in a while, one delivery at a time, and is finally disabled.
+An unreachable receiver has a bounded cost. Due deliveries are found by reading a few rows of an index for each webhook,
+however many deliveries wait. A failing webhook is tried once in a while, one delivery at a time, and is finally
+disabled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from service.store.mapping import columns_of
 from service.store.rows import DeliveryRow
 from service.store.tables import IS_PENDING, deliveries, webhooks
 from service.store.times import text_of
-from service.store.webhooks import DELIVERED, FAILED, IS_ON, PENDING, silence
+from service.store.webhooks import DELIVERED, FAILED, IS_ON, PENDING, disable
 
 AT_ONCE = 4
 """The most deliveries of one webhook at the same time. A failing webhook has one."""
@@ -51,13 +52,13 @@ class Tried:
     answer: str | None
     error: str | None
     again_at: int | None
-    """The time of the next try. None if there is none."""
+    """The time of the next try. None: there is no further try."""
     disable: str | None
-    """The reason if the webhook is disabled."""
+    """The reason for which the webhook must be disabled. None: it stays enabled."""
 
 
 def _nth(place: int) -> ScalarSelect[DeliveryId]:
-    """Returns a query for the delivery that is due at this place, for a row of `webhooks`."""
+    """Returns a subquery for the due delivery of a webhook that has `place` due deliveries before it."""
     return (
         select(deliveries.c.id)
         .where(deliveries.c.webhook_id == webhooks.c.id, IS_PENDING, deliveries.c.due_at <= bindparam("now"))
@@ -80,10 +81,10 @@ _TO_SEND = select(
 
 
 def due(conn: Connection, now: int, most: int, most_failing: int) -> list[Due]:
-    """Returns due deliveries, including those under way.
+    """Returns at most `most` due deliveries, including those that are being sent.
 
-    Webhooks that work come first, with a few deliveries each. Failing ones have one each, those that rested longest
-    first.
+    Webhooks that work come first, with up to AT_ONCE deliveries each. Failing webhooks follow with one delivery each,
+    in the order in which their pauses ended.
     """
     well, failing = [], []
     for failing_since, rests_until, *first in conn.execute(_FIRST, {"now": now}):
@@ -102,12 +103,12 @@ def _due(row: Any, now: int) -> Due:
     return Due(row.id, row.webhook_id, row.body, row.tries, row.url, secrets)
 
 
-def note(conn: Connection, every: Sequence[Tried], now: int) -> None:
-    """Notes each result once.
+def store_results(conn: Connection, results: Sequence[Tried], now: int) -> None:
+    """Stores the result of each try.
 
-    A delivery that was noted meanwhile, or whose webhook is deleted, stays as it is.
+    A result is ignored if another result of the same try was stored meanwhile, or if the webhook was deleted.
     """
-    for tried in every:
+    for tried in results:
         status = DELIVERED if tried.is_delivered else PENDING if tried.again_at is not None else FAILED
         due_ = tried.due
         counted = conn.execute(
@@ -126,27 +127,27 @@ def note(conn: Connection, every: Sequence[Tried], now: int) -> None:
             update(webhooks).where(webhooks.c.id == due_.webhook_id).values(failing_since=failing, rests_until=rests)
         )
         if tried.disable is not None:
-            silence(conn, due_.webhook_id, tried.disable, now)
+            disable(conn, due_.webhook_id, tried.disable, now)
 
 
 def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: int) -> list[WebhookId]:
-    """Disables those webhooks that have only failed since then, or that have too many waiting deliveries."""
+    """Disables the webhooks of `failing` without a success since `since`, or with too many waiting deliveries."""
     candidates = select(webhooks.c.id, webhooks.c.failing_since).where(
         webhooks.c.id.in_(failing), webhooks.c.failing_since.is_not(None), IS_ON
     )
-    given_up = []
+    disabled = []
     for webhook, failing_since in conn.execute(candidates).all():
         why = f"nothing could be delivered since {text_of(failing_since)}"
         if failing_since > since:
-            if not _is_swamped(conn, webhook):
+            if not _has_too_many_waiting(conn, webhook):
                 continue
             why += f", and more than {MOST_WAITING:,} deliveries waited"
-        silence(conn, webhook, why, now)
-        given_up.append(webhook)
-    return given_up
+        disable(conn, webhook, why, now)
+        disabled.append(webhook)
+    return disabled
 
 
-def _is_swamped(conn: Connection, webhook: WebhookId) -> bool:
+def _has_too_many_waiting(conn: Connection, webhook: WebhookId) -> bool:
     waiting = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
     beyond = waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)
     return conn.execute(beyond).first() is not None
@@ -155,7 +156,7 @@ def _is_swamped(conn: Connection, webhook: WebhookId) -> bool:
 def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:
     """Returns a webhook's deliveries, newest first.
 
-    `before` is the last one of the page before.
+    `before` is the last delivery of the previous page.
     """
     query = select(*_ROW).where(deliveries.c.webhook_id == webhook)
     if before is not None:
@@ -164,5 +165,5 @@ def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | N
 
 
 def prune(conn: Connection, before: int) -> int:
-    """Deletes old deliveries. Ids sort by creation time, so this needs no index of its own."""
+    """Deletes deliveries that were created before a time, in milliseconds. Their ids begin with that time."""
     return conn.execute(delete(deliveries).where(deliveries.c.id < f"msg_{before:012x}")).rowcount

@@ -1,4 +1,4 @@
-"""Two engines on one database, a writer and a reader, and the meaning of a driver's errors."""
+"""SQLAlchemy's engines for reading and for writing one database, and the classification of the driver's errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Engines:
 def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
     path = make_url(url).database
     if not path or path == ":memory:":
-        raise SettingsError("FOOTPLATE_DATABASE must name a file: a SQLite in memory dies with its connection")
+        raise SettingsError(
+            "FOOTPLATE_DATABASE must name a file, because a SQLite database in memory is lost with its connection"
+        )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     _close_to_others(Path(path))
     engine = create_engine(url, pool_size=size, max_overflow=2, pool_timeout=BUSY_SECONDS)
@@ -69,10 +71,10 @@ def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
 
 
 def _close_to_others(path: Path) -> None:
-    """Closes the database file to other users, because it holds hashes of keys and secrets of webhooks.
+    """Lets only this user read the database file, because it holds hashes of keys and secrets of webhooks.
 
-    On this machine, training runs as another user with users' code. Files that SQLite puts beside it get the same mode.
-    An existing file is not opened, because closing it would release the locks of others.
+    Users' code may run on this machine, as another user. SQLite gives the files beside the database the same mode. An
+    existing file is not opened, because closing it would release this process's locks on it.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -81,7 +83,7 @@ def _close_to_others(path: Path) -> None:
             with suppress(OSError):
                 file.chmod(file.stat().st_mode & 0o770)
     except OSError:
-        # The connection attempt reports what is wrong with it.
+        # The first connection reports the error.
         return
 
 
@@ -96,8 +98,7 @@ def _postgres(url: str, size: int) -> Engine:
             "connect_timeout": 5,
             "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c statement_timeout=30000 "
             "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC "
-            # Each statement here touches little, so parallel workers or compilation would take longer than a whole
-            # page.
+            # Each statement reads few rows, so starting parallel workers or compiling would take longer than reading.
             "-c max_parallel_workers_per_gather=0 -c jit=off",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
@@ -118,8 +119,8 @@ _OUR_MISTAKE = tuple(
 _NO_SCHEMA = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 
 
-def is_away(error: BaseException) -> bool:
-    """Returns True if SQL itself is the trouble: unreachable, locked, full, corrupt, exhausted or changed."""
+def is_unavailable(error: BaseException) -> bool:
+    """Returns True if the database itself fails: it is unreachable, locked, full, corrupt, or was migrated."""
     if isinstance(error, PoolTimeout | Unavailable):
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
@@ -129,7 +130,7 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, _DATABASE) and not isinstance(error, _OUR_MISTAKE)
 
 
-def is_rivalry(error: BaseException) -> bool:
+def is_conflict(error: BaseException) -> bool:
     """Returns True for a deadlock or a serialization failure, after which a repetition succeeds."""
     cause = error.__cause__ if isinstance(error, Unavailable) else error
     original = getattr(cause, "orig", cause)

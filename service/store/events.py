@@ -37,14 +37,14 @@ _NEXT_NO = (
 def after(
     conn: Connection, job_id: JobId, after_no: int, limit: int, kinds: Collection[str] | None = None
 ) -> list[EventRow]:
-    """Returns the next events after `after_no`, in order, of some kinds or of all."""
+    """Returns up to `limit` events of a job with numbers above `after_no`, in order. `kinds` None means every kind."""
     wanted = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_([str(kind) for kind in sorted(kinds)]))
     rows = conn.execute(wanted, {"job_id": job_id, "after_no": after_no, "limit": limit})
     return [EventRow(*row) for row in rows]
 
 
 def before(conn: Connection, job_id: JobId, no: int | None, limit: int, kinds: Collection[str]) -> list[EventRow]:
-    """Returns the newest events of some kinds, newest first. With `no`, only events before that one."""
+    """Returns the newest events of these kinds, newest first. With `no`, only events with a lower number."""
     wanted = select(*_COLUMNS).where(events.c.job_id == job_id, events.c.kind.in_([str(kind) for kind in kinds]))
     if no is not None:
         wanted = wanted.where(events.c.no < no)
@@ -52,7 +52,7 @@ def before(conn: Connection, job_id: JobId, no: int | None, limit: int, kinds: C
 
 
 def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], now: int) -> int | None:
-    """Writes an event of the service's own under the next number. Returns None if the job does not exist."""
+    """Writes an event of the service, and returns its number in the job. Returns None if the job does not exist."""
     row = conn.execute(_NEXT_NO, {"id_": job_id}).one_or_none()
     if row is None:
         return None
@@ -70,19 +70,19 @@ def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
 def insert_own(
     conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
 ) -> None:
-    """Writes an event of the service's own under a number that the caller has just taken."""
+    """Writes an event of the service with the number `no`, by which the caller has increased the job's last_no."""
     row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), None, None, json.dumps(data))
     conn.execute(_INSERT, values_of(row))
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
-    """Inserts events in bulk. This is the hot path."""
+    """Inserts many events of nodes with one statement."""
     if rows:
         conn.execute(_INSERT, [dict(zip(_NAMES, _values(row), strict=True)) for row in rows])
 
 
 def insert_dead(conn: Connection, reason: str, raw: str, now: int) -> None:
-    """Keeps a message that could not be parsed, for a person to look at."""
+    """Stores a node's message that could not be parsed in `dead_events`, where an operator can read it."""
     conn.execute(insert(dead_events), {"at": now, "reason": reason, "raw": raw[:100_000].replace("\0", "\ufffd")})
 
 

@@ -1,4 +1,4 @@
-"""Statements about Idempotency-Keys. A key is written in the transaction of its effect."""
+"""Statements about Idempotency-Keys. A key is stored in the transaction of the change that its request makes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ _TAKE: dict[str, Any] = {
 
 
 def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
-    """Returns the row that holds this key: ours, or an earlier one. Waits for a rival transaction to end."""
+    """Stores a key and returns its row, or returns the row of an earlier request with this key.
+
+    Waits for a concurrent transaction that stores the same key.
+    """
     if conn.execute(_TAKE[conn.dialect.name], values_of(row)).one_or_none() is not None:
         return row
     holder = find(conn, row.project, row.key)
-    assert holder is not None, "the rival has committed the key, or this insert would have succeeded"
+    assert holder is not None, "another transaction has committed the key, or this insert would have succeeded"
     return holder
 
 

@@ -22,9 +22,9 @@ from service.store.tables import IS_QUEUED, checkpoints, job_tags, jobs
 
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
 COUNTED_TO = 1_000
-"""Counts up to here are exact. Beyond, the number is an estimate of the table, or with a filter this plus one."""
+"""The total of a list is exact up to this number. A higher one is an estimate, or this number plus one."""
 FEW = 10_000
-"""The number of jobs that can be read one by one in the time of a page."""
+"""The number of jobs that can be read and sorted in the time that a page may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,16 @@ class JobFilter:
     """Milliseconds, exclusive."""
     ids: Sequence[JobId] | None = None
     forked_from: JobId | None = None
-    """The job from one of whose checkpoints they start."""
+    """The job from one of whose checkpoints the listed jobs start."""
     metadata: Sequence[tuple[str, str]] = ()
-    """Fields that the metadata has somewhere. SQL compares texts, so the caller checks the fields of what it gets."""
+    """Fields that the metadata must have.
+
+    SQL only searches its JSON text, so the caller checks the listed jobs again.
+    """
 
     @property
     def walks(self) -> list[JobState] | list[None]:
-        """Returns one walk along an index for each state, or a single one for any state."""
+        """The states to read one after the other, each along an index. [None] means one pass for jobs in any state."""
         return sorted(set(self.states)) or [None]
 
 
@@ -56,7 +59,7 @@ def newest_trainings(
     limit: int,
     matches: Callable[[JobRow], bool] = lambda row: True,
 ) -> list[JobRow]:
-    """Returns matching jobs that train, newest first, with ids below `after`."""
+    """Returns up to `limit` matching jobs that train, newest first. `after` is the last job of the previous page."""
     trainings: list[JobRow] = []
     while len(trainings) < limit:
         rows = _rows(conn, filter, _Order("-created"), None if after is None else (0, after), limit)
@@ -76,7 +79,7 @@ def _is_training(row: JobRow) -> bool:
 def page(
     conn: Connection, filter: JobFilter, sort: Sort = "-created", cursor: str | None = None, limit: int = 50
 ) -> JobPage:
-    """Returns a page. Raises InvalidSpec with the pointer /cursor for an invalid cursor."""
+    """Returns one page of the matching jobs. Raises InvalidSpec with the pointer /cursor for an invalid cursor."""
     order = _Order(sort)
     place = order.read(cursor) if cursor else None
     rows = _rows(conn, filter, order, place, limit + 1)
@@ -85,7 +88,7 @@ def page(
 
 
 class Way(Enum):
-    """The index that is walked. Other conditions are checked for each job on the way."""
+    """The index that a query reads. The query checks its other conditions for each job that the index yields."""
 
     ORDER = "jobs in the order that is wanted"
     TAG = "the jobs of a tag"
@@ -93,7 +96,7 @@ class Way(Enum):
 
     @property
     def id(self) -> ColumnElement[str]:
-        """Returns the id column that orders and bounds the walk, which an index over tags has, too."""
+        """Returns the column with the job's id in this index, by which the query sorts and limits its rows."""
         return job_tags.c.job_id if self is Way.TAG else jobs.c.id
 
 
@@ -109,7 +112,10 @@ NOT_OVER = [state for state in JobState if state not in TERMINAL]
 
 
 def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> list[Head]:
-    """Returns the newest matching jobs that have not ended. Without a filter by state also those created since then."""
+    """Returns the newest matching jobs that have not ended.
+
+    Without a filter by state, jobs that were created since `since` are included even if they have ended.
+    """
     wanted = [_matching(_HEAD, filter, state) for state in filter.states or NOT_OVER]
     if not filter.states:
         wanted.append(_matching(_HEAD, replace(filter, created_after=since), None))
@@ -120,7 +126,7 @@ def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> li
 
 
 def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, Head]:
-    """Returns those of the jobs that exist in this project."""
+    """Returns the last event's number and the end of each of these jobs that exists in this project."""
     wanted = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
     return {head.job: head for head in _heads(conn, wanted)}
 
@@ -130,7 +136,7 @@ def _heads(conn: Connection, wanted: Select[Any]) -> list[Head]:
 
 
 class _Order:
-    """A sort order as columns: the field, then the id, which makes every place unique."""
+    """The sort order of a list: by one column, and by the id for jobs that are equal in it."""
 
     def __init__(self, sort: str) -> None:
         self.sort, self.descending = sort, sort.startswith("-")
@@ -144,14 +150,13 @@ class _Order:
         column = jobs.c[field]
         if way is not Way.FEW:
             return column
-        # Sorting those is better than walking an order to find them. The `+` hides the column from the index.
+        # Sorting few jobs is faster than searching them in an index of all jobs. The `+` rules out the index.
         return column + ("" if field == "name" else 0)
 
     def beyond(self, place: tuple[Any, str], way: Way) -> ColumnElement[bool]:
         if self.field is None:
             return way.id < place[1] if self.descending else way.id > place[1]
-        # A row comparison, which an index can seek. With AND and OR the index would walk all rows with the same first
-        # value.
+        # An index can seek a comparison of rows. With AND and OR, all rows with the same first value would be read.
         here = tuple_(self._column(self.field, way), way.id)
         return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
@@ -184,12 +189,12 @@ def _is_sane(value: str | int) -> bool:
 def _rows(
     conn: Connection, filter: JobFilter, order: _Order, place: tuple[Any, str] | None, limit: int
 ) -> list[JobRow]:
-    """Makes one indexed walk for each requested state, and merges them. An IN would sort them all."""
+    """Reads the jobs of each requested state by an index and merges them. With IN, the database would sort all."""
     walks: list[list[JobRow]] = []
     for state in filter.walks:
         way = _way(conn, filter, state, order.field)
-        # Only ids are sorted, and whole rows are read for the page alone. Sorting FEW whole jobs takes as long as five
-        # pages.
+        # Only ids are sorted, and whole rows are read for the page alone. Sorting FEW whole rows would take five times
+        # as long as a page may take.
         query = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
         if place is not None:
             query = query.where(order.beyond(place, way))
@@ -200,9 +205,9 @@ def _rows(
 
 
 def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> Way:
-    """Returns the cheapest index.
+    """Returns the index that makes the query cheapest.
 
-    SQLite's own choice sorts all jobs of a tag, or walks all jobs for a few that wait.
+    SQLite would sort all jobs of a tag, or read all jobs to find a few queued ones.
     """
 
     def are_few(select_some: Select[Any]) -> bool:
@@ -246,7 +251,7 @@ def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way
     if filter.created_before is not None:
         query = query.where(way.id < id_at(filter.created_before))
     if filter.tag is not None:
-        # The `+` hides the column from the index, which then cannot be chosen.
+        # The `+` rules out the index of this column.
         by_tag = way is Way.TAG
         join = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
         has_it = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
@@ -270,7 +275,7 @@ def _total(conn: Connection, filter: JobFilter) -> int:
 
 def _table_size(conn: Connection) -> int:
     if conn.dialect.name == "sqlite":
-        # In one SELECT the two would read every row. Apart, each reads the end of a tree.
+        # With max and min in one SELECT, SQLite would read every row. Each alone is read at an end of the table.
         ends = "(SELECT max(rowid) FROM jobs) - (SELECT min(rowid) FROM jobs) + 1"
         size = conn.execute(text(f"SELECT {ends}")).scalar()
     else:

@@ -30,7 +30,7 @@ from service.store.tables import (
     sources,
 )
 from service.store.tables import events as event_table
-from service.store.webhooks import SOMEBODY_LISTENS, Moved
+from service.store.webhooks import HAS_WEBHOOK, Moved
 
 _STORED = columns_of(jobs, JobRow)
 COLUMNS = [explained(column.name) if column.name in ("reason", "message") else column for column in _STORED]
@@ -134,10 +134,10 @@ def move(
     by: str | None = None,
     **columns: Any,
 ) -> bool:
-    """Moves a job by the table, in one guarded statement. Also writes its event and the deliveries of webhooks.
+    """Moves a job to the state `to` with one guarded UPDATE, and writes its event and the deliveries of webhooks.
 
-    Returns False if the job has moved since. `attempt` and `fence` are conditions, and a placement raises them to
-    `next_attempt` and `next_fence`. `with_event=False` is for callers that have just written the event.
+    Returns False if the job is in none of the states `expect`, or if its attempt or fence is not `attempt` or `fence`.
+    A placement sets `next_attempt` and `next_fence`. `with_event=False` is for callers that have written the event.
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
@@ -165,36 +165,36 @@ def move(
         update(jobs)
         .where(*guard)
         .values(version=jobs.c.version + 1, last_no=jobs.c.last_no + int(with_event), **plain(values | columns))
-        .returning(jobs.c.last_no, jobs.c.attempt, jobs.c.project, jobs.c.name, jobs.c.tags, SOMEBODY_LISTENS)
+        .returning(jobs.c.last_no, jobs.c.attempt, jobs.c.project, jobs.c.name, jobs.c.tags, HAS_WEBHOOK)
     )
     moved = conn.execute(statement).one_or_none()
     if moved is None:
         return False
     if with_event:
         data = {"state": to.value, "reason": reason.value, "message": message}
-        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, asked_by(by, data), now)
-    if moved.is_heard:
+        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, with_requester(by, data), now)
+    if moved.has_webhook:
         move = Moved(
             job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no
         )
-        webhooks.announce(conn, move, now)
+        webhooks.write_deliveries(conn, move, now)
     return True
 
 
-def asked_by(by: str | None, data: dict[str, Any]) -> dict[str, Any]:
-    """Adds the user who asked to an event's data, if one is known."""
+def with_requester(by: str | None, data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the data of an event with the name of the key whose request caused the event, if there is a key."""
     return data if by is None else {**data, "by": by}
 
 
 def change(conn: Connection, job_id: JobId, *, now: int, **columns: Any) -> None:
-    """Changes columns except the state, and the version with them. The caller holds the job's lock."""
+    """Changes columns of a job other than its state, and increases its version. The caller holds the job's lock."""
     conn.execute(
         update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **plain(columns))
     )
 
 
 def record(conn: Connection, job_id: JobId, **columns: Any) -> None:
-    """Does the same as `change` without a new version, for progress, metrics, and the reason of a wait."""
+    """Changes columns of a job without increasing its version, for progress, metrics, and the reason of a wait."""
     conn.execute(update(jobs).where(jobs.c.id == job_id).values(**plain(columns)))
 
 
@@ -226,7 +226,7 @@ def prune_deleted(conn: Connection, before: int) -> int:
 
 def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:
     """Returns a job that has not ended and whose effective spec contains this text in its JSON."""
-    # There are few such jobs, and an index finds them. No column has to follow the names in specs.
+    # Few jobs have not ended, and an index finds them. So the texts of specs need no index.
     query = select(jobs.c.id).where(
         jobs.c.project == project,
         jobs.c.state.not_in(plain_list(TERMINAL)),

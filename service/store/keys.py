@@ -14,7 +14,7 @@ from service.store.rows import KeyRow, TicketRow
 from service.store.tables import keys, tickets
 
 _COLUMNS = columns_of(keys, KeyRow)
-_EVERYONE = select(*_COLUMNS).order_by(keys.c.id)
+_ALL = select(*_COLUMNS).order_by(keys.c.id)
 _MARK = update(keys).where(keys.c.id == bindparam("id_")).values(last_used_at=bindparam("at"))
 
 
@@ -27,8 +27,8 @@ def digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def everyone(conn: Connection) -> list[KeyRow]:
-    return [KeyRow(*row) for row in conn.execute(_EVERYONE)]
+def all_keys(conn: Connection) -> list[KeyRow]:
+    return [KeyRow(*row) for row in conn.execute(_ALL)]
 
 
 def insert_key(conn: Connection, row: KeyRow) -> None:
@@ -36,7 +36,7 @@ def insert_key(conn: Connection, row: KeyRow) -> None:
 
 
 def delete_key(conn: Connection, key: KeyId, project: str | None) -> KeyRow:
-    """Deletes and returns a key. Raises NotFound, also for another project's key. The project None means any."""
+    """Deletes and returns a key. Raises NotFound, also for a key of another project. `project` None means any."""
     gone = delete(keys).where(keys.c.id == key).returning(*_COLUMNS)
     if project is not None:
         gone = gone.where(keys.c.project == project)
@@ -47,7 +47,7 @@ def delete_key(conn: Connection, key: KeyId, project: str | None) -> KeyRow:
 
 
 def mark_used(conn: Connection, used: Collection[KeyId], now: int) -> None:
-    """Notes the minute of use of these keys. A write per request would cost too much."""
+    """Stores the time of the last use of these keys. Callers do so once a minute, not for each request."""
     conn.execute(_MARK, [{"id_": key, "at": now} for key in sorted(used)])
 
 
@@ -58,7 +58,7 @@ def insert_ticket(conn: Connection, row: TicketRow, now: int) -> None:
 
 
 def take_ticket(conn: Connection, hash_: str, now: int) -> TicketRow | None:
-    """Takes a ticket. Only the first of two requests with the same ticket gets it. None if it is not valid."""
+    """Deletes a ticket and returns it, so that it can be used only once. None: it is unknown or has expired."""
     taken = delete(tickets).where(tickets.c.hash == hash_).returning(*columns_of(tickets, TicketRow))
     row = conn.execute(taken).one_or_none()
     return TicketRow(*row) if row and row.expires_at >= now else None

@@ -15,7 +15,7 @@ from service.store.tables import events
 STRIDE = 10_000
 """The number of events that one statement reads."""
 REACH = 200_000
-"""The number of events that one page reads. A search for rare lines gets empty pages, but delays no one."""
+"""The most events that one page reads. A search for rare lines gets empty pages, but delays no other request."""
 
 _LINES = (
     select(events.c.no, events.c.at, events.c.attempt, events.c.rank, events.c.data)
@@ -59,7 +59,7 @@ class LinePage:
 
 
 def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int) -> LinePage:
-    """Returns the next matching lines after `after`. `no` has no gaps, so a stride of numbers has as many events."""
+    """Returns the next matching lines after event `after`. Numbers have no gaps, so a range has as many events."""
     rows: list[LineRow] = []
     last, reach = after, min(head, after + REACH)
     while last < reach:

@@ -17,7 +17,7 @@ from service.store.tables import nodes, sources
 
 _COLUMNS = columns_of(nodes, NodeRow)
 _GET = select(*_COLUMNS).where(nodes.c.id == bindparam("node_id"))
-_EVERYONE = select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id)
+_ALL = select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id)
 _OPEN_ON = select(*columns_of(sources, SourceRow)).where(
     sources.c.node == bindparam("node_id"), sources.c.ended_at.is_(None)
 )
@@ -25,12 +25,12 @@ _TO_DRAIN = select(nodes.c.id).where(nodes.c.drain_requested.is_(True)).order_by
 _INSERT = insert(nodes)
 
 
-def everyone(conn: Connection) -> list[NodeRow]:
-    return [NodeRow(*row) for row in conn.execute(_EVERYONE)]
+def all_nodes(conn: Connection) -> list[NodeRow]:
+    return [NodeRow(*row) for row in conn.execute(_ALL)]
 
 
-def some(conn: Connection, node_ids: Collection[NodeId]) -> list[NodeRow]:
-    return [NodeRow(*row) for row in conn.execute(_EVERYONE.where(nodes.c.id.in_(sorted(node_ids))))]
+def by_ids(conn: Connection, node_ids: Collection[NodeId]) -> list[NodeRow]:
+    return [NodeRow(*row) for row in conn.execute(_ALL.where(nodes.c.id.in_(sorted(node_ids))))]
 
 
 def to_drain(conn: Connection) -> tuple[NodeId, ...]:
@@ -59,19 +59,19 @@ def change(conn: Connection, node_id: NodeId, **columns: Any) -> None:
 
 
 def request_drain(conn: Connection, node_id: NodeId, *, drain: bool) -> NodeRow:
-    """Requests a drain of the node, or takes it back. The node learns it from the answer to its next beat."""
+    """Requests a drain of the node, or withdraws the request. The node gets it with the reply to its next heartbeat."""
     get(conn, node_id)
     change(conn, node_id, drain_requested=drain)
     return get(conn, node_id)
 
 
 def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
-    """Marks a node as draining before its next beat does, because one of its attempts has reported it."""
+    """Marks a node as draining, because one of its attempts has reported the drain before the node's own heartbeat."""
     conn.execute(update(nodes).where(nodes.c.id == node_id, nodes.c.boot == boot).values(draining=True))
 
 
 def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
-    """Returns the open sources on one node."""
+    """Returns the sources on one node that have not ended."""
     return [SourceRow(*row) for row in conn.execute(_OPEN_ON, {"node_id": node_id})]
 
 
@@ -86,7 +86,7 @@ def keep_catalogue(conn: Connection, digest: str, body: dict[str, Any], now: int
 
 
 def catalogues(conn: Connection) -> list[dict[str, Any]]:
-    """Returns the catalogue of every node that is not lost, each catalogue once."""
+    """Returns the different catalogues of all nodes that are not lost."""
     wanted = (
         select(catalogue_table.c.body)
         .where(catalogue_table.c.hash.in_(select(nodes.c.catalogue_hash).where(nodes.c.lost.is_(False))))
@@ -108,7 +108,7 @@ def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[s
 
 
 def prune(conn: Connection, before: int) -> int:
-    """Deletes nodes that were lost long ago, and catalogues that no node has."""
+    """Deletes lost nodes that have sent no heartbeat since the time `before`, and catalogues that no node has."""
     holding = select(sources.c.node).where(sources.c.ended_at.is_(None))
     gone = conn.execute(
         delete(nodes).where(nodes.c.lost.is_(True), nodes.c.seen_at < before, nodes.c.id.not_in(holding))

@@ -1,8 +1,8 @@
 """Statements about the queue: which jobs wait and why, and which Celery messages must be sent.
 
 Queued jobs are of two kinds. Ready jobs may start now, and delayed jobs wait for a time (`not_before`). The ready jobs
-with equal needs form a line, named by their shape. Every statement here reads a few rows of an index, for a queue of
-any length. These are the heads of the lines, or a part of one line.
+with equal needs form a line, named by their shape. Every statement here reads only a few rows of an index, however long
+the queue is.
 """
 
 from __future__ import annotations
@@ -39,11 +39,8 @@ FIRST_CHUNK, LAST_CHUNK = 8, 512
 MADE_READY_AT_ONCE = 500
 
 
-class Rank(NamedTuple):
-    """A job's position among all that wait.
-
-    The smaller rank is tried first.
-    """
+class QueuePosition(NamedTuple):
+    """A sorting key of waiting jobs. Placement tries the job with the smallest one first."""
 
     urgency: int
     """The negative of the priority."""
@@ -61,13 +58,13 @@ class QueuedRow:
     version: int
 
     @property
-    def rank(self) -> Rank:
-        return Rank(-self.priority, self.queued_at, self.id)
+    def position(self) -> QueuePosition:
+        return QueuePosition(-self.priority, self.queued_at, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first of the waiting jobs that have the same needs."""
+    """The first job of a line, which is the group of ready jobs with the same needs."""
 
     shape: str
     needs: str
@@ -76,7 +73,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedSource:
-    """A source that is placed but not claimed yet."""
+    """One node's share of an attempt that is placed on the node, but that the node has not claimed yet."""
 
     job_id: JobId
     attempt: int
@@ -88,14 +85,15 @@ class UnclaimedSource:
 
 @lru_cache(maxsize=4096)
 def shape_of(needs: str) -> str:
-    """Returns the name of these needs, which is short enough for an index."""
+    """Returns a hash of these needs, which is short enough for an index."""
     return blake2b(needs.encode(), digest_size=12).hexdigest()
 
 
 def explained(column: str) -> ColumnElement[Any]:
-    """Returns the present `reason` or `message` of a job. For a ready job it is that of its shape.
+    """Returns an SQL expression for the `reason` or `message` of a job.
 
-    Control writes one row for all jobs of a shape. Until control has looked at the shape, a job has its own reason.
+    For a ready job, the value is in the row that control writes for all jobs of the same shape. Until control has
+    written this row, the job's own column counts.
     """
     is_ready = and_(jobs.c.state == JobState.QUEUED.value, jobs.c.not_before.is_(None))
     of_shape = select(waits.c[column]).where(waits.c.shape == jobs.c.shape, is_ready).correlate(jobs).scalar_subquery()
@@ -104,7 +102,7 @@ def explained(column: str) -> ColumnElement[Any]:
 
 # What starts ----------------------------------------------------------------------------------------------------------
 
-# Finds the shapes one by one in the index, and the first job of each. For DISTINCT both databases read every job.
+# Finds the shapes one by one in the index, and the first job of each. With DISTINCT, both databases read every job.
 _HEADS = text("""
     WITH RECURSIVE shapes (shape) AS (
         SELECT min(jobs.shape) FROM jobs WHERE state = 'queued' AND not_before IS NULL
@@ -126,7 +124,7 @@ TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 
 
 def behind(some: Select[Any]) -> tuple[Select[Any], Select[Any]]:
-    """Returns two queries, for jobs of the same priority and for lower ones, as no index serves both."""
+    """Returns queries for the jobs after a position: of the same priority, and of lower ones. No index serves both."""
     younger = tuple_(jobs.c.queued_at, jobs.c.id) > tuple_(bindparam("queued_at"), bindparam("id"))
     same = some.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
     lower = some.where(jobs.c.priority < bindparam("priority")).order_by(*TRIED)
@@ -141,47 +139,47 @@ _OF_SHAPE = behind(
 
 
 def heads(conn: Connection) -> tuple[Head, ...]:
-    """Returns the first job of every line, by which placement sees whether anything has changed."""
+    """Returns the first job of every line. Placement needs no new plan while these jobs are unchanged."""
     return tuple(Head(row.shape, row.needs, QueuedRow(*row[2:])) for row in conn.execute(_HEADS))
 
 
 def line(conn: Connection, head: Head) -> Iterator[QueuedRow]:
     """Yields the jobs of a line in the order in which they are tried, and reads them as needed."""
     yield head.job
-    yield from in_chunks(conn, _OF_SHAPE, QueuedRow, head.job.rank, FIRST_CHUNK, LAST_CHUNK, shape=head.shape)
+    yield from in_chunks(conn, _OF_SHAPE, QueuedRow, head.job.position, FIRST_CHUNK, LAST_CHUNK, shape=head.shape)
 
 
-class Ranked(Protocol):
+class Positioned(Protocol):
     @property
-    def rank(self) -> Rank: ...
+    def position(self) -> QueuePosition: ...
 
 
-R = TypeVar("R", bound=Ranked)
+R = TypeVar("R", bound=Positioned)
 
 
 def in_chunks(
-    conn: Connection, statements: tuple[Select[Any], Select[Any]], row_class: Callable[..., R], rank: Rank, most: int,
-    limit: int, **values: Any,
+    conn: Connection, statements: tuple[Select[Any], Select[Any]], row_class: Callable[..., R], position: QueuePosition,
+    most: int, limit: int, **values: Any,
 ) -> Iterator[R]:  # fmt: skip
-    """Yields the rows after a rank. Reads `most` of them at first, then more at a time, up to `limit`."""
+    """Yields the rows after a position. Reads `most` of them at first, then more each time, up to `limit`."""
     while True:
         rows: list[R] = []
         for statement in statements:
-            here = {"priority": -rank.urgency, "queued_at": rank.queued_at, "id": rank.id, "most": most - len(rows)}
-            rows += [row_class(*row) for row in conn.execute(statement, {**here, **values})]
+            after = {"priority": -position.urgency, "queued_at": position.queued_at, "id": position.id}
+            chunk = conn.execute(statement, {**after, "most": most - len(rows), **values})
+            rows += [row_class(*row) for row in chunk]
             if len(rows) == most:
                 break
         yield from rows
         if len(rows) < most:
             return
-        rank, most = rows[-1].rank, min(4 * most, limit)
+        position, most = rows[-1].position, min(4 * most, limit)
 
 
 # When delayed jobs become ready ---------------------------------------------------------------------------------------
 
 _IS_DUE = select(jobs.c.id).where(IS_DELAYED).where(jobs.c.not_before <= bindparam("now")).limit(bindparam("most"))
-# An attempt with an end in the future ended before the wall clock was set back. Its job would wait for that much
-# longer.
+# An attempt with an end in the future ended before the wall clock was set back. Its job would wait for too long.
 # CROSS JOIN makes SQLite go from attempts to jobs, because there are hardly any such attempts.
 _CLOCK_WAS_SET_BACK = text("""
     SELECT jobs.id FROM attempts CROSS JOIN jobs
@@ -192,12 +190,12 @@ _CLOCK_WAS_SET_BACK = text("""
 
 
 def has_due(conn: Connection, now: int) -> bool:
-    """Returns True if a delayed job may start now, because its `not_before` is over."""
+    """Returns True if some delayed job may start now, because the time `not_before` is reached."""
     return any(_due(conn, now, 1))
 
 
 def make_due_jobs_ready(conn: Connection, now: int) -> int:
-    """Turns delayed jobs into ready jobs if their `not_before` is over. Returns their number.
+    """Turns delayed jobs into ready jobs if the time `not_before` is reached. Returns their number.
 
     One call changes at most `MADE_READY_AT_ONCE` jobs.
     """
@@ -224,12 +222,15 @@ _SAVE_WAITS = upsert(waits)
 
 
 def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
-    """Returns the reason and its sentence by shape."""
+    """Returns, for each shape, the reason for which its ready jobs wait, and a sentence about it."""
     return {row.shape: (row.reason, row.message) for row in conn.execute(_EXPLANATIONS)}
 
 
 def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Collection[str]) -> None:
-    """Stores why the jobs of a shape wait. No job gets an event or a new version, because reasons change often."""
+    """Stores the reasons for which the jobs of shapes wait, and deletes those of the shapes `gone`.
+
+    No job gets an event or a new version, because reasons change often.
+    """
     if gone:
         conn.execute(delete(waits).where(waits.c.shape.in_(sorted(gone))))
     if changed:
@@ -250,5 +251,5 @@ _UNCLAIMED = (
 
 
 def unclaimed(conn: Connection) -> list[UnclaimedSource]:
-    """Returns sources that are placed and not claimed. Their Celery messages may have to be sent again."""
+    """Returns the sources of starting attempts that are placed and not claimed."""
     return [UnclaimedSource(*row) for row in conn.execute(_UNCLAIMED)]

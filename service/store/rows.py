@@ -1,4 +1,4 @@
-"""The frozen rows that statements return. Most are also the definition of a table (`tables.py`)."""
+"""The frozen rows that statements return. Most of these classes also define the columns of a table (`tables.py`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NO_FENCE = Fence(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A job. The defaults are those of a new one."""
+    """A job. The default values are those of a new job."""
 
     id: JobId
     project: str
@@ -69,12 +69,12 @@ class JobRow:
     state: JobState = JobState.QUEUED
     reason: Reason = Reason.SUBMITTED
     message: Words | None = None
-    """The reason as a sentence, if there is more to say."""
+    """A sentence with more details about the reason, if there are any."""
     desired: Desired = Desired.RUN
     version: int = 1
     """The ETag. It changes with PATCH and with the state, not with progress."""
     attempt: int = 0
-    """The newest attempt's number; 0 before the first."""
+    """The newest attempt's number, or 0 before the first attempt."""
     fence: Fence = NO_FENCE
     stop_mode: StopMode | None = None
     stop_deadline: Moment | None = None
@@ -82,40 +82,40 @@ class JobRow:
     not_before: Moment | None = None
     """The time from which a retry may start."""
     spent: int = 0
-    """Failures and losses since submit or resume."""
+    """The number of attempts that failed or were lost since the job was submitted or resumed."""
     stuck: int = 0
-    """Failures and losses in a row without a new checkpoint."""
+    """The number of attempts that failed or were lost in a row without a new checkpoint."""
     running_ms: Large = 0
-    """Running time over all closed attempts."""
+    """The running time of all attempts that have ended."""
     time_limit_ms: Large | None
     needs: Json
-    """JSON of needs.Needs, or NO_NEEDS if the job runs elsewhere."""
+    """JSON of `service.jobs.needs.Needs`, or NO_NEEDS if the job runs elsewhere."""
     last_no: int
     """The newest event's number."""
     created_at: Moment
     updated_at: Moment
     queued_at: Moment
     started_at: Moment | None = None
-    """The time at which it first ran."""
+    """The time at which the job's first attempt began to train."""
     finished_at: Moment | None = None
     progress: Json | None = None
     """JSON: step, max_steps, epoch, eta_s."""
     metrics: Json | None = None
-    """JSON: the latest value by name."""
+    """JSON object: the latest value of each metric."""
     result: Json | None = None
-    """JSON: final and best."""
+    """JSON object with the `final` and the `best` metrics."""
     error: Json | None = None
     """JSON: code, message, hint, rank, traceback."""
     outputs: Words | None = None
-    """Path of the kept outputs, relative to the artifact store."""
+    """The path of the folder of outputs, relative to the artifact store."""
     spec: Json
     """JSON: the effective spec."""
     starts_from: CheckpointId | None = None
-    """The checkpoint of another job that its first attempt continues from, and every one until it has its own."""
+    """The checkpoint of another job from which this job starts, as long as it has no checkpoint of its own."""
     warnings: Json | None = None
-    """JSON list: the warnings that its submission was answered with."""
+    """JSON list of the warnings in the answer to the job's POST."""
     fine_tune: Json | None = None
-    """JSON object: what the request at /v1 named, of which the spec says nothing. None if the job came otherwise."""
+    """JSON object of the fields of a fine-tuning request at /v1 that no spec has. None for jobs of other requests."""
 
     @property
     def runs_elsewhere(self) -> bool:
@@ -124,7 +124,7 @@ class JobRow:
 
     @property
     def actions(self) -> list[Action]:
-        """The actions that would change something now."""
+        """The actions of users that the job's present state allows."""
         return [Action.DELETE] if self.runs_elsewhere else actions(self.state, self.desired)
 
 
@@ -137,9 +137,9 @@ class AttemptRow:
     claimed_at: Moment | None = None
     running_at: Moment | None = None
     ended_at: Moment | None = None
-    """The time of its end. None while it is open."""
+    """The time at which the attempt ended. None while it has not ended."""
     ending: str | None = None
-    """The ending: finished, stopped, failed, lost, or withdrawn before it started."""
+    """The ending: finished, stopped, failed, lost, or withdrawn before any node claimed the attempt."""
     reason: str | None = None
     error: Json | None = None
     result: Json | None = None
@@ -148,7 +148,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """One node's part in an attempt: its claim, its GPUs, and how much of its journal is stored."""
+    """One node's share of an attempt: its claim, its GPUs, and how many of its events are stored."""
 
     job_id: JobId
     attempt: int
@@ -164,10 +164,10 @@ class SourceRow:
     claimed_at: Moment | None = None
     running_at: Moment | None = None
     watermark: int = 0
-    """The highest stored seq. All below it are stored, too."""
+    """The `seq` up to which all events of this source are stored."""
     ended_at: Moment | None = None
     done: Json | None = None
-    """JSON of its DoneData."""
+    """JSON of the DoneData with which the node reported the end. None before."""
     rendezvous: str | None = None
     """The address (host:port) that this node has reserved for the rendezvous of all ranks, if it is the first node."""
 
@@ -188,7 +188,7 @@ class EventRow:
     """JSON object: the event's data."""
 
     def as_json(self) -> str:
-        """Returns the envelope by formatting, so that 100,000 events are sent without parsing their data."""
+        """Returns the event as JSON without parsing its data, so that 100,000 events can be sent quickly."""
         step = "null" if self.step is None else self.step
         epoch = "null" if self.epoch is None else repr(self.epoch)
         return (
@@ -205,7 +205,7 @@ class CheckpointRow:
     attempt: int
     step: Large
     no: int
-    """The event that announced it."""
+    """The number of the event that reported the checkpoint."""
     path: Words
     status: str
     """The status: committed, corrupt, deleting or deleted."""
@@ -215,17 +215,17 @@ class CheckpointRow:
     metrics: Json
     is_best: bool
     score: float | None
-    """The metric that ranks it, if it was evaluated at its step."""
+    """The value of metric_for_best_model at the checkpoint's step, if an evaluation ran at this step."""
     created_at: Moment
     pinned_from: Words | None = None
-    """The path before it was pinned, where it may still be. None if it is not pinned."""
+    """The path before the checkpoint was pinned, at which its files may still exist. None if it is not pinned."""
 
     @property
     def is_pinned(self) -> bool:
         return self.pinned_from is not None
 
     @property
-    def lies_aside(self) -> bool:
+    def is_in_pinned_folder(self) -> bool:
         """Returns True if the files are in the folder for pinned checkpoints, on which no training relies."""
         return self.path == str(pinned_folder(self.job_id, self.id, self.step))
 
@@ -243,7 +243,7 @@ class NodeRow:
     gpus: Json
     """JSON list of messages.Gpu."""
     lost: bool
-    """True if it was silent for longer than a lease."""
+    """True if no heartbeat has come from the node for longer than a lease."""
     draining: bool
     """True if the node itself reports that it is draining."""
     drain_requested: bool
@@ -253,16 +253,16 @@ class NodeRow:
     trouble: Words | None
     """The reason for which the node reports that it can do no work now."""
     exposed: Words | None
-    """The reason for which training has root's rights there."""
+    """The reason for which training has root's rights on this node, if it has them."""
     refused: Words | None
-    """The reason for which it gets no work."""
+    """The reason for which control gives the node no work, such as its protocol. None if control does not refuse it."""
     protocol: int
     catalogue_hash: str | None
     versions: Json
     first_seen_at: Moment
     seen_at: Moment
     roots: Json | None = None
-    """JSON of FileRoots, the folders in which it looks for files. None if its version does not announce them."""
+    """JSON of FileRoots, the folders in which the node looks for files. None if its version does not announce them."""
 
     @property
     def is_staying(self) -> bool:
@@ -283,7 +283,7 @@ class NodeRow:
 
     @property
     def why_not(self) -> str | None:
-        """Returns the reason for which it gets no work, as a sentence. None if it does."""
+        """Returns a sentence with the reason for which the node gets no work, or None if it gets work."""
         if self.takes_work:
             return None
         if self.lost:
@@ -338,7 +338,7 @@ class KeyRow:
 class TicketRow:
     hash: str
     key_id: KeyId | None
-    """The key that it was made with. None for the bootstrap key."""
+    """The key with which the ticket was requested. None for the bootstrap key."""
     project: str
     expires_at: Moment
 
@@ -349,7 +349,7 @@ class WebhookRow:
     project: str
     url: Words
     secret: str
-    """The secret as its user has it: `whsec_` and base64."""
+    """The secret in the form that the user gets: `whsec_` and base64."""
     states: Json | None
     """JSON list of the states to deliver. None for every state."""
     tags: Json | None
@@ -358,9 +358,9 @@ class WebhookRow:
     created_at: Moment
     created_by: str | None
     failing_since: Moment | None
-    """The first failure since the last success."""
+    """The time of the first failed delivery since the last successful one. None if the last delivery succeeded."""
     disabled_at: Moment | None
-    """The time at which it was disabled. None if it is enabled."""
+    """The time at which the webhook was disabled. None if it is enabled."""
     disabled_why: Words | None
     rests_until: Moment | None = None
     """The time before which a failing webhook is not tried again."""
@@ -368,7 +368,7 @@ class WebhookRow:
     """The secret that also signs until `old_until`."""
     old_until: Moment | None = None
     format: str = "footplate"
-    """The form of its deliveries: footplate or openai."""
+    """The format of the deliveries: footplate or openai."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,14 +384,14 @@ class DeliveryRow:
     """The status: pending, delivered or failed."""
     tries: int
     due_at: Moment | None
-    """The time of its next try. None if there is none."""
+    """The time of the next try. None if there is no further try."""
     tried_at: Moment | None
     http_status: int | None
-    """The status of the last try. None without an answer."""
+    """The HTTP status of the answer to the last try. None if no answer came."""
     answer: Words | None
-    """The beginning of the last answer."""
+    """The beginning of the body of the last answer."""
     error: Words | None
-    """The error of a last try without an answer."""
+    """The reason for which the last try failed. None if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +406,7 @@ class BundleRow:
 
     @property
     def paths(self) -> list[str]:
-        """Returns the paths of its files, in order."""
+        """Returns the paths of the bundle's files, sorted."""
         return [path for path, _ in json.loads(self.files)]
 
 
@@ -417,7 +417,7 @@ class FileRow:
     sha256: str
     bytes: Large
     name: Words
-    """The name under which it was first uploaded."""
+    """The name under which the content was first uploaded."""
     kind: str
     created_at: Moment
     created_by: str | None
@@ -436,12 +436,12 @@ class UploadRow:
     project: str
     name: Words
     bytes: Large
-    """The number of bytes of all parts, as its creator announced it."""
+    """The number of bytes of all parts, as the request that created the upload announced it."""
     created_at: Moment
     status: str
     """The status: pending, completed or cancelled."""
     file_id: FileId | None = None
-    """The file that it has become."""
+    """The file that was made of the parts. None before the upload is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,12 +459,12 @@ class BucketRow:
     name: str
     level: int
     place: int
-    """The number of buckets of its level before this one."""
+    """The number of buckets of the same level before this one."""
     reaches: Large | None
-    """The highest step in it, by which a later attempt finds the place from which it repeats."""
+    """The highest step of the bucket's points. The first point that a later attempt repeated is found by it."""
     body: Json
     nos: Json | None
-    """The events of its points, on the lowest level only."""
+    """JSON: the numbers of the events of the bucket's points. Only buckets of the lowest level have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,5 +479,5 @@ class CurveRow:
 class JobPage:
     rows: list[JobRow]
     next_cursor: str | None
-    """The cursor of the next page. None on the last one."""
+    """The cursor of the next page. None on the last page."""
     total_estimate: int

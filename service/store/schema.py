@@ -11,7 +11,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 import service
 from footplate.contract.errors import SettingsError
-from service.store.database import foreign_errors
+from service.store.database import database_errors
 from service.store.engines import Engines
 from service.store.tables import metadata
 
@@ -37,10 +37,10 @@ def migrate(url: str) -> None:
 
 
 def _prepared(url: str) -> str:
-    """Returns the version of the database. An empty one gets today's tables first, in one transaction."""
+    """Returns the version of the database. If it is empty, creates today's tables in one transaction first."""
     engines = Engines(url, readers=1, writers=1)
     try:
-        with foreign_errors(), engines.writer.begin() as conn:
+        with database_errors(), engines.writer.begin() as conn:
             if (current := _revision(conn)) is None:
                 current = newest()
                 _create_tables(conn)
@@ -52,7 +52,10 @@ def _prepared(url: str) -> str:
 
 
 def _create_tables(conn: Connection) -> None:
-    """Creates indexes by name, for `create_all` has no order, and of two equally good ones SQLite takes the newer."""
+    """Creates all tables, and the indexes of each in the order of their names.
+
+    SQLite uses the newest of several indexes that are equally good for a query, and `create_all` has no fixed order.
+    """
     for table in metadata.sorted_tables:
         conn.execute(CreateTable(table))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
@@ -64,7 +67,7 @@ def schema_is_current(conn: Connection) -> bool:
 
 
 def require_current(conn: Connection) -> None:
-    """Raises SettingsError with what to do, because a wrong schema would break a request."""
+    """Raises SettingsError, with advice, if the database has another version of the schema than this code needs."""
     revision = _revision(conn)
     if revision != newest():
         what = f"is at version {revision}" if revision else "has no tables of ours"
@@ -85,7 +88,7 @@ def _remedy(version: str | None) -> str:
 
 @lru_cache
 def newest() -> str:
-    """Returns the newest revision by the names of its files. Asking Alembic costs every start a third of a second."""
+    """Returns the newest version by the names of the migrations. Importing Alembic would slow each start by 0.3 s."""
     return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 

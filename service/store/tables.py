@@ -35,7 +35,7 @@ IS_QUEUED = text("state = 'queued'")
 IS_READY = text("state = 'queued' AND not_before IS NULL")
 """A queued job that may start now."""
 IS_DELAYED = text("state = 'queued' AND not_before IS NOT NULL")
-"""A queued job that waits for its time. Control makes it ready when that time has come."""
+"""A queued job that waits until the time `not_before`. Control then makes it ready."""
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
 # Queued jobs in the order of a list by priority. Other jobs often have other priorities, so an index over all states
 # would read many of them on the way.
@@ -47,8 +47,9 @@ Index(
     sqlite_where=IS_QUEUED,
     postgresql_where=IS_QUEUED,
 )
-# The order in which jobs are tried: of all, with the columns that answers about the queue count, and of each shape.
-# Both have the columns of their own conditions, because SQLite would otherwise read the whole job beside each entry.
+# The order in which placement tries jobs. One index is over all jobs, with the columns that GET /queue counts. The
+# other is over the jobs of each shape. Both contain the columns of their conditions, because SQLite would otherwise
+# read the row of the job for each entry.
 _TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 _OF_ALL = (*_TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_before)
 _OF_SHAPE = (jobs.c.shape, *_TRIED, jobs.c.state, jobs.c.not_before)
@@ -78,7 +79,7 @@ attempts = table_of("attempts", rows.AttemptRow, ("job_id", "attempt"))
 
 Index("ix_attempts_ended", attempts.c.ended_at)
 
-# The reason for which the ready jobs of a shape wait, as control last computed it. One row is for all of them.
+# The reason for which the ready jobs of a shape wait, as control last computed it. One row stands for all these jobs.
 waits = Table(
     "waits",
     metadata,
@@ -96,7 +97,8 @@ Index("ix_sources_open", sources.c.node, sqlite_where=_OPEN, postgresql_where=_O
 events = table_of("events", rows.EventRow, ("job_id", "no"), sqlite_with_rowid=False)
 
 # A curve is one metric of one attempt. It is stored as a pyramid of buckets (service/events/curves.py), so that drawing
-# ten million points reads some hundreds of rows. This table has the growing end of a curve. The points are the events.
+# ten million points reads some hundreds of rows. This table has a row for each curve, with its summary and its buckets
+# that are not full. The points are in the events.
 curves = table_of("curves", rows.CurveRow, ("job_id", "attempt", "name"), sqlite_with_rowid=False)
 
 curve_buckets = table_of(
@@ -123,7 +125,8 @@ Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
 IS_DELETING = text("status = 'deleting'")
 Index("ix_checkpoints_deleting", checkpoints.c.job_id, sqlite_where=IS_DELETING, postgresql_where=IS_DELETING)
 
-# Rows of a job are deleted in one transaction, and its files later. These jobs' files may still exist, or come back.
+# Deleted jobs whose files may still exist. A job's rows are deleted at once and its files later, and a worker that was
+# frozen may write files of the job again.
 deleted_jobs = Table(
     "deleted_jobs",
     metadata,
@@ -149,7 +152,8 @@ Index("ix_bundles_project", bundles.c.project, bundles.c.created_at, bundles.c.s
 files = table_of("files", rows.FileRow, ("project", "id"))
 Index("ix_files_project", files.c.project, files.c.created_at, files.c.id)
 
-# Uploads in parts. A part's content is a file of the artifact store until the upload is complete or a day old.
+# Uploads that OpenAI's clients send in parts. A part is a file of the artifact store until the upload is complete or a
+# day old.
 uploads = table_of("uploads", rows.UploadRow, ("id",))
 Index("ix_uploads_created", uploads.c.created_at)
 
@@ -163,16 +167,16 @@ Index("ix_idempotency_created", idempotency.c.created_at)
 keys = table_of("keys", rows.KeyRow, ("id",))
 Index("ix_keys_prefix", keys.c.prefix, unique=True)
 
-# One-time tickets for browsers' sockets, which are taken by deleting them.
+# One-time tickets for browsers' websockets. A websocket uses a ticket by deleting its row.
 tickets = table_of("tickets", rows.TicketRow, ("hash",))
 
-# A secret must sign, so it is stored as it is: see docs/guides/webhooks.md.
+# A secret is stored in plain text, because it signs deliveries: see docs/guides/webhooks.md.
 webhooks = table_of(
     "webhooks", rows.WebhookRow, ("id",), Column("format", String, nullable=False, server_default="footplate")
 )  # fmt: skip
 Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
 
-# Deliveries of webhooks, written with the move that they report, and sent after its commit.
+# Deliveries of webhooks. Each is written in the transaction that changes its job, and sent after the commit.
 deliveries = table_of("deliveries", rows.DeliveryRow, ("id",))
 Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
 IS_PENDING = text("due_at IS NOT NULL")

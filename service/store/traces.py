@@ -1,4 +1,4 @@
-"""Statements for traces: the trace of a job's POST, and the attempts to show in it."""
+"""Statements for OpenTelemetry traces: the trace of a job's POST, and the attempts that get spans in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ended:
     attempt: int
     nodes: list[str]
     waits_since: int
-    """The time at which it was submitted, or at which the attempt before ended."""
+    """The time at which the job was submitted, or at which its previous attempt ended."""
     placed_at: int
     claimed_at: int | None
     running_at: int | None
@@ -60,7 +60,7 @@ def of_job(conn: Connection, job_id: JobId) -> object:
 
 
 def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ended]:
-    """Returns the attempts of these jobs that have ended since then, if their job's first event names a trace."""
+    """Returns the attempts of these jobs that ended at `since` or later, if the job's first event has a traceparent."""
     wanted = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
     rows = []
     for job, project, attempt, waits_since, placed, claimed, running, end, ending, reason, error, data in conn.execute(

@@ -23,7 +23,7 @@ def insert_upload(conn: Connection, row: UploadRow) -> None:
 
 
 def get(conn: Connection, project: str, upload: UploadId, *, hold: bool = False) -> UploadRow:
-    """Returns an upload. Raises NotFound, also for another project's. With `hold`, it is locked until the end."""
+    """Returns an upload. Raises NotFound, also for another project's. With `hold`, the row is locked."""
     query = _ROWS.where(uploads.c.project == project, uploads.c.id == upload)
     row = conn.execute(query.with_for_update() if hold else query).one_or_none()
     if row is None:
@@ -58,6 +58,6 @@ def older_than(conn: Connection, moment: int, limit: int = 1000) -> list[UploadI
 
 
 def forget(conn: Connection, ids: Collection[UploadId]) -> None:
-    """Deletes uploads and their parts, whose files are removed already."""
+    """Deletes the rows of uploads and of their parts. The caller has removed the files of the parts."""
     conn.execute(delete(upload_parts).where(upload_parts.c.upload_id.in_(ids)))
     conn.execute(delete(uploads).where(uploads.c.id.in_(ids)))

@@ -14,15 +14,15 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState, Reason
-from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, in_chunks
+from service.store.queue import FIRST_CHUNK, TRIED, QueuePosition, behind, explained, in_chunks
 from service.store.tables import IS_DELAYED, IS_READY, attempts, jobs
 
 MOST = 10_000
 COUNTED_TO = 1_000
 """The number of waiting jobs is exact up to here, as is the length of a list."""
 MOST_AT_ONCE = 4_096
-BEFORE_ALL = Rank(-(2**31) + 1, 0, JobId(""))
-"""The rank before that of every job."""
+BEFORE_ALL = QueuePosition(-(2**31) + 1, 0, JobId(""))
+"""A position before every job."""
 
 
 class ReadyRow(NamedTuple):
@@ -35,8 +35,8 @@ class ReadyRow(NamedTuple):
     shape: str
 
     @property
-    def rank(self) -> Rank:
-        return Rank(-self.priority, self.queued_at, self.id)
+    def position(self) -> QueuePosition:
+        return QueuePosition(-self.priority, self.queued_at, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class WaitingRow:
     name: str | None
     priority: int
     queued_at: int
-    """The time that decides its order. A drain or a loss does not send it to the end."""
+    """The time by which jobs of one priority are sorted. It stays when an attempt is drained or lost."""
     waits_since: int
-    """The time at which it was submitted or resumed, or its last attempt ended."""
+    """The time at which the job was submitted or resumed, or at which its last attempt ended."""
     not_before: int | None
     """The time before which it may not start."""
     needs: str
@@ -104,10 +104,10 @@ _own = (
 _OWN = select(func.count()).select_from(_own)
 
 
-def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
+def ready(conn: Connection, after: QueuePosition | None) -> Iterator[ReadyRow]:
     """Yields ready jobs of every project in the order in which control tries to place them.
 
-    Begins after the rank `after`, or at the first job. Rows are read in chunks as the caller needs them.
+    Begins after the position `after`, or at the first job. Rows are read in chunks as the caller needs them.
     """
     yield from in_chunks(conn, _READY_BEHIND, ReadyRow, after or BEFORE_ALL, 4 * FIRST_CHUNK, MOST_AT_ONCE)
 
@@ -138,8 +138,8 @@ def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
     }  # fmt: skip
 
 
-def count_ready(conn: Connection, before: Rank | None = None, most: int = MOST) -> dict[tuple[str, str], int]:
-    """Counts ready jobs by project and shape: those before this rank, among at most `most` that are tried first."""
+def count_ready(conn: Connection, before: QueuePosition | None = None, most: int = MOST) -> dict[tuple[str, str], int]:
+    """Counts ready jobs by project and shape: those before a position, among the `most` that are tried first."""
     if before is None:
         counted = conn.execute(_COUNTED, {"most": most})
     else:
@@ -149,7 +149,7 @@ def count_ready(conn: Connection, before: Rank | None = None, most: int = MOST) 
 
 
 def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> tuple[int, int]:
-    """Returns the numbers of waiting jobs of this project (None for any), and of others.
+    """Returns the number of waiting jobs of this project (None means any), and the number of other projects' jobs.
 
     Of each kind at most `most` are counted.
     """

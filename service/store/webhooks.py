@@ -1,7 +1,7 @@
 """Statements about webhooks: create and change them, and write their deliveries.
 
-A delivery is written in the transaction that moves the job. So each committed move has one, and a move that was rolled
-back has none. Control sends it after the commit: `deliveries.py`.
+A delivery is written in the transaction that moves the job. So each committed move has a delivery, and a move
+that was rolled back has none. Control sends the delivery after the commit (`deliveries.py`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ IS_ON = webhooks.c.disabled_at.is_(None)
 _OF_PROJECT = select(*_COLUMNS).where(webhooks.c.project == bindparam("project")).order_by(webhooks.c.id)
 _LISTENING = _OF_PROJECT.where(IS_ON)
 _HEARD = select(webhooks.c.project).where(IS_ON).distinct()
-SOMEBODY_LISTENS = (
-    select(webhooks.c.id).where(webhooks.c.project == jobs.c.project, IS_ON).correlate(jobs).exists().label("is_heard")
+HAS_WEBHOOK = (
+    select(webhooks.c.id)
+    .where(webhooks.c.project == jobs.c.project, IS_ON)
+    .correlate(jobs)
+    .exists()
+    .label("has_webhook")
 )
-"""True for a row of `jobs` whose project has a webhook. It is a part of the moving statement, to save another one."""
+"""True for a row of `jobs` whose project has an enabled webhook. The UPDATE that moves a job returns this value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The content of a delivery: a job's state and how to find it, without its spec."""
+    """A change of a job's state, with all data of the job that a delivery contains."""
 
     job: JobId
     project: str
@@ -54,7 +58,7 @@ class Moved:
 
 
 class Changes(TypedDict, total=False):
-    """The changes that a PATCH may make. A missing key leaves its column."""
+    """The changes that a PATCH may make. A column whose key is missing does not change."""
 
     url: str
     states: list[str] | None
@@ -84,7 +88,7 @@ def get(conn: Connection, project: str, webhook: WebhookId) -> WebhookRow:
     return WebhookRow(*row)
 
 
-def projects_that_listen(conn: Connection) -> frozenset[str]:
+def projects_with_webhook(conn: Connection) -> frozenset[str]:
     """Returns the projects that have an enabled webhook."""
     return frozenset(conn.execute(_HEARD).scalars())
 
@@ -109,17 +113,17 @@ def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, 
     if columns:
         conn.execute(update(webhooks).where(webhooks.c.id == webhook).values(**columns))
     if changes.get("enabled") is False:
-        silence(conn, webhook, BY_HAND, now)
+        disable(conn, webhook, BY_HAND, now)
     return get(conn, project, webhook)
 
 
 def filter_text(wanted: Iterable[str] | None) -> str | None:
-    """Returns states or tags as a row holds them, each once. None means all of them."""
+    """Returns a filter of states or tags as JSON, sorted and without duplicates. None means no filter."""
     return None if wanted is None else json.dumps(sorted(set(wanted)))
 
 
 def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_until: int | None) -> WebhookRow:
-    """Sets another secret. The one before signs too, until `old_until`. Raises NotFound."""
+    """Replaces the secret. Until `old_until`, deliveries are also signed with the old secret. Raises NotFound."""
     was = get(conn, project, webhook)
     old = None if old_until is None else was.secret
     conn.execute(
@@ -128,8 +132,8 @@ def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_
     return get(conn, project, webhook)
 
 
-def silence(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
-    """Disables a webhook and drops its waiting deliveries. A disabled one keeps its reason."""
+def disable(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
+    """Disables a webhook and drops its waiting deliveries. If it is disabled already, its reason stays."""
     conn.execute(update(webhooks).where(webhooks.c.id == webhook, IS_ON).values(disabled_at=now, disabled_why=why))
     conn.execute(
         update(deliveries)
@@ -138,7 +142,7 @@ def silence(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
     )
 
 
-def announce(conn: Connection, moved: Moved, now: int) -> None:
+def write_deliveries(conn: Connection, moved: Moved, now: int) -> None:
     """Writes a delivery for each webhook of the job's project whose filters match."""
     listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": moved.project})]
     rows = [values_of(_delivery(webhook, moved, now)) for webhook in listening if _wants(webhook, moved)]
@@ -148,20 +152,20 @@ def announce(conn: Connection, moved: Moved, now: int) -> None:
 
 def _delivery(webhook: WebhookRow, moved: Moved, now: int) -> DeliveryRow:
     if webhook.format == OPENAI:
-        return in_openai_s_form(webhook, f"fine_tuning.job.{moved.state.value}", moved.job, now)
+        return openai_delivery(webhook, f"fine_tuning.job.{moved.state.value}", moved.job, now)
     kind = f"job.{moved.state.value}"
     return _new(webhook.id, kind, moved.job, _body(kind, _data(moved), now), now)
 
 
-def in_openai_s_form(webhook: WebhookRow, kind: str, job: JobId, now: int) -> DeliveryRow:
-    """Returns a delivery as OpenAI sends it for a fine-tuning job. The event has the delivery's own id."""
+def openai_delivery(webhook: WebhookRow, kind: str, job: JobId, now: int) -> DeliveryRow:
+    """Returns a delivery as OpenAI sends it for a fine-tuning job. Its event has the id of the delivery."""
     row = _new(webhook.id, kind, job, "", now)
     event = {"object": "event", "id": row.id, "type": kind, "created_at": now // 1000, "data": {"id": job}}
     return replace(row, body=json.dumps(event, separators=(",", ":")))
 
 
 def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
-    """Writes an empty delivery, which is sent before all that wait, also if the receiver fails."""
+    """Writes a delivery without a job, for a test. It is sent before all waiting ones, even if the receiver fails."""
     body = _body(PING, {"webhook": webhook.id, "project": webhook.project}, now)
     row = replace(_new(webhook.id, PING, None, body, now), due_at=webhook.created_at)
     conn.execute(insert(deliveries), values_of(row))

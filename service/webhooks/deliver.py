@@ -80,7 +80,7 @@ class Courier:
         failing = {tried.due.webhook_id for tried in results if not tried.is_delivered}
 
         def write(conn: Any) -> Any:
-            deliveries.note(conn, results, now)
+            deliveries.store_results(conn, results, now)
             return deliveries.give_up(conn, failing, now - GIVE_UP_SECONDS * 1000, now) if failing else []
 
         disabled = await self._write(write)

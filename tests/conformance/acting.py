@@ -214,7 +214,7 @@ class Worker:
         )  # fmt: skip
         reply = self.stage.write(lambda conn: attempt_beat(conn, beat, self.stage.now, self.stage.stop_left))
         if not reply.superseded:
-            self.stage.timers.heard(("lease", self.job, self.attempt, self.source), self.number, self.stage.clock)
+            self.stage.timers.renew(("lease", self.job, self.attempt, self.source), self.number, self.stage.clock)
         return reply
 
     def write(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> WorkerEvent:

@@ -237,7 +237,7 @@ def test_a_node_that_is_lost_before_it_claims_costs_nobody_the_time_of_a_claim(s
     stage.rescue()
     stage.later(31)
     first.beat()
-    stage.timers.heard(node_key(first.node, first.boot), 1, stage.clock)
+    stage.timers.renew(node_key(first.node, first.boot), 1, stage.clock)
     assert gone.node in stage.rescue().nodes_lost
     stage.rescue()
 

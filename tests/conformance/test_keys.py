@@ -23,7 +23,7 @@ def a_key(stage: Stage, project: str = "vision", prefix: str = "fpk_1") -> KeyRo
 def test_a_key_is_kept_as_it_was_made(stage: Stage) -> None:
     row = a_key(stage)
 
-    assert stage.read(keys.everyone) == [row]
+    assert stage.read(keys.all_keys) == [row]
 
 
 def test_two_keys_never_share_a_prefix(stage: Stage) -> None:
@@ -40,7 +40,7 @@ def test_a_key_is_deleted_by_its_own_project_or_by_who_has_all(stage: Stage) -> 
         stage.write(lambda conn: keys.delete_key(conn, first.id, "speech"))
     assert stage.write(lambda conn: keys.delete_key(conn, first.id, "vision")) == first
     assert stage.write(lambda conn: keys.delete_key(conn, second.id, None)) == second
-    assert stage.read(keys.everyone) == []
+    assert stage.read(keys.all_keys) == []
     with pytest.raises(NotFound):
         stage.write(lambda conn: keys.delete_key(conn, first.id, None))
 
@@ -50,7 +50,7 @@ def test_use_is_written_down_for_those_that_were_used_and_still_exist(stage: Sta
 
     stage.write(lambda conn: keys.mark_used(conn, {used.id, new_key_id()}, stage.now))
 
-    assert stage.read(keys.everyone) == [replace(used, last_used_at=stage.now), unused]
+    assert stage.read(keys.all_keys) == [replace(used, last_used_at=stage.now), unused]
 
 
 def test_a_ticket_is_taken_once_in_time_and_forgotten_after_it(stage: Stage) -> None:

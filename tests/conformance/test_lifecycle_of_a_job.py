@@ -535,7 +535,7 @@ def test_a_job_that_was_lost_with_its_node_is_not_placed_there_again(
     job, worker = stage.running()
     stage.rescue()
     stage.later(SETTINGS.lease_seconds + 0.5 - since_its_beat)
-    stage.timers.heard(node_key(worker.node, worker.boot), 1, stage.clock)
+    stage.timers.renew(node_key(worker.node, worker.boot), 1, stage.clock)
     stage.later(since_its_beat)
 
     rescued = stage.rescue()
@@ -573,7 +573,7 @@ def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
     reply = worker.beat()
     worker.ends("stopped", "drain", stop="drain")
 
-    assert report.told_to_stop == {job}
+    assert report.stop_requested == {job}
     assert reply.stop is not None
     assert reply.stop.because == "drain"
     row = stage.job(job)

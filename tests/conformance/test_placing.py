@@ -198,7 +198,7 @@ def test_a_second_look_stops_early_until_something_has_changed(stage: Stage) -> 
     stage.cancel(job)
     assert is_new(), "its slot is free"
     seen = stage.read(plan_queue).queue_state
-    node = stage.read(nodes.everyone)[0].id
+    node = stage.read(nodes.all_nodes)[0].id
     stage.write(lambda conn: nodes.request_drain(conn, node, drain=True))
     assert is_new()
     stage.write(lambda conn: nodes.request_drain(conn, node, drain=False))
@@ -218,7 +218,7 @@ def test_a_line_is_read_in_order_over_all_its_parts(stage: Stage) -> None:
     rows = stage.read(read)
 
     assert len(rows) == 3 * FEW + 1
-    assert rows == sorted(rows, key=lambda row: row.rank)
+    assert rows == sorted(rows, key=lambda row: row.position)
     assert [row.id for row in rows] == [
         place.id for place, _ in stage.read(lambda c: waiting.page(c, None, None, 999)).data
     ]

@@ -312,7 +312,7 @@ def test_a_catalogue_is_sent_once_and_kept_while_anyone_has_it(stage: Stage) -> 
     assert stage.rescue().nodes_lost == [node]
     assert stage.read(nodes.catalogues) == []
     stage.write(lambda conn: prune(conn, stage.now + 8 * DAY_MS))
-    assert stage.read(nodes.everyone) == []
+    assert stage.read(nodes.all_nodes) == []
 
 
 def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> None:
@@ -323,7 +323,7 @@ def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> Non
 
     assert answers[old] is None
     assert f"protocol {after}" in (answers[new] or "")
-    assert [room.is_staying for room in stage.read(nodes.everyone) if room.id == new] == [False]
+    assert [room.is_staying for room in stage.read(nodes.all_nodes) if room.id == new] == [False]
 
 
 def test_a_gpu_is_never_announced_twice(stage: Stage) -> None:

@@ -74,11 +74,11 @@ def has_source(folder: Path) -> bool:
     return not folder.name.startswith(".") and not folder.name.endswith(".egg-info") and any(folder.rglob("*.py"))
 
 
-def test_operations_says_what_to_do_about_each_part_that_may_be_degraded() -> None:
+def test_operations_says_what_to_do_about_each_dependency_that_may_be_degraded() -> None:
     page = (REPOSITORY / "docs/guides/monitor.md").read_text()
     matches = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
 
-    assert matches[1:] == list(get_args(readiness.Part)), (
+    assert matches[1:] == list(get_args(readiness.Dependency)), (
         "its table has one row for each name of /readyz, in their order"
     )
 

@@ -131,23 +131,23 @@ class Adversary:
 
     def redis_away(self) -> None:
         self.world.say("redis", "is away")
-        self.railway.redis.is_away = True
+        self.railway.redis.is_unavailable = True
         self.world.after(self._for(), self._redis_back)
 
     def _redis_back(self) -> None:
-        if self.railway.redis.is_away:
+        if self.railway.redis.is_unavailable:
             self.world.say("redis", "is back")
-            self.railway.redis.is_away = False
+            self.railway.redis.is_unavailable = False
 
     def sql_away(self) -> None:
         self.world.say("sql", "is away")
-        self.railway.sql.is_away = True
+        self.railway.sql.is_unavailable = True
         self.world.after(self._for(0.3, 12), self._sql_back)
 
     def _sql_back(self) -> None:
-        if self.railway.sql.is_away:
+        if self.railway.sql.is_unavailable:
             self.world.say("sql", "is back")
-            self.railway.sql.is_away = False
+            self.railway.sql.is_unavailable = False
 
     def control_killed(self) -> None:
         if (control := self.railway.stop_control()) is not None:

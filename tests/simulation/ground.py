@@ -69,10 +69,10 @@ class Sql:
 
     def __init__(self, world: World, ground: Ground, books: Books) -> None:
         self._world, self._ground, self._books = world, ground, books
-        self.is_away = False
+        self.is_unavailable = False
 
     def write_now(self, fn: Callable[[Connection], T]) -> T:
-        if self.is_away:
+        if self.is_unavailable:
             raise Unavailable("the database is away")
         with self._ground.connection.begin():
             value = fn(self._ground.connection)
@@ -92,7 +92,7 @@ class Sql:
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
         await self._world.breathe()
-        if self.is_away:
+        if self.is_unavailable:
             raise Unavailable("the database is away")
         with self._ground.connection.begin():
             return fn(self._ground.connection)

@@ -24,7 +24,7 @@ class Redis:
 
     def __init__(self, world: World, books: Books) -> None:
         self.world, self.books = world, books
-        self.is_away = False
+        self.is_unavailable = False
         self.empty()
 
     def empty(self) -> None:
@@ -119,7 +119,7 @@ class Line:
         return SyncPipeline(self.redis, self.reach)
 
     def reach(self) -> None:
-        if self.is_cut or self.redis.is_away:
+        if self.is_cut or self.redis.is_unavailable:
             raise NoConnection("nobody answers")
 
     def pop(self, key: str) -> bytes | None:
@@ -161,7 +161,7 @@ class AsyncLine:
         self._redis, self._world = redis, redis.world
 
     def reach(self) -> None:
-        if self._redis.is_away:
+        if self._redis.is_unavailable:
             raise NoConnection("nobody answers")
 
     async def blpop(self, names: list[str], timeout: float) -> tuple[str, bytes] | None:
@@ -201,7 +201,7 @@ class CeleryProducer:
         self._redis = redis
 
     def send(self, node: str, job: str, attempt: int, fence: int) -> None:
-        if self._redis.is_away:
+        if self._redis.is_unavailable:
             raise NoConnection("nobody answers")
         message = f"{job} {attempt} {fence}".encode()
         self._redis.world.carry(lambda: self._redis.push(keys.queue(node), message))  # type: ignore[arg-type]

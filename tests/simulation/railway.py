@@ -57,7 +57,7 @@ class Railway:
         world = self.world
         world.say("world", "all is well from here on")
         world.weather = QUIET
-        self.redis.is_away = self.sql.is_away = False
+        self.redis.is_unavailable = self.sql.is_unavailable = False
         self.start_control()
         assert self.control is not None
         self.control.is_frozen = False

@@ -131,6 +131,6 @@ def test_who_was_read_before_an_outage_and_is_answered_behind_it_has_a_full_leas
     timers = Timers()
     timers.restart_all(20.0)
 
-    timers.heard("an attempt", 1, 19.0)
+    timers.renew("an attempt", 1, 19.0)
 
     assert timers.elapsed("an attempt", 21.0) == 1.0

@@ -128,7 +128,7 @@ class Users:
 
     def _poke(self) -> None:
         """Goes through Redis, to whoever works."""
-        if self.railway.control is not None and not self.railway.redis.is_away:
+        if self.railway.control is not None and not self.railway.redis.is_unavailable:
             self.railway.control.wake()
 
 

@@ -9,7 +9,7 @@ from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
 from service.jobs.placement import Line, Placement, Room, Wait
 from service.jobs.placement import place as place_lines
-from service.store.queue import QueuedRow, Rank
+from service.store.queue import QueuedRow, QueuePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Waiting:
         return QueuedRow(self.job_id, self.priority, self.since, version=1)
 
     @property
-    def rank(self) -> Rank:
-        return self.row.rank
+    def position(self) -> QueuePosition:
+        return self.row.position
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Plan:
 
 def place(jobs: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
     lines: dict[Needs, list[Waiting]] = {}
-    for job in sorted(jobs, key=lambda job: job.rank):
+    for job in sorted(jobs, key=lambda job: job.position):
         lines.setdefault(job.needs, []).append(job)
     plan = place_lines([Line(repr(needs), needs, [job.row for job in line]) for needs, line in lines.items()], nodes)
     placed = {placement.job_id for placement in plan.placements}

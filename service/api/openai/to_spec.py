@@ -26,7 +26,7 @@ from service.api.openai.models import (
     Supervised,
 )
 from service.api.openai.rows import Format, Rows
-from service.base_models import Part
+from service.base_models import PartialSpec
 
 Json = dict[str, Any]
 
@@ -111,7 +111,7 @@ class Base:
     """The model to start from: its name, the part of a spec that it sets, and a job if it was fine-tuned here."""
 
     name: str
-    part: Part
+    partial_spec: PartialSpec
     resume_from: Json | None = None
 
 
@@ -136,7 +136,7 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
         detail = f"has rows of the format {valid.rows.format}, and the training file {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
     wanted = _hyperparameters(method)
-    training, resolved = _training(wanted, way, base.part.get("training", {}), train.rows.count)
+    training, resolved = _training(wanted, way, base.partial_spec.get("training", {}), train.rows.count)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
     data: Json = {"train": _reader(train), "map": list(way.maps[train.rows.format])}
@@ -146,7 +146,7 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
     elif "eval_interval" in resolved:
         detail = "evaluates a validation file, and there is none"
         raise _refused("method/reinforcement/hyperparameters/eval_interval", "missing", detail, "add validation_file")
-    document: Json = {**base.part, "data": data, "trainer": way.trainer}
+    document: Json = {**base.partial_spec, "data": data, "trainer": way.trainer}
     if body.suffix is not None:
         document["name"] = body.suffix
     if body.metadata:

@@ -132,7 +132,7 @@ async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTeste
     services = services_of(request)
     body = await read_model(request, EndpointTest)
     row, now = await _endpoint(services, webhook), now_ms()
-    sample = webhooks.in_openai_s_form(row, body.event_type, SAMPLE_JOB, now)
+    sample = webhooks.openai_delivery(row, body.event_type, SAMPLE_JOB, now)
     target, content = read_url(row.url), sample.body.encode()
     try:
         address = await aim(target, Allowed.of(services.settings.webhooks_allow))

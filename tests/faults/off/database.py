@@ -10,7 +10,7 @@ from tests.faults.off import switch
 @switch("a driver's error means that SQL is away", module="service.store.database")
 def let_drivers_errors_through(database: Any) -> None:
     """Treats each driver's error as a fault in our query."""
-    database.is_away = lambda error: False
+    database.is_unavailable = lambda error: False
 
 
 @switch("the schema is looked at before it is used", module="service.store.schema")

@@ -349,7 +349,7 @@ async def test_second_names_that_nobody_uses_go_after_a_day(
 ) -> None:
     job = await api.submit()
     left, used = await save(api, job, 5), await save(api, job, 10)
-    pins.put_aside(artifacts, left)
+    pins.link_pinned(artifacts, left)
     await api.client.patch(f"/jobs/{job}/checkpoints/{used.id}", json={"pinned": True})
     unknown = artifacts / "jobs" / job / "pinned" / new_checkpoint_id()
     unknown.mkdir()

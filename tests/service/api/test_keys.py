@@ -55,7 +55,7 @@ async def test_a_key_is_shown_once_and_kept_as_a_hash(serve: Serve, database_url
     listed = await api.client.get("/keys")
     assert made["key"] not in listed.text
     assert listed.json()["data"] == [{name: value for name, value in made.items() if name != "key"}]
-    (row,) = await api.db.read(keys.everyone)
+    (row,) = await api.db.read(keys.all_keys)
     assert made["key"].removeprefix(made["prefix"]) not in str(row)
     assert (made["created_by"], made["last_used_at"]) == ("the bootstrap key", None)
 
@@ -192,11 +192,11 @@ async def test_it_is_written_down_that_a_key_was_used_but_not_with_every_request
     key, unused = await a_key(guarded), await a_key(guarded)
     for _ in range(3):
         await guarded.client.get("/jobs", headers=bearer(key))
-    assert not any(row.last_used_at for row in await guarded.db.read(keys.everyone))
+    assert not any(row.last_used_at for row in await guarded.db.read(keys.all_keys))
 
     await guarded.services.gatekeeper.keyring.close()
 
-    used = {row.id: row.last_used_at for row in await guarded.db.read(keys.everyone)}
+    used = {row.id: row.last_used_at for row in await guarded.db.read(keys.all_keys)}
     assert used[key["id"]]
     assert used[unused["id"]] is None
 

@@ -189,7 +189,7 @@ async def test_a_node_that_takes_no_work_is_said_beside_others_that_do(api: Api)
     await a_node(api)
     await a_node(api, node="node_" + "2" * 32, name="two", store_ok=False)
 
-    result = await readiness.degraded(api.services, await api.db.read(nodes.everyone))
+    result = await readiness.degraded(api.services, await api.db.read(nodes.all_nodes))
 
     assert result["nodes"] == "these nodes get no work: two: it cannot read the service's artifact store"
 
@@ -209,7 +209,7 @@ async def test_whatever_is_degraded_is_said_in_a_sentence(api: Api, monkeypatch:
     late = {**Counts().numbers(), "ingest_lag_ms": 9_400}
 
     services = replace(api.services, control=partial(_counted, late))
-    result = await readiness.degraded(services, await api.db.read(nodes.everyone))
+    result = await readiness.degraded(services, await api.db.read(nodes.all_nodes))
 
     assert list(result) == ["redis", "ingest", "nodes", "silent_nodes", "disk"]
     assert re.match(r"Redis has not answered since 20\d\d-.*\. Running jobs go on", result["redis"])

@@ -49,7 +49,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
 
     for _ in range(2):
         spans.changed.add(job)
-        await spans.turn()
+        await spans.send_ended()
     await tracing.close()
 
     result = collector.spans
@@ -113,7 +113,7 @@ async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
         await attempted(api, job)
 
     spans.changed.update(jobs)
-    await spans.turn()
+    await spans.send_ended()
     await tracing.close()
 
     assert collector.spans == {}

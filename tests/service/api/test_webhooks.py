@@ -306,14 +306,14 @@ async def test_another_api_process_hears_of_a_new_webhook_soon(
     serve: Serve, sqlite_url: str, receiver: Receiver
 ) -> None:
     first, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
-    assert not other.services.webhooks.may_listen("default")
+    assert not other.services.webhooks.may_have_webhook("default")
 
     await a_hook(first, receiver.url)
 
     await until_async(
-        lambda: other.services.webhooks.may_listen("default"), within=5, what="the other process looks again"
+        lambda: other.services.webhooks.may_have_webhook("default"), within=5, what="the other process looks again"
     )
-    assert not other.services.webhooks.may_listen("vision")
+    assert not other.services.webhooks.may_have_webhook("vision")
 
 
 async def test_another_project_s_webhook_hears_nothing_and_is_not_there(
