@@ -33,7 +33,7 @@ audit = logging.getLogger("footplate.audit")
 
 MOST = 500
 AT_ONCE = 50
-"""The most transactions at a time, because other requests write, too."""
+"""The most jobs that are changed at the same time, so that other requests can write, too."""
 _S = JobState
 _FROM = {
     Action.CANCEL: set(JobState) - TERMINAL,
@@ -45,7 +45,7 @@ _FROM = {
 
 
 class Where(Group):
-    """Filters like those of GET /jobs. A job must match all of them."""
+    """The same filters as those of GET /jobs. A job must match all of them."""
 
     state: Annotated[Many[JobState], Field(min_length=1)] | None = None
     tag: Text | None = None

@@ -63,7 +63,10 @@ async def list_checkpoints(
     job: JobPath,
     deleted: Annotated[bool, Query(description="Lists deleted checkpoints, too, whose files are gone.")] = False,
 ) -> CheckpointList:
-    """Lists the checkpoints that still have files. One that was deleted is known by its id, and to `deleted=true`."""
+    """Lists the checkpoints whose files exist.
+
+    Deleted ones are listed with `deleted=true`, and can be read by their id.
+    """
     services = services_of(request)
 
     def read(conn: Connection) -> CheckpointList:

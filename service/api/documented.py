@@ -11,17 +11,17 @@ from footplate.contract.fields import Json
 
 
 def also(media_type: str) -> dict[int | str, Json]:
-    """Describes another media type of a successful answer."""
+    """Returns the entry of `responses` for a route that can also answer with this media type."""
     return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
 
 
 def again(model: type[BaseModel]) -> dict[int | str, Json]:
-    """Describes the status 200 of an upload whose content the service has already."""
-    return {200: {"model": model, "description": "It was there already."}}
+    """Returns the entry of `responses` for an upload that answers 200 if the service has the content already."""
+    return {200: {"model": model, "description": "The service has this content already."}}
 
 
 def takes(model: type[BaseModel], example: Json, *, required: bool = False, parameters: Sequence[Json] = ()) -> Any:
-    """Describes the body of a route that reads its body with `read_model`, and the headers that it reads itself."""
+    """Returns arguments for a route's decorator that describe the body and the headers which the route reads itself."""
     schema = model.model_json_schema()
     content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {})), "example": example}}
     body = {"requestBody": {"required": required, "content": content}}

@@ -38,7 +38,7 @@ def download(
 ) -> Response:
     """Returns an answer that sends the open file and then closes it. Raises RangeNotSatisfiable.
 
-    The ETag is the sha256, or else made of size and time. One range is served. A request for several ranges gets the
+    The ETag is the sha256, or without one a hash of the file's size and time. A request for several ranges gets the
     whole file.
     """
     info = about(file)
@@ -115,7 +115,7 @@ async def in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 class Archive:
     """Many files as one tar, which is made while it is sent. Its length is known before the first byte.
 
-    The bytes are the same each time, because the headers have nothing of the machine and one time for all files.
+    Each download has the same bytes, because the headers contain no user or group, and one time for all files.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""The route that exports a checkpoint of a job, for use with another program."""
+"""The route that exports the model of a checkpoint in a form that other programs can load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
 class NewExport(Group):
     checkpoint: CheckpointName | None = None
-    """"latest", "best" or a checkpoint's id. null takes the model that the job ends with."""
+    """"latest", "best" or a checkpoint's id. null means the final model of the job."""
     merge: bool = False
     """Merges the model's adapters into its weights, so that the model can be loaded without them."""
 

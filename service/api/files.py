@@ -46,7 +46,7 @@ router = APIRouter(route_class=StrictRoute, tags=["files"])
 audit = logging.getLogger("footplate.audit")
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="upload-checks")
-"""Apart from the threads that write files, because the check of a large file takes minutes."""
+"""The threads that check uploads. Checks of large files take minutes, so other threads write the files."""
 MIB = 1024 * 1024
 LOOK_SECONDS = 2.0
 TOKENIZER = "tokenizer.json"
@@ -199,7 +199,7 @@ async def download_file(request: Request, file: FilePath) -> Response:
 
 
 def content_of(services: Services, row: FileRow) -> IO[bytes]:
-    """Returns the open file. Raises NotFound if the artifact store has lost the file."""
+    """Returns the content of an uploaded file, opened. Raises NotFound if it is missing in the artifact store."""
     content = open_below(services.settings.store, str(layout.UPLOADS / row.id))
     if content is None:
         raise NotFound(f"{row.id} is missing in the artifact store", hint="POST the same file again")
@@ -221,7 +221,7 @@ async def remove_file(services: Services, file: str) -> None:
 
 
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
-    """Returns problems for files that the project lacks, that the nodes may not fetch, and that no node has."""
+    """Returns problems for files in the spec that the project lacks, that nodes may not fetch, or that no node has."""
     arguments = references(spec)
     problems = referred.not_fetched(services.settings, services.catalogues.announced, arguments)
     problems += referred.not_listed(services.settings, arguments)
@@ -238,7 +238,7 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
 
 
 async def _found_in_time(look: Callable[[], list[Problem]]) -> list[Problem]:
-    """Returns the problems that `look` finds in files. Returns none if the file system or the store does not answer."""
+    """Returns the problems that `look` finds in files, or [] if the file system or the store is too slow."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
     except (TimeoutError, CannotRead):

@@ -51,7 +51,7 @@ class Fork(Group):
     ),
 )
 async def fork_job(request: Request, response: Response, job: JobPath) -> Job | Response:
-    """Returns the new job. `fork` lists the differences, and those after which training does not continue exactly."""
+    """Returns the new job. Its field `fork` lists the changes to the spec, and which of them change the training."""
     services = services_of(request)
     forked_id = job_id(job)
     raw = await read_body(request)
@@ -59,7 +59,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     # The job's id is part of the request that the key identifies, because the same body for another job is different.
     body = f"fork {forked_id}\n".encode() + raw
     if (use := idempotency(request, body)) is not None:
-        # A repeated request is answered before any check, because the checkpoint may have been deleted since.
+        # A repeated request is answered before all checks, because its checkpoint may have been deleted meanwhile.
         before = await services.db.read(partial(replay, project=services.project, use=use))
         if before is not None:
             return created(before, services, response, 202, views.job(before.job))
@@ -98,9 +98,9 @@ _BESIDE_THE_PATCH = {
 
 
 def _in_request(problem: Problem, patch: Mapping[str, Any]) -> Problem:
-    """Returns a problem of the new spec with a pointer into the request.
+    """Returns a problem of the new job's spec with a pointer into the request that made the fork.
 
-    If the patch does not touch the place, the pointer is that of the patch, and the detail names the place.
+    If the patch does not contain the field with the problem, the pointer is `/patch`, and the detail names the field.
     """
     pointer, detail = problem.pointer, problem.detail
     if pointer in _BESIDE_THE_PATCH or pointer.startswith("/patch"):

@@ -1,4 +1,7 @@
-"""The file of a form, read as it streams: `multipart/form-data`, as `curl -F file=@rows.jsonl` sends it."""
+"""Reads the file in a `multipart/form-data` body while the body arrives.
+
+`curl -F file=@rows.jsonl` sends such a body.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class InvalidForm(InvalidSpec):
 
 
 def form_file(content_type: str, body: AsyncIterator[bytes], fields: Collection[str] = ()) -> FormFile:
-    """Returns the file of a form, which may have these fields beside the file.
+    """Returns the file in a form. The form may also have text fields with the names in `fields`.
 
     Raises InvalidForm if the Content-Type is wrong or has no boundary.
     """
@@ -32,7 +35,7 @@ def form_file(content_type: str, body: AsyncIterator[bytes], fields: Collection[
 
 
 class FormFile:
-    """The file of a form as it arrives. Callers await `name` first, and then read `pieces`.
+    """The file in a form that is still arriving. Callers await `name` first, and then read `pieces`.
 
     `fields` is complete once all pieces are read, because fields may come before the file or after it.
     """
@@ -106,7 +109,7 @@ class FormFile:
             return
         if self._field not in self._known:
             others = f"; the form may also have: {', '.join(self._known)}" if self._known else ""
-            raise _wrong(f"the part {(self._field or '')[:80]!r} of the form is not a file{others}")
+            raise _wrong(f"the field {(self._field or '')[:80]!r} of the form is not a file{others}")
         if self._field in self.fields:
             raise _wrong(f"the form has {self._field!r} twice")
 
@@ -116,7 +119,7 @@ class FormFile:
             return
         self._value += data[start:end]
         if len(self._value) > LONGEST_FIELD:
-            raise _wrong(f"the part {self._field!r} of the form has more than {LONGEST_FIELD:,} bytes")
+            raise _wrong(f"the field {self._field!r} of the form has more than {LONGEST_FIELD:,} bytes")
 
     def _end_part(self) -> None:
         if self._field is not None and not self._is_file:

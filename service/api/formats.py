@@ -17,7 +17,7 @@ CSV, TEXT = "text/csv", "text/plain"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 MOST_ACCEPTED = 50
-"""The media types of an Accept header that are read. Further ones are ignored."""
+"""The number of media types that are read from an Accept header. Further ones are ignored."""
 VARIES = {"Vary": "Accept"}
 
 
@@ -36,7 +36,7 @@ def _accepted(header: str) -> Iterable[tuple[str, float]]:
 
 
 def csv_response(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> Response:
-    """Returns a CSV file as a download. A cell that a spreadsheet would run as a formula is quoted."""
+    """Returns rows as a CSV download. A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)

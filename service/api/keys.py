@@ -1,4 +1,4 @@
-"""Routes for keys. A key with the scope `admin` makes, lists and deletes those of its project."""
+"""Routes for keys. A key with the scope `admin` makes, lists and deletes the keys of its project."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def list_keys(request: Request) -> KeyList:
 @router.delete("/keys/{key}", status_code=204, operation_id="delete_key", summary="Delete a key, so that it is refused")
 @needs(Scope.ADMIN)
 async def delete_key(request: Request, key: str) -> Response:
-    """Deletes a key. Other API processes refuse it within a second. Its open streams are closed."""
+    """Deletes a key and closes its open streams. Other API processes refuse the key within a second."""
     services = services_of(request)
     if not is_id(key, "key"):
         raise NotFound(f"there is no key {key[:80]!r} in this project", hint="GET /keys lists them by id")

@@ -29,10 +29,10 @@ MOST_STATES = 50
 MOST_IDS = 100
 MOST_SPEC_CHARACTERS = 1024 * 1024
 MOST_SUMMARIES = 1_000
-PARTS = ("spec", "summary")
+INCLUDABLE = ("spec", "summary")
 _INCLUDE = (
-    "Parts beside the jobs, with commas: `spec`, `summary` of the metrics. An answer has the first job's, and those of "
-    f"the next jobs that fit: {MOST_SPEC_CHARACTERS:,} characters of specs, {MOST_SUMMARIES:,} metrics."
+    "Further data of the jobs, separated by commas: `spec`, and `summary` of the metrics. The answer has the data of "
+    f"as many jobs as fit, but at least one: {MOST_SPEC_CHARACTERS:,} characters of specs, {MOST_SUMMARIES:,} metrics."
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,8 +68,8 @@ async def list_jobs(
         ids=None if ids is None else [job_id(text) for text in comma_list(ids, "ids", MOST_IDS)],
         forked_from=None if forked_from is None else job_id(forked_from),
     )
-    parts = [] if include is None else comma_list(include, "include", len(PARTS))
-    require_known("include", "unknown_choice", parts, PARTS)
+    included = [] if include is None else comma_list(include, "include", len(INCLUDABLE))
+    require_known("include", "unknown_choice", included, INCLUDABLE)
 
     def read(conn: Connection) -> JobList:
         page = job_list.page(conn, wanted, sort=sort, cursor=cursor, limit=limit)
@@ -79,8 +79,8 @@ async def list_jobs(
             data=data,
             next_cursor=page.next_cursor,
             total_estimate=page.total_estimate,
-            specs=_specs(page.rows) if "spec" in parts else None,
-            summaries=_summaries(conn, page.rows) if "summary" in parts else None,
+            specs=_specs(page.rows) if "spec" in included else None,
+            summaries=_summaries(conn, page.rows) if "summary" in included else None,
         )
 
     try:
@@ -97,7 +97,7 @@ def read_states(text: str | None) -> list[JobState]:
 
 
 def _specs(rows: Sequence[JobRow]) -> dict[str, Any]:
-    """Returns the specs of the first jobs, as many as fit. A longer answer would stop other requests."""
+    """Returns the specs of the first jobs, up to a limit, because a longer answer would delay other requests."""
     room, specs = MOST_SPEC_CHARACTERS, dict[str, Any]()
     for row in rows:
         room -= len(row.spec)

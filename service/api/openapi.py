@@ -2,7 +2,7 @@
 
 FastAPI makes the description of the routes, and this module completes it.
 
-Failures are not listed for each route. They follow from what the route has: a key, a path parameter, a body, If-Match.
+The possible failures of a route are not listed by hand. They follow from its key, path parameters, body and If-Match.
 A route with further failures names them in its decorator, as `responses={409: {}}`, and they are described here.
 """
 
@@ -142,7 +142,7 @@ def _failures() -> dict[int, tuple[str, str, Response]]:
 
 @lru_cache(1)
 def describe(app: FastAPI) -> Json:
-    """Returns the description of the app's routes, which is made once."""
+    """Returns the OpenAPI description of the app's routes, which is cached."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=f"{ABOUT} {MORE}")
     shared = document["components"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -171,7 +171,7 @@ def _failure(meaning: str, answer: Response) -> Json:
 
 
 def _parameters(path: str, operation: Json) -> None:
-    """Adds patterns, examples and `project`. Removes null, which an address or a header cannot carry."""
+    """Adds patterns, examples and the parameter `project`. Removes null, which a query or a header cannot contain."""
     parameters = operation.setdefault("parameters", [])
     for parameter in parameters:
         name, schema = parameter["name"], parameter["schema"]

@@ -42,8 +42,8 @@ MAX_NUMBER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The format of one kind of stream: functions that write its frames. Empty bytes are not sent."""
+class Format:
+    """The format of a stream: functions that encode its frames. Empty bytes are not sent."""
 
     render: Callable[[Sequence[EventRow]], bytes]
     caught_up: Callable[[int], bytes]
@@ -63,13 +63,13 @@ def _event_messages(rows: Sequence[EventRow]) -> bytes:
     return "".join(f"id: {row.no}\ndata: {row.as_json()}\n\n" for row in rows).encode()
 
 
-FRAMES = Shape(
+FRAMES = Format(
     render=_events_frame,
     caught_up=lambda no: text_frame(b'{"caught_up":%d}' % no),
     end=lambda state, last: text_frame(f'{{"end":"{state}","last":{last}}}'.encode()),
 )
-METRICS = Shape(render=_metric_frames, caught_up=lambda no: b"", end=lambda state, last: b"")
-MESSAGES = Shape(
+METRICS = Format(render=_metric_frames, caught_up=lambda no: b"", end=lambda state, last: b"")
+MESSAGES = Format(
     render=_event_messages,
     caught_up=lambda no: b'event: caught_up\ndata: {"caught_up":%d}\n\n' % no,
     end=lambda state, last: f'event: end\nid: {last}\ndata: {{"end":"{state}","last":{last}}}\n\n'.encode(),
@@ -82,7 +82,7 @@ class Reader:
     """One open stream of a job's events, with its filter and its cursor."""
 
     channel: Channel
-    shape: Shape
+    format: Format
     cursor: int
     kinds: frozenset[Kind] | None = None
     seconds_between: float = 0.0
@@ -116,18 +116,18 @@ class Reader:
                 continue
             if not is_live:
                 is_live = True
-                yield self.shape.caught_up(page.last)
+                yield self.format.caught_up(page.last)
             if page.is_end:
-                yield self.shape.end(page.state, page.last)
+                yield self.format.end(page.state, page.last)
                 return
             if self.seconds_between:
                 await asyncio.sleep(self.seconds_between)
             while not await self._news(page):
-                yield self.shape.idle
+                yield self.format.idle
 
     async def _news(self, page: Page) -> bool:
         """Waits for news of the job. Returns False if a ping is due first."""
-        if not self.shape.idle:
+        if not self.format.idle:
             await self.channel.news(page)
             return True
         try:
@@ -138,10 +138,10 @@ class Reader:
         return True
 
     async def _page(self) -> Page:
-        return await self.channel.after(self.cursor, View(self.shape.render, self.kinds))
+        return await self.channel.after(self.cursor, View(self.format.render, self.kinds))
 
     async def _page_when_there_is_sql(self) -> Page:
-        """Returns the next page. Waits while the database is unreachable, so that the reader stays connected."""
+        """Returns the next page. Waits while the database is unreachable, and keeps the stream open meanwhile."""
         while True:
             try:
                 return await self._page()
@@ -153,11 +153,11 @@ class Reader:
 
 
 class Follower(Protocol):
-    """The source of a socket's frames, and of the parameter with which its reader can reconnect."""
+    """The source of the frames of a websocket, and of the parameter with which its client can reconnect."""
 
     @property
     def is_closed(self) -> bool:
-        """True if the service stops, even if there are further frames."""
+        """True if the service stops. The websocket then closes even if there are further frames."""
 
     @property
     def place(self) -> str: ...
@@ -179,14 +179,14 @@ async def metrics_socket(websocket: WebSocket, job: str) -> None:
 
 
 async def _serve_job(
-    websocket: WebSocket, job: str, shape: Shape, known: Sequence[str], kinds: frozenset[Kind] | None = None
+    websocket: WebSocket, job: str, format: Format, known: Sequence[str], kinds: frozenset[Kind] | None = None
 ) -> None:
     @asynccontextmanager
     async def opened(services: Services) -> AsyncIterator[Reader]:
         query = websocket.query_params
         after, between = read_number(query.get("after"), "after", 0), seconds_between(query.get("max_hz"))
         async with services.tail.watch(services.project, job_id(job)) as channel:
-            reader = Reader(channel, shape, after, kinds or read_kinds(query.get("kinds")), between)
+            reader = Reader(channel, format, after, kinds or read_kinds(query.get("kinds")), between)
             await reader.first()
             yield reader
 

@@ -3,8 +3,8 @@
     {"since": "2026-01-01T12:00:00.000Z"}                               with a filter: the `since` to reconnect with
     {"job": "job_…", "events": […]}  {"job": "job_…", "caught_up": 12}  {"job": "job_…", "end": "succeeded", "last": 99}
 
-The loop reads SQL, as for one job. Jobs with news are read in turn, each from its own cursor, so a job with many events
-does not delay the others. A job joins when it is first seen to match, and is followed to its end.
+The loop reads SQL, as for one job. Changed jobs are read one after the other, a page at a time, so a job with many
+events does not delay the others. A job that matches the filter is followed until it ends.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Followed:
 
 
 class ManyJobs:
-    """The jobs that one socket follows."""
+    """The jobs that one websocket follows, with the cursor of each."""
 
     def __init__(self, services: Services, wanted: Wanted) -> None:
         self._tail, self._db, self._wanted = services.tail, services.db, wanted
@@ -107,7 +107,7 @@ class ManyJobs:
         self._to_read: dict[JobId, None] = {}
         """The jobs to read now, in this order."""
         self._changed: dict[JobId, None] = {}
-        """The jobs with news since they were last read. They are read at most `max_hz` times a second."""
+        """The jobs that have changed since they were last read. They are read at most `max_hz` times a second."""
         self._wake = asyncio.Event()
         self._quiet_until = 0.0
         self._due_frames: list[bytes] = []

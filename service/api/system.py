@@ -58,7 +58,7 @@ async def validate(request: Request) -> Validation:
 
 
 def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
-    """Returns the spec with the id of the checkpoint from which the job would start."""
+    """Returns the spec with the id of the checkpoint from which the job would start, in place of latest or best."""
     try:
         start = start_checkpoint.find(conn, spec.project, spec)
     except InvalidSpec as invalid:
@@ -80,7 +80,7 @@ def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
     "/components", operation_id="list_components", summary="What a spec may name, with the schema of its arguments"
 )
 async def components(request: Request) -> Response:
-    """Returns components by group. All groups are empty until a node has announced its own."""
+    """Returns components by group. All groups are empty until a node has announced its components."""
     catalogue = services_of(request).catalogues.current
     return json_response(catalogue.as_json() if catalogue else {group: {} for group in GROUPS})
 

@@ -25,7 +25,7 @@ from service.problems import UnsupportedMediaType
 T = TypeVar("T")
 PIECE = 1024 * 1024
 ABANDONED_SECONDS = 86_400
-"""A temporary file of this age was left behind by a process that died."""
+"""The age from which a temporary file counts as left behind by a process that died."""
 UPLOADING = ".upload-"
 
 
@@ -36,14 +36,14 @@ class CannotKeep(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A whole body in a temporary file that is on the disk."""
+    """A complete request body in a temporary file, which is flushed to the disk."""
 
     file: IO[bytes]
     sha256: str
     bytes: int
 
     def put(self, store: Store, path: str) -> None:
-        """Puts the file into the store. A file of this name that is there already has the same bytes."""
+        """Puts the file into the store, unless the store has a file of this name, which then has the same bytes."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
             return
@@ -54,7 +54,7 @@ class Upload:
             raise _cannot(error) from error
 
     def link(self, store: Store, path: str) -> None:
-        """Links the file into a store on disk, inside a transaction. `keep` has sent it to a bucket before."""
+        """Links the file into a store that is a folder. For a bucket, `keep` has uploaded the file before."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
 
@@ -70,7 +70,7 @@ class Upload:
 async def uploaded(
     pieces: AsyncIterator[bytes], folder: Path, limit: int, too_large: Callable[[], Exception]
 ) -> AsyncIterator[Upload]:
-    """Yields the body once it is on the disk. If the body exceeds the limit, raises and leaves no file behind."""
+    """Yields the upload once its body is on the disk. If the body exceeds the limit, raises and deletes the file."""
     with await asyncio.to_thread(_temporary_file, folder) as file:
         digest, size, waiting = hashlib.sha256(), 0, bytearray()
 

@@ -29,7 +29,7 @@ def etag(version: int) -> str:
 
 
 def resource_values(row: Any, resource: type[Resource], **others: Any) -> Json:
-    """Returns the values of a resource: `others`, and each column of the row that has the name of a field."""
+    """Returns the values of a resource's fields: `others`, and the row's columns with the names of other fields."""
     row_class: Any = type(row)
     for name, show in _common(row_class, resource):
         if name not in others:
@@ -40,7 +40,7 @@ def resource_values(row: Any, resource: type[Resource], **others: Any) -> Json:
 
 @cache
 def _common(row_class: type, resource: type[Resource]) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """Returns the fields that both have, with a function for those that users see in another form."""
+    """Returns the fields that a row and a resource share, each with the function that converts its value, or None."""
     shown = shown_as(row_class)
     return [(name, shown[name]) for name in resource.model_fields if name in shown]
 
@@ -50,7 +50,7 @@ def job(row: JobRow, nodes: Sequence[str] = ()) -> Job:
 
 
 def job_fields(row: JobRow, nodes: Sequence[str] = ()) -> Json:
-    """Returns the values of a Job, for it and for the resources that extend it."""
+    """Returns the values of the fields of a Job, for resources that extend Job."""
     return resource_values(
         row,
         Job,
@@ -66,13 +66,13 @@ def job_fields(row: JobRow, nodes: Sequence[str] = ()) -> Json:
 
 
 def listing(items: Sequence[str], next_cursor: str | None, *, last: int) -> str:
-    """Writes a page of events, which are JSON already, and where to go on."""
+    """Returns a page of events, which are JSON already, with the cursor of the next page."""
     tail = _dumps({"next_cursor": next_cursor, "last": last})
     return f'{{"data":[{",".join(items)}],{tail[1:]}'
 
 
 def flat(row: EventRow) -> str:
-    """Writes a log or an eval as one object: `{"no", "step", "epoch", "loss", …}`."""
+    """Returns a log or eval event as one flat JSON object: `{"no", "step", "epoch", "loss", …}`."""
     head = _dumps({"no": row.no, "step": row.step, "epoch": row.epoch})
     data = row.data
     if any(name in data for name in _RESERVED):
@@ -101,7 +101,7 @@ def checkpoint(row: CheckpointRow) -> Checkpoint:
 
 
 def checkpoint_fields(row: CheckpointRow) -> Json:
-    """Returns the values of a Checkpoint, for it and for the resources that extend it."""
+    """Returns the values of the fields of a Checkpoint, for resources that extend Checkpoint."""
     return resource_values(row, Checkpoint, pinned=row.is_pinned)
 
 

@@ -80,7 +80,7 @@ class WebhookPatch(Group):
     """The tags whose jobs to report. null: every job of the project."""
     description: Text | None = None
     enabled: bool = Field(default_factory=bool)
-    """False: nothing is sent, not even waiting deliveries. True: what happens from now on is sent."""
+    """False disables the webhook, and drops its waiting deliveries. True reports changes of jobs from now on."""
 
 
 class Rotation(Group):
@@ -218,7 +218,7 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebho
 
 
 async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: float) -> WebhookRow:
-    """Makes a new secret. The old one signs too, until the overlap is over. Raises NotFound."""
+    """Makes a new secret. Deliveries are also signed with the old one for `overlap_seconds`. Raises NotFound."""
     until = now_ms() + round(overlap_seconds * 1000) if overlap_seconds else None
     secret = make_secret()
     rotate = partial(webhooks.rotate, project=services.project, webhook=rotated, secret=secret, old_until=until)

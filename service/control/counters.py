@@ -88,7 +88,9 @@ class Counts:
         "Events and messages that could not be parsed or stored, kept in `dead_events`.",
         "If there is any, read that table: a foreign program or a worker of another version writes to this Redis.",
     )
-    events_late: int = _counter("Events of jobs that had ended: acknowledged and dropped.", "Some follow every kill.")
+    events_late: int = _counter(
+        "Events of jobs that had ended: acknowledged and dropped.", "Some come after every kill."
+    )
     gaps_declared: int = _counter(
         "Ranges of events that are lost because a node's disk lost part of a journal.",
         "If there is any, check that disk. The job's history has a `gap` with the numbers.",

@@ -54,7 +54,7 @@ async def listen(state: ControlState) -> None:
 
 async def deliver(state: ControlState) -> None:
     """Sends the webhook deliveries whose time of sending or of retry has come."""
-    await state.courier.turn()
+    await state.webhook_sender.run_once()
 
 
 _FILES = "could not clean up: %s"

@@ -97,7 +97,7 @@ class Control:
             self.is_active = False
             self._checked_at = float("-inf")
             await _end(tasks)
-            await self._state.courier.stop()
+            await self._state.webhook_sender.stop()
             self._lock.release()
 
     async def _repeat(self, duty: Duty) -> None:

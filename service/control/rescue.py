@@ -14,7 +14,7 @@ RESCUE_SECONDS = 1.0
 
 
 async def rescue(state: ControlState) -> None:
-    """Declares attempts and nodes lost if their lease or deadline is over.
+    """Declares attempts and nodes lost if their lease or deadline is over, and starts their jobs again.
 
     Nothing is declared lost while heartbeats may be unread because control or Redis was frozen.
     """

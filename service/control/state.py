@@ -32,7 +32,7 @@ from service.settings import ServiceSettings
 from service.store.database import Database, Write
 from service.store.queue import UnclaimedSource
 from service.store.times import now_ms
-from service.webhooks.deliver import Courier
+from service.webhooks.deliver import WebhookSender
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Outside:
 
 @dataclass(slots=True)
 class Memory:
-    """The facts that control remembers while it holds the lock.
+    """The data that control keeps in memory while it holds the lock.
 
     With an empty memory, every lease starts from now, every start message is sent again, and placements are planned
     again.
@@ -144,7 +144,7 @@ class ControlState:
         self.oldest_unread_ms: int | None = None
         """The time at which the oldest event that SQL does not have was put into Redis."""
         self.woken = asyncio.Event()
-        self.courier = Courier(db.read, self.write, Allowed.of(settings.webhooks_allow))
+        self.webhook_sender = WebhookSender(db.read, self.write, Allowed.of(settings.webhooks_allow))
         self._writing = asyncio.Lock()
 
     def begin(self) -> None:
@@ -155,7 +155,7 @@ class ControlState:
     def numbers(self) -> dict[str, int]:
         """Updates the numbers of webhooks and of ingest, and returns all counters and gauges by name."""
         counts, waits_since = self.counts, self.oldest_unread_ms
-        counts.webhooks_delivered, counts.webhooks_failed = self.courier.delivered, self.courier.failed
+        counts.webhooks_delivered, counts.webhooks_failed = self.webhook_sender.delivered, self.webhook_sender.failed
         counts.ingest_lag_ms = 0 if waits_since is None else max(0, self.outside.now_ms() - waits_since)
         return counts.numbers()
 
@@ -198,7 +198,7 @@ class ControlState:
         self.woken.set()
 
     def stop_left(self) -> StopLeft:
-        """Returns a function that computes how many seconds a stopping job has left."""
+        """Returns a function that computes how many seconds a stopping job has left before it is killed."""
         return partial(stop_left, timers=self.memory.timers, clock=self.outside.clock(), settings=self.settings)
 
     # ── Outages: heartbeats that could not be read are not missing ─────────────────────────────────────────────────

@@ -1,8 +1,8 @@
-"""A metric as a pyramid of buckets, updated as points come in. Drawing ten million points then reads some hundreds.
+"""Keeps each metric as a pyramid of buckets, so that drawing ten million points reads only some hundreds of buckets.
 
-    level 0    the points: they are the log and eval events themselves
-    level 1    every 64 points are a bucket: its lowest, its highest, the first that is not a number, and its events
-    level 2    every 64 buckets of level 1 are one, and so on
+    level 0    the points, which are the log and eval events
+    level 1    a bucket for every 64 points: the lowest, the highest, the first that is not a number, and their events
+    level 2    a bucket for every 64 buckets of level 1, and so on
 
 A bucket is written once, when it is full. The growing end of each curve is one row, which holds the open bucket of
 every level and a summary of the whole curve. A curve is one metric of one attempt, so that steps which a later attempt
@@ -37,7 +37,7 @@ NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _MOST = sys.float_info.max
 
 Point = tuple[Any, int, str, int | None, float | None]
-"""Value (a number, or one of NOT_FINITE), no, at, step and epoch of a point."""
+"""A point of a curve: value (a number, or one of NOT_FINITE), event number, time, step and epoch."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def _highest(one: int | None, other: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Curve:
-    """The end of a curve: a summary so far, and the open bucket of every level."""
+    """One metric of one attempt: a summary of all points so far, and the bucket of each level that is not full yet."""
 
     whole: Bucket
     last: Point
@@ -186,7 +186,7 @@ class Column:
 
 
 def as_number(value: Any) -> Any:
-    """Returns the value as a curve holds it. A text, a list or true is not a point, and stays in the event only."""
+    """Returns a metric's value in the form of a curve, or None for a text, a list or a bool, which curves leave out."""
     if type(value) is int or type(value) is float:
         if -_MOST <= value <= _MOST:
             return value
@@ -206,7 +206,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 class _Run:
-    """Events of one attempt that log the same names."""
+    """New events of one attempt that log metrics of the same names."""
 
     __slots__ = ("ats", "data", "epochs", "nos", "steps")
 
@@ -223,7 +223,7 @@ class _Run:
 
 
 class Gathered:
-    """The points in one job's new events."""
+    """The points of curves in one job's new events."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[int, tuple[str, ...]], _Run] = {}
@@ -263,7 +263,7 @@ def _column(name: str, runs: list[_Run]) -> Column | None:
 
 
 def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
-    """Adds the new points to the curves of their jobs, whose locks the caller holds."""
+    """Adds new points to the stored curves of their jobs. The caller holds the jobs' locks."""
     wanted = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
     if not wanted:
         return
@@ -305,10 +305,10 @@ def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, i
 
 
 def _steps_between(nos: list[int]) -> list[int]:
-    """Returns the first number and the differences between the others, which takes a third of the space."""
+    """Returns the first event number and then each difference to the next, which takes a third of the space."""
     return [nos[0], *(after - before for before, after in pairwise(nos))]
 
 
 def read_nos(text: str) -> list[int]:
-    """Reads the result of `_steps_between`."""
+    """Returns the event numbers of a bucket from the JSON that `_steps_between` made."""
     return list(accumulate(from_json(text)))

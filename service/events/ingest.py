@@ -4,9 +4,9 @@ Each event is stored exactly once, because no seq is skipped. For every source, 
 events are stored. The next event to store has the seq watermark + 1. An event with a lower seq is a duplicate. An event
 with a higher seq is not stored: its journal keeps all events above the watermark and sends them again.
 
-There is no consumer group. One control reads from the beginning of the stream and deletes after the commit. So whatever
-is in the stream is not in SQL yet, or is there twice. A group would be a second memory of what was read, in Redis,
-which may forget everything. Its loss would be one more fault to handle.
+There is no consumer group. Control reads from the beginning of the stream, and deletes entries after the commit. So an
+entry in the stream is either not in SQL yet, or a duplicate. A group would store in Redis which entries were read, and
+Redis may lose all data.
 """
 
 from __future__ import annotations
@@ -79,20 +79,22 @@ def ingest(
     done = Ingested()
     wanted = {batch.job for batch in read.batches}
     held = jobs.lock_many(conn, wanted)
-    parts = attempts.sources_of_many(conn, held)
+    sources = attempts.sources_of_many(conn, held)
     rotated_status = checkpoints.DELETING if service_frees else checkpoints.DELETED
-    ledgers = {job_id: _Ledger(job, now, _now_of(job, parts.values()), rotated_status) for job_id, job in held.items()}
+    ledgers = {
+        job_id: _Ledger(job, now, _now_of(job, sources.values()), rotated_status) for job_id, job in held.items()
+    }
     for batch in read.batches:
         key = (batch.job, batch.attempt, batch.source)
-        part = parts.get(key)
-        if part is None and batch.events:
+        source = sources.get(key)
+        if source is None and batch.events:
             # The job was deleted. Without a watermark, a dead attempt's journal would be sent again and again.
             done.watermarks[key] = max(done.watermarks.get(key, 0), batch.events[-1].seq)
-        if part is None or part.claim != batch.claim:
+        if source is None or source.claim != batch.claim:
             done.stale += len(batch.events)
             done.replies[batch.claim] = AttemptReply(claim=batch.claim, superseded=True, closed=True)
         else:
-            ledgers[batch.job].take(batch, part, done)
+            ledgers[batch.job].take(batch, source, done)
     events.insert_many(conn, [row for ledger in ledgers.values() for row in ledger.rows])
     curves.keep(conn, {job: ledger.points for job, ledger in ledgers.items()})
     for ledger in ledgers.values():
@@ -108,9 +110,9 @@ def ingest(
 
 @dataclass(slots=True)
 class _Page:
-    """The new events of one source."""
+    """The new events of one source, and its watermark after them."""
 
-    part: SourceRow
+    source: SourceRow
     is_current: bool
     watermark: int
     is_running: bool = False
@@ -118,15 +120,15 @@ class _Page:
 
     @property
     def is_done(self) -> bool:
-        return self.part.done is not None or self.end is not None
+        return self.source.done is not None or self.end is not None
 
 
 class _Ledger:
-    """The additions of one transaction to one job."""
+    """The changes of one transaction to one job."""
 
-    def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow], rotated_status: str) -> None:
-        """Takes the current attempt's `parts`, and the status of checkpoints that training has rotated."""
-        self.job, self.now, self.parts, self.rotated_status = job, now, parts, rotated_status
+    def __init__(self, job: JobRow, now: int, sources: Sequence[SourceRow], rotated_status: str) -> None:
+        """Takes the current attempt's `sources`, and the status of checkpoints that training has rotated."""
+        self.job, self.now, self.sources, self.rotated_status = job, now, sources, rotated_status
         self.no = job.last_no
         self.rows: list[EventRow] = []
         self.points = curves.Gathered()
@@ -141,11 +143,11 @@ class _Ledger:
         """The commands that were carried out, each with the step after which the loop carried it out."""
         self.troubles: list[tuple[str, str]] = []
 
-    def take(self, batch: Batch, part: SourceRow, done: Ingested) -> None:
-        page = self.pages.get((part.attempt, part.source))
+    def take(self, batch: Batch, source: SourceRow, done: Ingested) -> None:
+        page = self.pages.get((source.attempt, source.source))
         if page is None:
-            current = holds(self.job, part, batch.attempt, batch.fence, batch.claim)
-            page = self.pages[part.attempt, part.source] = _Page(part, current, part.watermark)
+            current = holds(self.job, source, batch.attempt, batch.fence, batch.claim)
+            page = self.pages[source.attempt, source.source] = _Page(source, current, source.watermark)
         if batch.first > page.watermark + 1:
             self._declare_gap(page, batch.first - 1)
         for event in batch.events:
@@ -158,20 +160,20 @@ class _Ledger:
             else:
                 page.watermark = event.seq
                 self._keep(event, page, done)
-        done.watermarks[self.job.id, part.attempt, part.source] = page.watermark
+        done.watermarks[self.job.id, source.attempt, source.source] = page.watermark
 
     def _declare_gap(self, page: _Page, last: int) -> None:
         """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark behind them."""
-        part, first, page.watermark = page.part, page.watermark + 1, last
+        source, first, page.watermark = page.source, page.watermark + 1, last
         if self.job.state.is_terminal:
             return
         self.no += 1
-        text = f"events {first} to {last} of attempt {part.attempt} are lost: the node's journal has no more of them"
-        data = {"message": text, "source": part.source, "from": first, "to": last, "reason": "not_in_journal"}
+        text = f"events {first} to {last} of attempt {source.attempt} are lost: the node's journal has no more of them"
+        data = {"message": text, "source": source.source, "from": first, "to": last, "reason": "not_in_journal"}
         self.rows.append(
             EventRow(
-                self.job.id, self.no, part.attempt, SERVICE_SOURCE, self.no, 0, Kind.GAP.value, text_of(self.now), None,
-                None, json.dumps(data),
+                self.job.id, self.no, source.attempt, SERVICE_SOURCE, self.no, 0, Kind.GAP.value, text_of(self.now),
+                None, None, json.dumps(data),
             )
         )  # fmt: skip
 
@@ -181,21 +183,21 @@ class _Ledger:
         else:
             self.no += 1
             done.stored += 1
-            part = page.part
+            source = page.source
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._reports_running(event, page):
                 # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
-                kind, text = Kind.NOTE.value, json.dumps({"message": self._note_text(event, part)})
+                kind, text = Kind.NOTE.value, json.dumps({"message": self._note_text(event, source)})
             elif kind == Kind.GAP:
                 done.gaps += 1
             self.rows.append(
                 EventRow(
-                    self.job.id, self.no, part.attempt, part.source, event.seq, event.rank, kind, event.at,
+                    self.job.id, self.no, source.attempt, source.source, event.seq, event.rank, kind, event.at,
                     event.step, event.epoch, text,
                 )
             )  # fmt: skip
             if kind in METRIC_KINDS and event.data:
-                self.points.take(part.attempt, self.no, event.at, event.step, event.epoch, event.data)
+                self.points.take(source.attempt, self.no, event.at, event.step, event.epoch, event.data)
         if event.data is not None:
             try:
                 self._apply(event, event.data, page)
@@ -205,17 +207,17 @@ class _Ledger:
     def _reports_running(self, event: Incoming, page: _Page) -> bool:
         is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
         runs = is_running and page.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
-        # With several nodes, the event of the last one stands for all.
-        return runs and all(self._runs(part) for part in self.parts if part.source != page.part.source)
+        # If a job has several nodes, only the event of the last node becomes a `state` event.
+        return runs and all(self._runs(source) for source in self.sources if source.source != page.source.source)
 
-    def _runs(self, part: SourceRow) -> bool:
-        page = self.pages.get((part.attempt, part.source))
-        return part.running_at is not None or (page is not None and page.is_running)
+    def _runs(self, source: SourceRow) -> bool:
+        page = self.pages.get((source.attempt, source.source))
+        return source.running_at is not None or (page is not None and page.is_running)
 
-    def _note_text(self, event: Incoming, part: SourceRow) -> str:
+    def _note_text(self, event: Incoming, source: SourceRow) -> str:
         said = str((event.data or {}).get("state"))[:100]
-        where = f" on node {part.source + 1} of {len(self.parts)}" if len(self.parts) > 1 else ""
-        return f"attempt {part.attempt} reports that it is {said}{where}"
+        where = f" on node {source.source + 1} of {len(self.sources)}" if len(self.sources) > 1 else ""
+        return f"attempt {source.attempt} reports that it is {said}{where}"
 
     def _apply(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """Collects what an event changes in its job, such as progress, metrics, checkpoints or the end of an attempt.
@@ -223,7 +225,7 @@ class _Ledger:
         If the source no longer holds the attempt, only its end (`done`) is collected.
         """
         if event.kind == Kind.DONE:
-            page.end = self._end(event, DoneData.model_validate(data), page.part)
+            page.end = self._end(event, DoneData.model_validate(data), page.source)
         elif not page.is_current:
             return
         elif event.kind in (Kind.LOG, Kind.EVAL):
@@ -237,31 +239,31 @@ class _Ledger:
             if command.status == "done":
                 self.done_commands.append((event.step or 0, command))
         elif event.kind == Kind.CHECKPOINT:
-            self._checkpoint(event, CheckpointData.model_validate(data), page.part)
+            self._checkpoint(event, CheckpointData.model_validate(data), page.source)
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
             page.is_running = True
 
-    def _end(self, event: Incoming, end: DoneData, part: SourceRow) -> DoneData:
+    def _end(self, event: Incoming, end: DoneData, source: SourceRow) -> DoneData:
         """Checks the path of outputs, because user code could name any path.
 
         Only the attempt's own folder is served.
         """
         end = end.model_copy(update={"error": end.error and failure_of(end.error), "result": result_of(end.result)})
-        if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, part.attempt)):
+        if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, source.attempt)):
             return end
         self.troubles.append((f"done {event.seq} of {self.job.id} names outputs that are not its own", event.text))
         return end.model_copy(update={"outputs": None})
 
-    def _checkpoint(self, event: Incoming, data: CheckpointData, part: SourceRow) -> None:
+    def _checkpoint(self, event: Incoming, data: CheckpointData, source: SourceRow) -> None:
         job, paths = self.job, [data.path, *data.deleted]
         if not all(_is_below(path, job_folder(job.id)) for path in paths):
             self.troubles.append((f"checkpoint {event.seq} of {job.id} names a path that is not the job's", event.text))
             return
         if data.status == "committed":
-            if not _is_below(data.path, attempt_folder(job.id, part.attempt)):
+            if not _is_below(data.path, attempt_folder(job.id, source.attempt)):
                 self.troubles.append((f"checkpoint {event.seq} of {job.id} is not in its attempt's folder", event.text))
                 return
-            self.committed.append(_checkpoint_row(job, part, event, data, self.no, self.now))
+            self.committed.append(_checkpoint_row(job, source, event, data, self.no, self.now))
         elif data.status == "corrupt":
             self.marks.append(([data.path], checkpoints.CORRUPT))
         elif data.status == "healed":
@@ -313,20 +315,20 @@ class _Ledger:
             attempts.set_running_time(conn, self.job.id, self.job.attempt, self.running_ms)
 
     def _save_source(self, conn: Connection, page: _Page) -> None:
-        part = page.part
+        source = page.source
         columns: dict[str, Any] = {}
-        if page.watermark != part.watermark:
+        if page.watermark != source.watermark:
             columns["watermark"] = page.watermark
-        if page.is_running and part.running_at is None:
+        if page.is_running and source.running_at is None:
             columns["running_at"] = self.now
         if page.end is not None:
             columns["done"] = page.end.model_dump_json()
-            columns["ended_at"] = part.ended_at or self.now
+            columns["ended_at"] = source.ended_at or self.now
             if page.end.stop == "drain":
-                # Without this the job could be placed there once more before the node's own beat arrives.
-                nodes.mark_draining(conn, part.node, part.boot)
+                # Otherwise the job could be placed on this node again before the node's own heartbeat arrives.
+                nodes.mark_draining(conn, source.node, source.boot)
         if columns:
-            attempts.change_source(conn, part.job_id, part.attempt, part.source, **columns)
+            attempts.change_source(conn, source.job_id, source.attempt, source.source, **columns)
 
     def _start_running(self, conn: Connection) -> None:
         """Moves the job to RUNNING once all of its nodes have reported that they train.
@@ -336,7 +338,7 @@ class _Ledger:
         if self.job.state is not JobState.STARTING or not any(page.is_running for page in self.pages.values()):
             return
         job = self.job
-        if any(part.running_at is None for part in attempts.sources_of(conn, job.id, job.attempt)):
+        if any(source.running_at is None for source in attempts.sources_of(conn, job.id, job.attempt)):
             return
         jobs.move(
             conn, job.id, to=JobState.RUNNING, expect=[JobState.STARTING], attempt=job.attempt, fence=job.fence,
@@ -348,24 +350,24 @@ class _Ledger:
         ends = [page.end for page in self.pages.values() if page.is_current and page.end is not None]
         if not ends:
             return
-        parts = attempts.sources_of(conn, self.job.id, self.job.attempt)
-        if going_on := [part for part in parts if part.done is None and part.claim is not None]:
-            stop = gang.stop_of(parts)
-            for part in going_on if stop else ():
-                done.replies[ClaimId(str(part.claim))] = AttemptReply(
-                    claim=ClaimId(str(part.claim)), stop=stop, watermark=part.watermark
+        sources = attempts.sources_of(conn, self.job.id, self.job.attempt)
+        if going_on := [source for source in sources if source.done is None and source.claim is not None]:
+            stop = gang.stop_of(sources)
+            for source in going_on if stop else ():
+                done.replies[ClaimId(str(source.claim))] = AttemptReply(
+                    claim=ClaimId(str(source.claim)), stop=stop, watermark=source.watermark
                 )
             return
         job = jobs.lock(conn, self.job.id)
         if job is not None:
-            end = End.of(gang.decisive(parts))
+            end = End.of(gang.decisive(sources))
             conclude(conn, job, end, self.now, done, retry_backoff_seconds=retry_backoff_seconds)
             done.closed += 1
 
     def _answer(self, conn: Connection, done: Ingested) -> None:
         stored_step = self.committed[-1].step if self.committed else None
         for page in self.pages.values():
-            claim = page.part.claim
+            claim = page.source.claim
             if claim is None or (page.is_current and not page.is_done and stored_step is None):
                 continue
             done.replies[claim] = AttemptReply(
@@ -377,17 +379,17 @@ class _Ledger:
             )
 
 
-def _now_of(job: JobRow, parts: Iterable[SourceRow]) -> list[SourceRow]:
-    return [part for part in parts if (part.job_id, part.attempt) == (job.id, job.attempt)]
+def _now_of(job: JobRow, sources: Iterable[SourceRow]) -> list[SourceRow]:
+    return [source for source in sources if (source.job_id, source.attempt) == (job.id, job.attempt)]
 
 
 def _checkpoint_row(
-    job: JobRow, part: SourceRow, event: Incoming, data: CheckpointData, no: int, now: int
+    job: JobRow, source: SourceRow, event: Incoming, data: CheckpointData, no: int, now: int
 ) -> CheckpointRow:
     return CheckpointRow(
         id=new_checkpoint_id(),
         job_id=job.id,
-        attempt=part.attempt,
+        attempt=source.attempt,
         step=event.step or 0,
         no=no,
         path=data.path,

@@ -1,6 +1,6 @@
-"""Limits the metrics, results and errors that a job's row keeps, so that no response grows with the logged data.
+"""Limits the metrics, results and errors in a job's row, so that no response grows with the data that a job logs.
 
-Events keep everything. The row is part of every `GET /jobs/{id}`, and of each entry of a list.
+Events keep all data. The job's row is in the answer of every `GET /jobs/{id}`, and in each entry of a list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Curves for drawing: at most as many points as requested, all of them logged values, and no spike missing.
+"""Makes curves for charts, with at most as many points as requested. All points are logged values, spikes included.
 
-If there are more points, they are divided into groups of equal size. Each group shows its lowest, its highest and its
-first point that is not a number, at their own places. Groups consist of the buckets that ingest keeps
+A longer curve is divided into groups of equally many points. From each group, the curve shows the lowest point, the
+highest, and the first that is not a number. Groups consist of the buckets that ingest keeps
 (service/events/curves.py), of the highest level that is fine enough. So the time does not depend on the number of
 points.
 
@@ -30,7 +30,7 @@ _PLACES: dict[Axis, int] = {"time": 2, "step": 3, "epoch": 4}
 
 
 def summaries(conn: Connection, job: JobId) -> list[MetricSummary]:
-    """Returns the summaries of a job's metrics over all attempts, in the order of their names."""
+    """Returns a summary of each metric of a job over all attempts, sorted by name."""
     ends = _ends(conn, job)
     begins = _next_begins(ends)
     by_name: dict[str, list[tuple[int, Curve]]] = {}
@@ -133,7 +133,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int, axis: Ax
 
 
 class _Piece:
-    """The visible part of one attempt's curve: its first `count` points."""
+    """The first `count` points of one attempt's curve, which no later attempt has repeated."""
 
     def __init__(
         self, conn: Connection, events: _Events, attempt: int, name: str, curve: Curve, before: int | None
@@ -146,7 +146,7 @@ class _Piece:
         return self._points(0, self.count)
 
     def in_groups(self, groups: int) -> list[Point]:
-        """Returns the points of at most `groups` groups, and the two ends."""
+        """Returns the shown points of at most `groups` groups, and the first and last point."""
         level = 0
         # A quarter of the requested groups still shows all that can be seen. A finer level would read up to 64 times as
         # much.
@@ -158,7 +158,7 @@ class _Piece:
         return [chosen[no] for no in sorted(chosen)]
 
     def _grouped(self, level: int, groups: int) -> Iterator[Bucket]:
-        """Yields groups of consecutive points, all at least as large as an equal share, so at most `groups` of them."""
+        """Yields at most `groups` groups of consecutive points, each with at least an equal share of the points."""
         share, group = self.count / groups, None
         for bucket in self._buckets(level):
             if group is None:
@@ -172,7 +172,7 @@ class _Piece:
             yield group
 
     def _buckets(self, level: int) -> Iterator[Bucket]:
-        """Yields buckets with all points. The last points, which fill no bucket of this level, are in smaller ones."""
+        """Yields buckets of this level. The last points, which do not fill such a bucket, follow in smaller buckets."""
         first = 0
         for depth in range(level, 0, -1):
             size = FAN**depth
@@ -186,7 +186,7 @@ class _Piece:
             yield Bucket(1, point[3], number, number, point if is_odd else None)
 
     def _points(self, first: int, behind: int) -> list[Point]:
-        """Returns the points themselves, read from their events."""
+        """Returns the points from index `first` to before `behind`, read from their events."""
         start, end = first // FAN, -(-behind // FAN)
         nos = [no for text in curves.nos(self._conn, self._stretch(1, start, end)) for no in read_nos(text)]
         nos += self.curve.open[0].nos
@@ -221,7 +221,7 @@ def _shown(bucket: Bucket) -> Iterator[Point]:
 
 
 class _Events:
-    """The points' own events, each read once for all of its metrics."""
+    """The events of a job's points, which are read once for all metrics of the event."""
 
     def __init__(self, conn: Connection, job: JobId) -> None:
         self._conn, self.job = conn, job

@@ -1,13 +1,13 @@
-"""One wake-up per job for many readers. Each reader loops over SQL, and readers at the same place share one read.
+"""Wakes the readers of live events. Each reader reads SQL in a loop, and readers with the same cursor share a read.
 
     async with tail.watch(project, job) as channel:
-        page = await channel.after(cursor, view)    # what SQL has after the cursor, at once, perhaps nothing
-        await channel.news(page)                    # until there may be more than that page saw
+        page = await channel.after(cursor, view)    # the events after the cursor, at once, or none
+        await channel.news(page)                    # waits until there may be events after the page
 
-A reader of many jobs joins and leaves their channels one by one, and learns which of them has news.
+A reader of many jobs joins and leaves the channel of each job, and is called with the jobs that have new events.
 
-A wake-up only means "look again". It may be lost, doubled or late, and a reader that is woken for nothing reads an
-empty page. So replay and live are the same loop, without a seam between them.
+A wake-up only means that the reader should read again. Wake-ups may be lost, repeated or late, and a reader that is
+woken without new events reads an empty page. So old and live events are read by the same loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_JOBS = 1000
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The kinds of events that a reader wants, and their format. Readers of equal views share pages."""
+    """The kinds of events that a reader wants, and their format. Readers with equal views share pages."""
 
     render: Callable[[Sequence[EventRow]], bytes]
     kinds: frozenset[Kind] | None = None
@@ -58,7 +58,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events after one cursor, in order, with the cursor that follows."""
+    """The events after a cursor, in order, with the cursor of the next page."""
 
     body: bytes
     last: int
@@ -67,7 +67,7 @@ class Page:
     """The number of the job's newest event, read in the same snapshot."""
     state: JobState
     version: int
-    """The wake-up that this read has seen."""
+    """The number of wake-ups of the job before this page was read."""
 
     @property
     def is_caught_up(self) -> bool:
@@ -80,13 +80,13 @@ class Page:
 
 
 class Channel:
-    """One watched job, with its readers and pages."""
+    """A job that readers follow, with its pages in memory."""
 
     def __init__(self, db: Database, project: str, job: JobId) -> None:
         self.project, self.job = project, job
         self.readers = 0
         self.listeners: set[Callable[[JobId], None]] = set()
-        """Functions that are called at each wake-up, and that must not wait."""
+        """Functions that are called with the job at each wake-up. They must not block."""
         self.head = 0
         self.is_closed = False
         self._db = db
@@ -109,7 +109,7 @@ class Channel:
             task = self._pages[key] = asyncio.create_task(self._read(cursor, view))
             while len(self._pages) > (PAGES_KEPT if self.readers > 1 else 1):
                 self._pages.popitem(last=False)
-        # A reader that leaves must not cancel the read for the others.
+        # A reader that disconnects must not cancel the read for other readers.
         return await asyncio.shield(task)
 
     def forget_pages(self) -> None:
@@ -150,27 +150,30 @@ def _look(connection: Connection, project: str, job: JobId, cursor: int, view: V
     row = jobs.get(connection, project, job)
     rows = events.after(connection, job, cursor, PAGE_EVENTS, view.kinds)
     is_full = len(rows) == PAGE_EVENTS
-    # Read in one snapshot, so rows that are missing up to the head were filtered out.
+    # All was read in one snapshot. So events up to the job's last one that are missing here have other kinds.
     last = rows[-1].no if is_full else max(row.last_no, cursor)
     return Page(view.render(rows) if rows else b"", last, row.last_no, row.state, version)
 
 
 class JobsSeen(NamedTuple):
     at: int
-    """Milliseconds. Every job created a window before is here, was in an earlier result, or has ended."""
+    """The time of the search, in milliseconds.
+
+    All matching jobs older than WINDOW_MS are in this or an earlier result.
+    """
     heads: list[Head]
-    """The newest first. One more than MOST_JOBS means that there are more."""
+    """The jobs, newest first. If there are MOST_JOBS + 1, further jobs match."""
 
 
 class JobWatch:
-    """Finds the jobs to follow, once per second for any number of readers."""
+    """Searches the jobs that match a reader's filter, once per second for all readers with this filter."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._looks: dict[JobFilter, tuple[float, asyncio.Task[JobsSeen]]] = {}
 
     async def look(self, filter: JobFilter) -> JobsSeen:
-        """Returns the jobs that a reader with this filter follows, from a result that is at most a second old."""
+        """Returns the jobs that match the filter, from a search that is at most a second old."""
         now = time.monotonic()
         begun, task = self._looks.get(filter, (-LOOK_SECONDS, None))
         if task is None or now - begun >= LOOK_SECONDS:
@@ -179,14 +182,14 @@ class JobWatch:
         return await asyncio.shield(task)
 
     async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
-        """Returns the jobs to follow, read now. Jobs created since `moment` are included even if they have ended."""
+        """Searches the jobs that match the filter. Jobs created since `moment` are included even if they have ended."""
         at = now_ms()
         heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
         return JobsSeen(at, heads)
 
 
 class Tail:
-    """All watched jobs of this process. `wake` may be called from any thread."""
+    """All jobs that readers in this process follow. `wake` may be called from any thread."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -250,7 +253,7 @@ class Tail:
             # If SQL is unreachable, the readers themselves get the error.
             with suppress(FootplateError):
                 heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
-                # A deleted job is news, too.
+                # Readers of a deleted job are woken, too, because its last event differs from None.
                 self._wake([job for job in watched if self._is_behind(job, heads.get(job))])
 
     def _is_behind(self, job: JobId, head: int | None) -> bool:

@@ -24,10 +24,12 @@ SPOKEN = (PROTOCOL, PROTOCOL - 1)
 
 
 def protocol_refusal(protocol: int) -> str | None:
-    """Returns the reason for which a node with this protocol version gets no work, or None if it gets work."""
+    """Returns the reason for which a node with this protocol version gets no work, or None if the version is known."""
     if protocol in SPOKEN:
         return None
-    return f"it speaks protocol {protocol}; this service speaks {SPOKEN[1]} and {SPOKEN[0]}: install its version there"
+    return (
+        f"it uses protocol {protocol}, and this service {SPOKEN[1]} or {SPOKEN[0]}: install the service's version there"
+    )
 
 
 StopLeft = Callable[[JobRow], float]
@@ -42,23 +44,23 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
     job = jobs.peek(conn, beat.job)
     if job is None:
         return AttemptReply(claim=beat.claim, number=beat.number, superseded=True, closed=True)
-    parts = attempts.sources_of(conn, beat.job, beat.attempt)
-    part = next((source for source in parts if source.source == beat.source), None)
-    watermark = part.watermark if part else 0
-    if part is None or not holds(job, part, beat.attempt, beat.fence, beat.claim):
-        is_done = part is not None and part.claim == beat.claim and part.done is not None
-        closed = part is None or is_done or job.state.is_terminal
-        if part is not None and part.claim == beat.claim and not is_done and not job.state.is_terminal:
+    sources = attempts.sources_of(conn, beat.job, beat.attempt)
+    source = next((row for row in sources if row.source == beat.source), None)
+    watermark = source.watermark if source else 0
+    if source is None or not holds(job, source, beat.attempt, beat.fence, beat.claim):
+        is_done = source is not None and source.claim == beat.claim and source.done is not None
+        closed = source is None or is_done or job.state.is_terminal
+        if source is not None and source.claim == beat.claim and not is_done and not job.state.is_terminal:
             _note_superseded(conn, beat, now)
         return AttemptReply(
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
-    stop = gang.stop_of(parts) or stop_of(job, stop_left)
+    stop = gang.stop_of(sources) or stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
     held = [checkpoint.step for checkpoint in checkpoints.held(conn, job.id) if checkpoint.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
-        commands=commands.undone(conn, job.id, after=beat.last_command), rendezvous=gang.rendezvous(parts),
+        commands=commands.undone(conn, job.id, after=beat.last_command), rendezvous=gang.rendezvous(sources),
         held_steps=sorted(set(held)),
     )  # fmt: skip
 
@@ -72,10 +74,10 @@ def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
         events.append(conn, beat.job, Kind.NOTE, {"message": text, "code": "superseded"}, now)
 
 
-def holds(job: JobRow, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
+def holds(job: JobRow, source: SourceRow, attempt: int, fence: int, claim: str) -> bool:
     """Returns True if this claim holds the job. No other function decides about this."""
     current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
-    return current and part.attempt == attempt and part.claim == claim and part.ended_at is None
+    return current and source.attempt == attempt and source.claim == claim and source.ended_at is None
 
 
 def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
@@ -108,17 +110,17 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
     beaten = NodeBeaten(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
-    for part in nodes.open_on(conn, beat.node):
-        if part.claim is not None and part.boot != beat.boot:
-            lose(conn, part.job_id, part.attempt, "its node was started again", now, settings, beaten)
+    for source in nodes.open_on(conn, beat.node):
+        if source.claim is not None and source.boot != beat.boot:
+            lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, beaten)
         elif any(
-            (attempt.job, attempt.attempt, attempt.claim) == (part.job_id, part.attempt, part.claim)
+            (attempt.job, attempt.attempt, attempt.claim) == (source.job_id, source.attempt, source.claim)
             for attempt in beat.dead
         ):
             why = "its supervisor died, as its node reported"
-            lose(conn, part.job_id, part.attempt, why, now, settings, beaten)
+            lose(conn, source.job_id, source.attempt, why, now, settings, beaten)
         elif row.draining or row.drain_requested:
-            _drain(conn, part, beat.name, now, settings, beaten)
+            _drain(conn, source, beat.name, now, settings, beaten)
     return beaten
 
 
@@ -182,14 +184,14 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
 
 
 def _drain(
-    conn: Connection, part: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeaten
+    conn: Connection, source: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeaten
 ) -> None:
     """Stops a job on a draining node after a checkpoint, so that the job continues on another node.
 
     A job that no worker has claimed yet is queued again at once.
     """
-    job = jobs.lock(conn, part.job_id)
-    if job is None or job.attempt != part.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
+    job = jobs.lock(conn, source.job_id)
+    if job is None or job.attempt != source.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
         return
     if is_claimed(conn, job):
         request_stop(

@@ -195,11 +195,11 @@ def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
 
 def record_loss(conn: Connection, job: JobRow, now: int) -> None:
     """Writes one gap event for each source that has not ended, from the first event that SQL does not have."""
-    for part in attempts.sources_of(conn, job.id, job.attempt):
-        if part.claim is not None and part.done is None:
-            text = f"nothing after event {part.watermark} of attempt {part.attempt} had arrived when it was lost"
+    for source in attempts.sources_of(conn, job.id, job.attempt):
+        if source.claim is not None and source.done is None:
+            text = f"nothing after event {source.watermark} of attempt {source.attempt} had arrived when it was lost"
             gap = {
-                "message": text, "source": part.source, "from": part.watermark + 1, "to": None,
+                "message": text, "source": source.source, "from": source.watermark + 1, "to": None,
                 "reason": Reason.NODE_LOST.value,
             }  # fmt: skip
             events.append(conn, job.id, Kind.GAP, gap, now)

@@ -30,37 +30,37 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
         return Denial(claim=claim.claim, reason=f"this node gets no work: {node.refused}")
     # The job is locked before its sources, as everywhere.
     job = jobs.lock(conn, claim.job)
-    part = attempts.claim(
+    source = attempts.claim(
         conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now, claim.rendezvous
     )
-    if part is None or job is None:
+    if source is None or job is None:
         return Denial(claim=claim.claim, reason=_why_not(conn, claim, job))
     if job.state is JobState.STARTING and job.reason is not Reason.CLAIMED:
         jobs.record(conn, job.id, reason=Reason.CLAIMED, message=None)
-    if part.claimed_at == now:
+    if source.claimed_at == now:
         attempts.change(conn, job.id, job.attempt, claimed_at=now)
-    return _granted(conn, claim, job, part, settings)
+    return _granted(conn, claim, job, source, settings)
 
 
-def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, settings: ServiceSettings) -> Grant:
+def _granted(conn: Connection, claim: Claim, job: JobRow, source: SourceRow, settings: ServiceSettings) -> Grant:
     # This attempt's own checkpoints are left out, because all of its nodes must continue from the same one.
     own = [row for row in checkpoints.offers(conn, job.id) if row.attempt < job.attempt]
     offers = [start_checkpoint.offered(row, was_corrupt=row.status == checkpoints.CORRUPT) for row in own]
-    parts = attempts.sources_of(conn, job.id, job.attempt)
+    sources = attempts.sources_of(conn, job.id, job.attempt)
     left_ms = None if job.time_limit_ms is None else max(0, job.time_limit_ms - job.running_ms)
     return Grant(
         job=job.id,
         attempt=job.attempt,
         fence=job.fence,
         claim=claim.claim,
-        source=part.source,
-        nodes=len(parts),
-        rendezvous=gang.rendezvous(parts),
+        source=source.source,
+        nodes=len(sources),
+        rendezvous=gang.rendezvous(sources),
         spec=json.loads(job.spec),
-        gpus=json.loads(part.gpus),
+        gpus=json.loads(source.gpus),
         checkpoints=offers or start_checkpoint.offer(conn, job),
         commands=commands.of_job(conn, job.id),
-        watermark=part.watermark,
+        watermark=source.watermark,
         lease_seconds=settings.lease_seconds,
         beat_seconds=settings.beat_seconds,
         time_left_seconds=None if left_ms is None else left_ms / 1000,
@@ -76,7 +76,7 @@ def _why_not(conn: Connection, claim: Claim, job: JobRow | None) -> str:
         return f"attempt {claim.attempt} is over: the job is at attempt {job.attempt}"
     if not job.state.holds_slots:
         return f"the job is {job.state}"
-    mine = [part for part in attempts.sources_of(conn, job.id, job.attempt) if part.node == claim.node]
+    mine = [source for source in attempts.sources_of(conn, job.id, job.attempt) if source.node == claim.node]
     if not mine:
         return "it was placed on another node"
     return "somebody else has claimed it" if mine[0].claim else f"the job is {job.state} and starts nothing new"

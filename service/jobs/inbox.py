@@ -71,10 +71,10 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
 
 def _send_rendezvous(conn: Connection, last: Grant, answers: Answers) -> None:
     """Adds replies with the rendezvous for the other nodes of the job, which have waited for this last claim."""
-    for part in attempts.sources_of(conn, last.job, last.attempt):
-        if part.claim is not None and part.claim != last.claim:
-            reply = AttemptReply(claim=part.claim, rendezvous=last.rendezvous, watermark=part.watermark)
-            answers.replies.append((keys.reply(part.claim), reply))
+    for source in attempts.sources_of(conn, last.job, last.attempt):
+        if source.claim is not None and source.claim != last.claim:
+            reply = AttemptReply(claim=source.claim, rendezvous=last.rendezvous, watermark=source.watermark)
+            answers.replies.append((keys.reply(source.claim), reply))
 
 
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, answers: Answers) -> None:
@@ -109,10 +109,10 @@ def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, in
     """
     replies: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):
-        for part in attempts.sources_of(conn, job.id, job.attempt):
-            if part.claim is not None and part.ended_at is None:
-                replies[part.claim, job.version] = AttemptReply(
-                    claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
+        for source in attempts.sources_of(conn, job.id, job.attempt):
+            if source.claim is not None and source.ended_at is None:
+                replies[source.claim, job.version] = AttemptReply(
+                    claim=source.claim, stop=stop_of(job, stop_left), watermark=source.watermark
                 )
     for claim, asked in commands.undone_by_claim(conn).items():
         replies[claim, -asked[-1].no] = AttemptReply(claim=claim, commands=asked)

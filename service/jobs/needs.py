@@ -14,7 +14,7 @@ VOLTA, AMPERE, ANY = (7, 0), (8, 0), (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The shape of a job. Jobs with equal needs fit the same nodes."""
+    """The nodes, GPUs and installed components that a job needs. Jobs with equal needs fit the same nodes."""
 
     nodes: int = 1
     gpus_per_node: int | None = None

@@ -1,7 +1,7 @@
-"""Stores a pinned checkpoint under a second name that no attempt knows, so that no rotation deletes it.
+"""Gives the files of a pinned checkpoint a second name, a hard link, so that they stay if training deletes them.
 
-Training deletes old checkpoints by itself, perhaps at the moment in which a user pins one. So each file gets a second
-name, a hard link, in a folder of the service. If training then deletes the first name, the content stays.
+Training deletes old checkpoints by itself, perhaps at the moment in which a user pins one. So each file is linked into
+a folder that only the service uses. If training then deletes the first name, the content stays.
 
 In a bucket only the service deletes files, and it reads the row first. There a pinned checkpoint stays where it is.
 """

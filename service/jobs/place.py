@@ -102,8 +102,8 @@ def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list
     Refused and drained nodes are included, so that the reason for which a job waits can name them.
     """
     taken: dict[str, list[SourceRow]] = {}
-    for part in attempts.open_sources(conn, only):
-        taken.setdefault(part.node, []).append(part)
+    for source in attempts.open_sources(conn, only):
+        taken.setdefault(source.node, []).append(source)
     up = [node for node in (nodes.all_nodes(conn) if only is None else nodes.by_ids(conn, only)) if not node.lost]
     installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
     return [_room(node, taken.get(node.id, []), installed) for node in up]
@@ -130,13 +130,13 @@ def _understood(body: dict[str, Any]) -> Catalogue | None:
 
 def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Installed]) -> Room:
     gpus = _gpus(node.gpus)
-    busy = {uuid for part in taken for uuid in json.loads(part.gpus)}
+    busy = {uuid for source in taken for uuid in json.loads(source.gpus)}
     return Room(
         node=node.id,
         boot=node.boot,
         pool=node.pool,
         slots=node.slots,
-        free_slots=node.slots - sum(part.slots for part in taken),
+        free_slots=node.slots - sum(source.slots for source in taken),
         gpus=gpus,
         free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
         is_open=node.takes_work,
@@ -165,14 +165,14 @@ def _start(conn: Connection, job: JobRow, placement: Placement, where: str, now:
         next_attempt=attempt, next_fence=fence, not_before=None,
     )  # fmt: skip
     row = AttemptRow(job_id=job.id, attempt=attempt, fence=fence, placed_at=now)
-    parts = [
+    sources = [
         SourceRow(
-            job_id=job.id, attempt=attempt, source=source, node=share.node, boot=share.boot, slots=share.slots,
+            job_id=job.id, attempt=attempt, source=ordinal, node=share.node, boot=share.boot, slots=share.slots,
             gpus=json.dumps(share.gpus),
         )
-        for source, share in enumerate(placement.shares)
+        for ordinal, share in enumerate(placement.shares)
     ]  # fmt: skip
-    attempts.insert_attempt(conn, row, parts)
+    attempts.insert_attempt(conn, row, sources)
 
 
 _needs = lru_cache(maxsize=4096)(Needs.from_json)

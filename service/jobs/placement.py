@@ -57,7 +57,7 @@ class Room:
     """The reason for which the node gets no work at all, as a sentence, else None. A refused node gets no jobs, but the
     message of a waiting job may name it."""
     shares_jobs: bool = True
-    """True if it can run a part of a job on several nodes."""
+    """True if the node can be one of several nodes of a job."""
     name: str = ""
     installed: Installed | None = field(default=None, compare=False)
     """The installed components. None if the node has not announced them."""
@@ -70,7 +70,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One node's part of a placement."""
+    """The slots and GPUs that a placement takes on one node."""
 
     node: NodeId
     boot: str
@@ -108,7 +108,7 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
     shapes: dict[str, _Shapes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
-    # Each line with its first job. A job's id makes its rank unique, so that nothing after the rank is compared.
+    # Each line with its first job. A job's id makes its position unique, so that nothing after it is compared.
     heads = [(job.position, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
     heapify(heads)
     while heads:

@@ -1,4 +1,4 @@
-"""Deletes rows and files that are no longer needed. Never a job."""
+"""Deletes rows and files that are no longer needed. A job is never deleted here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DELIVERIES_DAYS = 30
 DELETED_DAYS = 7
 """The days in which a deleted job's files are looked for, because a worker that was frozen may write them again."""
 LATE_DAYS, LATE_FOR_DAYS = 1, 7
-"""The days that unreported files of a lost attempt stay, and the days after that in which they are looked for."""
+"""The days that unreported checkpoints of a lost attempt stay, and the days after that in which they are deleted."""
 TEMPORARY_SECONDS = 2 * 24 * 3600.0
 """The age from which temporary files of a save count as left behind, because no save takes as long."""
 
@@ -119,8 +119,8 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
     """
     if not job.state.holds_slots:
         return True
-    parts = attempts.sources_of(conn, job.id, job.attempt)
-    return newest == job.attempt and all(part.running_at is not None for part in parts)
+    sources = attempts.sources_of(conn, job.id, job.attempt)
+    return newest == job.attempt and all(source.running_at is not None for source in sources)
 
 
 def late_window(now: int) -> tuple[int, int]:

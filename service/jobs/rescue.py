@@ -29,7 +29,7 @@ MISSED_BEATS = 3
 
 
 class Timers:
-    """The start times of leases and deadlines, by key. Written by the event loop, read by a writer thread."""
+    """The start times of leases and deadlines, by key. The event loop writes them, and a writer thread reads them."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
@@ -103,8 +103,8 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     used: set[Hashable] = set()
     nodes_by_id = {node.id: node for node in nodes.all_nodes(conn)}
     for job in jobs.active(conn):
-        parts = attempts.sources_of(conn, job.id, job.attempt)
-        active = _ActiveJob(conn, job, parts, nodes_by_id, timers, clock, now, settings, rescued)
+        sources = attempts.sources_of(conn, job.id, job.attempt)
+        active = _ActiveJob(conn, job, sources, nodes_by_id, timers, clock, now, settings, rescued)
         active.decide()
         used |= active.used
     used |= _silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
@@ -119,13 +119,13 @@ class _ActiveJob:
     """One active job, with all checks of its leases and deadlines."""
 
     def __init__(
-        self, conn: Connection, job: JobRow, parts: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
+        self, conn: Connection, job: JobRow, sources: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
         clock: float, now: int, settings: ServiceSettings, rescued: Rescued,
     ) -> None:  # fmt: skip
         self.conn, self.job, self.known, self.timers, self.clock = conn, job, known, timers, clock
-        self.parts = [part for part in parts if part.ended_at is None]
-        self.is_ending = len(parts) > len(self.parts) > 0 and gang.has_to_end(parts)
-        self.nodes = len(parts)
+        self.sources = [source for source in sources if source.ended_at is None]
+        self.is_ending = len(sources) > len(self.sources) > 0 and gang.has_to_end(sources)
+        self.nodes = len(sources)
         self.now, self.settings, self.rescued = now, settings, rescued
         self.used: set[Hashable] = set()
 
@@ -133,12 +133,12 @@ class _ActiveJob:
         if self.job.runs_elsewhere:
             self._at_a_run_elsewhere()
             return
-        job, claimed = self.job, [part for part in self.parts if part.claim is not None]
-        unclaimed = [part for part in self.parts if part.claim is None]
+        job, claimed = self.job, [source for source in self.sources if source.claim is not None]
+        unclaimed = [source for source in self.sources if source.claim is None]
         if job.state is JobState.STARTING and unclaimed and (why := self._why_not_claimed(unclaimed)) is not None:
             self._give_back(why)
-        elif silent := [part for part in claimed if self._is_silent(part)]:
-            self.rescued.silent_on.update(part.node for part in silent)
+        elif silent := [source for source in claimed if self._is_silent(source)]:
+            self.rescued.silent_on.update(source.node for source in silent)
             self._lose(f"no heartbeat from {self._names(silent)} for {self.settings.lease_seconds:g} s")
         elif job.state is not JobState.STARTING and not claimed:
             self._lose("no node holds it any more")
@@ -147,7 +147,7 @@ class _ActiveJob:
         elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
         elif self.is_ending and self._overran_its_end():
-            self._lose(f"{self._names(self.parts)} did not end with the others")
+            self._lose(f"{self._names(self.sources)} did not end with the others")
         elif job.state is JobState.RUNNING and self._is_out_of_time():
             self._stop_for_time()
 
@@ -165,14 +165,14 @@ class _ActiveJob:
         if self._waited_for_claims():
             by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
-        gone = [part for part in unclaimed if (node := self.known.get(part.node)) is None or node.lost]
+        gone = [source for source in unclaimed if (node := self.known.get(source.node)) is None or node.lost]
         return f"was not claimed: no heartbeat from {self._named(gone)}" if gone else None
 
     def _waited_for_claims(self) -> bool:
         return self._elapsed(("claim", self.job.id, self.job.attempt)) > self.settings.claim_seconds
 
-    def _is_silent(self, part: SourceRow) -> bool:
-        return self._elapsed(attempt_key(part.job_id, part.attempt, part.source)) > self.settings.lease_seconds
+    def _is_silent(self, source: SourceRow) -> bool:
+        return self._elapsed(attempt_key(source.job_id, source.attempt, source.source)) > self.settings.lease_seconds
 
     def _overran_its_start(self) -> bool:
         """Returns True if the attempt has taken too long to start.
@@ -187,16 +187,16 @@ class _ActiveJob:
         return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
     def _overran_its_end(self) -> bool:
-        """Returns True if some nodes have ended their part of the attempt long ago, and the others still run."""
+        """Returns True if some nodes of the attempt have ended long ago, and the others still train."""
         waited = self._elapsed(("end", self.job.id, self.job.attempt))
         return waited > self.settings.stop_seconds + self.settings.kill_seconds
 
-    def _names(self, parts: list[SourceRow]) -> str:
-        """Returns the names of the nodes of these parts, or "it" if the job has only one node."""
-        return "it" if self.nodes == 1 else self._named(parts)
+    def _names(self, sources: list[SourceRow]) -> str:
+        """Returns the names of the nodes of these sources, or "it" if the job has only one node."""
+        return "it" if self.nodes == 1 else self._named(sources)
 
-    def _named(self, parts: list[SourceRow]) -> str:
-        return ", ".join(node.name if (node := self.known.get(part.node)) else part.node for part in parts)
+    def _named(self, sources: list[SourceRow]) -> str:
+        return ", ".join(node.name if (node := self.known.get(source.node)) else source.node for source in sources)
 
     def _is_out_of_time(self) -> bool:
         if self.job.time_limit_ms is None:
@@ -208,8 +208,8 @@ class _ActiveJob:
         """Queues the job again without using up a retry. A later claim of the old attempt is denied."""
         job = jobs.lock(self.conn, self.job.id)
         if job is None or (job.state, job.attempt) != (JobState.STARTING, self.job.attempt):
-            # Another control or the user was faster. Ending its sources now would leave a running attempt without a
-            # holder.
+            # Another control or the user has changed the job meanwhile. Ending its sources now would end another
+            # attempt.
             return
         withdraw(self.conn, job, self.now)
         jobs.move(

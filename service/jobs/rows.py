@@ -1,6 +1,6 @@
 """Checks the rows of uploaded files at POST: if the job's trainer can use their columns, and if its split leaves rows.
 
-The node checks every row before it trains. Here only the beginning of a file is read, because a request waits.
+The node checks every row before it trains. Here only the beginning of a file is read, because the POST waits.
 The number of rows is known from the report of the upload.
 """
 

@@ -27,7 +27,7 @@ def lock_for(verb: Action, conn: Connection, project: str, job_id: JobId) -> Job
 
 def is_claimed(conn: Connection, job: JobRow) -> bool:
     """Returns True if a worker holds a grant of the current attempt."""
-    return any(part.claim is not None for part in attempts.sources_of(conn, job.id, job.attempt))
+    return any(source.claim is not None for source in attempts.sources_of(conn, job.id, job.attempt))
 
 
 def withdraw(conn: Connection, job: JobRow, now: int) -> None:

@@ -32,8 +32,9 @@ class IdempotencyUse:
     key: str
     body_sha256: str
     respond: Callable[[JobRow], str] | None = None
-    """Makes the response body to store, which a repeated request gets again. If this is None, a repeated request gets
-    the present state of the job."""
+    """A function that makes the response body, which is stored for repetitions of the request. If it is None, a
+    repeated
+    request gets the present state of the job."""
 
 
 @dataclass(frozen=True, slots=True)

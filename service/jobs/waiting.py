@@ -16,8 +16,8 @@ from service.store.queue import QueuePosition
 from service.store.waiting import MOST, ReadyRow, WaitingRow
 
 Key = tuple[int, int, int, str]
-"""A job's position in the list, from which a reader continues although jobs come and go. The key of a job that may
-start begins with 0, then its position. The key of a job that waits for a time begins with 1, then this time."""
+"""A sorting key of all waiting jobs, which is also the cursor of the list. The key of a ready job is 0 and its
+position. The key of a delayed job is 1 and the time at which it may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +25,22 @@ class Place:
     id: JobId
     key: Key
     number: int | None = None
-    """The place from 1 among the jobs of its pool. None if it may not start yet."""
+    """The place of the job among the ready jobs of its pool, counted from 1. None for a delayed job."""
     yours: int = 0
-    """The number of its own project's jobs before it."""
+    """The number of jobs of the same project before this job."""
     others: int = 0
-    """The number of other projects' jobs before it."""
+    """The number of jobs of other projects before this job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     data: list[tuple[Place, WaitingRow]]
     following: Key | None
-    """The position where the next page begins. None on the last page."""
+    """The cursor of the next page. None on the last page."""
 
 
 def page(conn: Connection, project: str | None, behind: Key | None, limit: int) -> Page:
-    """Returns the jobs of a project (None for any) after a position.
+    """Returns the waiting jobs of a project (None means any) after a cursor.
 
     A page may have fewer than `limit` although more follow, because it is made from at most `MOST` jobs of all
     projects.
@@ -87,10 +87,10 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
 
 
 class _Ahead:
-    """Yields (key, place) of the waiting jobs of all projects. The place is None for another project's job."""
+    """Counts the ready jobs before each job, while the jobs are read in their order."""
 
     def __init__(self, conn: Connection, position: QueuePosition | None) -> None:
-        """Starts with the counts of all jobs before this position. None means that no job comes before."""
+        """Counts the jobs before this position. None means that no job comes before."""
         self._pools = {head.shape: Needs.from_json(head.needs).pool for head in queue.heads(conn)}
         self._counts: dict[str, Counter[str]] = {pool: Counter() for pool in self._pools.values()}
         for (project, shape), count in (rows.count_ready(conn, before=position) if position else {}).items():

@@ -1,4 +1,4 @@
-"""Sends the deliveries of webhooks and stores their results. Control runs one courier, and all state is in SQL.
+"""Sends the deliveries of webhooks and stores their results. Only control does so, and all state is in SQL.
 
 A delivery is sent at least once. If control dies after the answer and before the result is stored, the next control
 sends the delivery again with the same id. No transaction is open while a delivery is sent.
@@ -25,7 +25,7 @@ log = logging.getLogger("footplate.webhooks")
 AGAIN_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600)
 """The waits after each failure. A receiver may be down for a day. After the last try, the delivery has failed."""
 GIVE_UP_SECONDS = 5 * 24 * 3600
-"""The time after which a webhook that only fails is disabled."""
+"""The time without a successful delivery after which a webhook is disabled."""
 MOST_AT_ONCE = 32
 MOST_FAILING = 16
 """The most concurrent deliveries to webhooks that fail, because each may take ten seconds and delay the others."""
@@ -36,8 +36,8 @@ GONE = 410
 Ask = Callable[[Write[Any]], Awaitable[Any]]
 
 
-class Courier:
-    """Sends the deliveries that are due. `read` and `write` are the database's. Tests replace `clock` and `resolve`."""
+class WebhookSender:
+    """Sends the deliveries that are due. `read` and `write` run a function in a transaction of the database."""
 
     def __init__(
         self,
@@ -54,24 +54,25 @@ class Courier:
         self.delivered = self.failed = 0
         """The number of tries since the start, by result."""
 
-    async def turn(self) -> None:
-        """Starts the deliveries that are due, then waits for the first result, at most a second."""
-        await self.take_on()
+    async def run_once(self) -> None:
+        """Starts to send the deliveries that are due, waits up to a second for a first result, and stores results."""
+        await self.start_due()
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(LOOK_SECONDS)
-        await self.note()
+        await self.store_results()
 
-    async def take_on(self) -> None:
-        await self.note()
+    async def start_due(self) -> None:
+        """Starts a task for each delivery that is due and not being sent, up to MOST_AT_ONCE tasks."""
+        await self.store_results()
         now, most = self._clock(), MOST_AT_ONCE + len(self._under_way)
         due: list[Due] = await self._read(lambda conn: deliveries.due(conn, now, most, MOST_FAILING))
         for delivery in due:
             if delivery.id not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
                 self._under_way[delivery.id] = asyncio.create_task(self._try(delivery))
 
-    async def note(self) -> None:
+    async def store_results(self) -> None:
         """Stores the results. A result that cannot be stored is kept, and its delivery is not sent again meanwhile."""
         results = [task.result() for task in self._under_way.values() if task.done()]
         if not results:

@@ -60,7 +60,7 @@ def headers(secrets_: Sequence[str], message: str, seconds: int, body: bytes) ->
 
 
 async def post(target: Target, address: str, fields: dict[str, str], body: bytes) -> Answer:
-    """Sends a POST to exactly this address, without redirects and proxies. The certificate must match the name."""
+    """Sends a POST to this address, without redirects and proxies. The certificate must match the URL's host name."""
     # The client is imported here, and in a thread, because the import is slow and most services have no webhooks.
     trust = await asyncio.to_thread(_trust)
     import httpx2
@@ -92,7 +92,7 @@ async def post(target: Target, address: str, fields: dict[str, str], body: bytes
 
 
 async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
-    """Returns the start of the answer, to be shown to users. The rest may be late, broken or missing."""
+    """Returns the first bytes of an answer, which users see. The rest of the answer is not awaited."""
     import httpx2
 
     start = b""

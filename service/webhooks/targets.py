@@ -1,7 +1,7 @@
-"""Checks the targets of webhooks. The URL is checked when the webhook is made, and its address at each delivery.
+"""Checks the addresses of webhooks: the URL when the webhook is made, and the address of its host at each delivery.
 
-The name may resolve to another machine a minute later. So the delivery connects to the address that was checked, and
-does not resolve the name again.
+The host's name may resolve to another machine a minute later. So a delivery connects to the address that was checked,
+and does not resolve the name again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 
 
 async def resolved(host: str, port: int) -> list[str]:
-    """Returns every address of a name. A number is an address in any spelling: 2130706433 is 127.0.0.1."""
+    """Returns every IP address of a host. A host may be a number, such as 2130706433 for 127.0.0.1."""
     ask = asyncio.get_running_loop().run_in_executor(_NAMES, _addresses, host, port)
     return await asyncio.wait_for(ask, RESOLVE_SECONDS)
 
@@ -30,7 +30,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 async def aim(target: Target, allowed: Allowed, resolve: Resolve = resolved) -> str:
-    """Returns the address to connect to. Raises Refused if any address of the name is not allowed."""
+    """Returns the IP address to connect to. Raises Refused if any address of the URL's host is not allowed."""
     try:
         addresses = await resolve(target.host, target.port)
     except TimeoutError:

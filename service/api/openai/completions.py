@@ -59,7 +59,7 @@ class _Sampling(Group):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    """The caller's own name of its user, which has no effect on the answer."""
+    """The client's own id of its user, which has no effect."""
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
 
 
@@ -138,7 +138,7 @@ async def create_embedding(request: Request) -> Response:
 
 
 DEFAULT_TOKENS = 16
-"""OpenAI's length of a completion that names none."""
+"""The length of a completion whose request has no max_tokens, as at OpenAI."""
 
 
 # Requests
@@ -176,7 +176,7 @@ def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
 
 
 def _message(message: Message) -> Json:
-    """Returns a message as chat templates know it. They have no role `developer`, which is OpenAI's newer `system`."""
+    """Returns a message for a chat template. Templates do not know `developer`, OpenAI's newer name of `system`."""
     content = message.content if isinstance(message.content, str) else "".join(part.text for part in message.content)
     role = "system" if message.role == "developer" else message.role
     return {"role": role, "content": content} | ({"name": message.name} if message.name else {})
@@ -227,7 +227,7 @@ def _choice(choice: Json, *, is_chat: bool) -> Json:
 
 
 class _Stream(StreamingResponse):
-    """Server-sent events. Whatever ends them, the request is withdrawn from its session if its answer is not whole."""
+    """A response of server-sent events. If it ends early, the serving session stops to work on the request."""
 
     def __init__(self, events: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
         super().__init__(events, 200, STREAM_HEADERS, "text/event-stream")
@@ -240,14 +240,14 @@ class _Stream(StreamingResponse):
 
 async def _events(answering: Answering, about: Json, *, is_chat: bool, with_usage: bool) -> AsyncIterator[bytes]:
     begun: set[int] = set()
-    # With include_usage, OpenAI's parts have a usage of null, and the last one has the numbers.
+    # With include_usage, each event has a usage of null, as OpenAI's events do, and the last one has the numbers.
     usage: Json = {"usage": None} if with_usage else {}
 
     def event(*choices: Json, **more: Any) -> bytes:
         return f"data: {json.dumps({**about, 'choices': choices, **usage, **more}, ensure_ascii=False)}\n\n".encode()
 
     def part(index: int, delta: Json, text: str = "", finish_reason: str | None = None) -> bytes:
-        """Returns the event of a part of a choice. A chat has `delta`, and a completion `text`."""
+        """Returns an event with the next text of a choice, which is in `delta` for a chat, and in `text` otherwise."""
         content = {"delta": delta} if is_chat else {"text": text}
         return event({"index": index, **content, "logprobs": None, "finish_reason": finish_reason})
 

@@ -1,6 +1,6 @@
 """OpenAI's routes for files. A file here is a file of `POST /files`, and its lines are checked when it is uploaded.
 
-The results file of a job has its metrics as CSV, with OpenAI's columns. It is written when somebody reads it.
+The results file of a job has its metrics as CSV, with OpenAI's columns. Each request makes it from the job's events.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Results:
 
 
 async def results_of(services: Services, job_id: JobId) -> Results:
-    """Returns the metrics of a job so far. Raises NotFound, also for another project's job."""
+    """Returns the results file of a job, with its metrics so far. Raises NotFound, also for another project's job."""
     row, last_no = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id)), 0
     steps: dict[int, dict[str, float]] = {}
     read = partial(events.after, job_id=job_id, limit=EVENTS_AT_ONCE, kinds=METRIC_KINDS)

@@ -1,6 +1,6 @@
-"""Shows a job, its events and its checkpoints as OpenAI's fine-tuning API does.
+"""Converts a job, its events and its checkpoints to the objects of OpenAI's fine-tuning API.
 
-A job of `POST /jobs` is shown, too. Its method, files and hyperparameters are read from its spec.
+For a job that came through `POST /jobs`, the method, files and hyperparameters are read from its spec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.store.rows import CheckpointRow, EventRow, FileRow, JobRow, loads
 
 Json = dict[str, Any]
 PURPOSE = "fine-tune"
-"""Footplate keeps no purposes. Every file holds rows, and can be trained on."""
+"""The purpose of every file. Footplate stores no purposes, because every file holds rows to train on."""
 SHOWN_KINDS = (Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.NOTE)
 STATUSES = {
     JobState.QUEUED: "queued",
@@ -42,7 +42,7 @@ _METRICS = {
     "eval_mean_token_accuracy": "valid_mean_token_accuracy",
 }
 _FULL = {"valid_loss": "full_valid_loss", "valid_mean_token_accuracy": "full_valid_mean_token_accuracy"}
-"""Every evaluation covers the whole validation file."""
+"""OpenAI's names for metrics over the whole validation file. Every evaluation here covers the whole file."""
 _NOT_IN_A_SUFFIX = re.compile(r"[^A-Za-z0-9_.-]+")
 _TOKENS = ("num_tokens", "num_input_tokens_seen")
 
@@ -98,7 +98,7 @@ def model(row: JobRow, step: int | None = None) -> ModelObject:
 
 
 def results_id(job_id: JobId) -> str:
-    """Returns the id of the file of metrics, which is written from the job's events when somebody reads it."""
+    """Returns the id of a job's results file, which each request makes from the job's events."""
     return f"results-{job_id}"
 
 
@@ -125,7 +125,7 @@ def event_id(job_id: JobId, no: int) -> str:
 
 
 def event_no(job_id: JobId, text: str) -> int | None:
-    """Returns the number of an event of this job, or None if the text is not the id of one."""
+    """Returns the number in an event's id, or None if the text is not the id of an event of this job."""
     number = text.removeprefix(f"ftevent-{job_id.removeprefix('job_')}-")
     return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
 
@@ -142,7 +142,7 @@ def event(row: EventRow, owner: JobRow) -> JobEvent:
 
 
 def numbers(metrics: Json) -> dict[str, float]:
-    """Returns the metrics that are numbers, under OpenAI's names where it has one."""
+    """Returns the metrics that are numbers. A metric that OpenAI has, too, gets OpenAI's name."""
     renamed = {
         _METRICS.get(name, name): float(value)
         for name, value in metrics.items()
@@ -202,7 +202,7 @@ _SENTENCES = {
 
 
 def _from_spec(spec: Json) -> Json:
-    """Returns what the request of a job would have been that came through another door."""
+    """Returns the fields of a fine-tuning request for a job that came through `POST /jobs`."""
     training = spec["training"]
     trainer = spec.get("trainer")
     method = METHODS.get(trainer.get("use", "") if isinstance(trainer, dict) else str(trainer), "supervised")
@@ -222,7 +222,7 @@ def _from_spec(spec: Json) -> Json:
 
 
 def _file_of(component: Any) -> str | None:
-    """Returns the id or path of a dataset. The first one, if there are several, and else the component's name."""
+    """Returns the id or path of a dataset's first file, or the name of its component if it has no file."""
     if not isinstance(component, dict) or not component:
         return None
     if "use" not in component:

@@ -1,4 +1,7 @@
-"""OpenAI's routes for fine-tuning jobs, which are ordinary jobs: `GET /jobs` and the dashboard show the same ones."""
+"""OpenAI's routes for fine-tuning jobs.
+
+Such a job is an ordinary job, which `GET /jobs` and the dashboard show, too.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ def _shown(row: JobRow) -> FineTuningJob:
 
 
 async def _file(services: Services, name: str, parameter: str) -> TuningFile:
-    """Returns an uploaded file whose lines are all good. Raises NotFound, also for another project's file."""
+    """Returns an uploaded file after a check of all its lines. Raises InvalidRows, and NotFound for a missing file."""
     if not is_file(name):
         raise NotFound(f"{parameter}: there is no file {name[:100]!r}", hint="files.create() uploads one")
     row = await file_row(services, name)
@@ -103,13 +106,13 @@ async def _base(services: Services, name: str) -> Base:
     if (tuned := read_model_name(name)) is not None:
         return await services.db.read(partial(_tuned, project=services.project, name=tuned))
     table = services.settings.base_models
-    part = base_models.find(table, name)
-    if part is None:
+    partial_spec = base_models.find(table, name)
+    if partial_spec is None:
         names = ", ".join(table) or "none"
         hint = did_you_mean(name, table) or "the operator adds models in the file of FOOTPLATE_OPENAI_MODELS"
         detail = f"there is no base model {name[:100]!r}; known: {names}, and paths such as models://qwen2.5-0.5b"
         raise UnknownModel(detail, hint=hint)
-    return Base(name, part)
+    return Base(name, partial_spec)
 
 
 def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
@@ -122,8 +125,8 @@ def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
         if not matches:
             raise UnknownModel(f"job {row.id} has no checkpoint at step {name.step}")
         checkpoint = matches[0]
-    part = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
-    return Base(name.base, part, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
+    partial_spec = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
+    return Base(name.base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
 
 
 @router.get(JOBS)
@@ -143,7 +146,7 @@ async def list_jobs(
 
 
 def _has_metadata(row: JobRow, wanted: dict[str, str] | None) -> bool:
-    """Returns True if the job's metadata has all wanted entries. None wants a job without metadata."""
+    """Returns True if the job's metadata has all wanted entries. `wanted` None selects jobs without metadata."""
     metadata = from_job.metadata_of(row)
     return not metadata if wanted is None else wanted.items() <= metadata.items()
 
@@ -193,7 +196,7 @@ async def list_events(request: Request, job: JobPath, after: After = None, limit
 async def list_checkpoints(
     request: Request, job: JobPath, after: After = None, limit: Limit = 10
 ) -> Page[JobCheckpoint]:
-    """Lists the checkpoints that can be used, newest first."""
+    """Lists the committed checkpoints, newest first."""
     services, owner_id = services_of(request), job_id(job)
     if after is not None and not is_id(after, "ckpt"):
         raise NotFound(f"job {owner_id} has no checkpoint {after[:100]!r}")

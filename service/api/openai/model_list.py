@@ -77,7 +77,7 @@ def _base(name: str) -> ModelObject:
 
 
 def _named(text: str) -> ModelName | None:
-    """Returns the parts of a fine-tuned model's name. The id of its job is such a name, too."""
+    """Returns the job and the step that a fine-tuned model's name contains. A job's id counts as a name, too."""
     return ModelName(JobId(text), "", None) if is_id(text, "job") else read_model_name(text)
 
 

@@ -1,4 +1,4 @@
-"""Checks files of fine-tuning line by line, so that a wrong line is named at the upload and nothing is trained.
+"""Checks files for fine-tuning line by line, so that an upload with a wrong line is refused with the line's number.
 
     chat          {"messages": […, {"role": "assistant", …}], "tools": […]}                      supervised
     completions   {"prompt": "…", "completion": "…"}                                             supervised
@@ -65,7 +65,7 @@ def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
         return check_rows(file, parameter)
     file.seek(0)
     command = [sys.executable, "-I", "-m", "service.api.openai.rows"]
-    # Without this process's environment, which holds keys.
+    # The check gets no environment variables, because they contain keys.
     with subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as check:
         assert check.stdin is not None
         assert check.stdout is not None
@@ -115,7 +115,7 @@ def remember(sha256: str, rows: Rows) -> None:
 
 
 def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> Rows:
-    """Does the same as `check_upload` for a stored file, which another process or `POST /files` may have taken."""
+    """Checks a stored file as `check_upload` does, unless this process has checked the same content before."""
     if sha256 not in _CHECKED:
         with opened() as file:
             remember(sha256, check_upload(file, parameter))
@@ -202,7 +202,7 @@ def _check_preference(row: Row) -> None:
 
 
 def _check_messages(messages: object, where: str, *, follows: bool = False) -> None:
-    """Raises _Wrong for a message that cannot be used, or one at a place where its role cannot be."""
+    """Raises _Wrong for a message that cannot be used, or whose role is not possible at its place."""
     if not isinstance(messages, list) or not messages:
         raise _Wrong(f"{where}: must be a list of messages, and has none")
     before: str | None = "user" if follows else None

@@ -1,7 +1,7 @@
 """Turns a request of OpenAI's fine-tuning API into a job's spec, and problems of the spec into those of the request.
 
-`WAYS` says for each method what trains it here. An argument of training comes from the request, else from the base
-model's entry in the operator's table, else from `WAYS`.
+`RECIPES` says for each method what trains it here. An argument of training comes from the request, else from the base
+model's entry in the operator's table, else from `RECIPES`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """The training of one method: a trainer, its arguments, and the rows that it takes."""
+class Recipe:
+    """The training of one method: the trainer, its arguments, and the formats of rows that it takes."""
 
     trainer: str
     training: Json
     maps: Mapping[Format, tuple[Json | str, ...]]
-    """The maps for rows of each format that the method takes."""
+    """The preprocessing steps (`data.map`) for each format of rows that the method takes."""
     batch_size: str = "per_device_train_batch_size"
-    """The argument of training that `batch_size` sets."""
+    """The training argument that the hyperparameter `batch_size` sets."""
 
 
 EVERY_RUN: Json = {
@@ -50,11 +50,11 @@ EVERY_RUN: Json = {
     "save_total_limit": 3,
 }
 """OpenAI logs every step, and keeps the checkpoints of the last three epochs."""
-WAYS: Mapping[str, Way] = {
-    "supervised": Way("trl/sft", {"learning_rate": 2e-5}, {"chat": (), "completions": ()}),
-    "dpo": Way("trl/dpo", {"learning_rate": 1e-6}, {"preference": ("openai/preferences",)}),
+RECIPES: Mapping[str, Recipe] = {
+    "supervised": Recipe("trl/sft", {"learning_rate": 2e-5}, {"chat": (), "completions": ()}),
+    "dpo": Recipe("trl/dpo", {"learning_rate": 1e-6}, {"preference": ("openai/preferences",)}),
     # A micro-batch has all answers to one prompt, so the number of micro-batches is that of prompts.
-    "reinforcement": Way(
+    "reinforcement": Recipe(
         "trl/grpo",
         {"learning_rate": 1e-6, "num_generations": 8},
         {"prompts": ({"use": "rename", "args": {"columns": {"messages": "prompt"}}},)},
@@ -87,7 +87,7 @@ PARAMETERS: Mapping[str, str] = {
     "/name": "suffix",
     "/metadata": "metadata",
 }
-"""The parameter of the request to which a place of the spec belongs. The first entry that fits counts."""
+"""The parameter of the request that sets a field of the spec. The first entry whose pointer fits counts."""
 
 
 REWARD = "openai_reward:reward"
@@ -108,7 +108,7 @@ class TuningFile:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The model to start from: its name, the part of a spec that it sets, and a job if it was fine-tuned here."""
+    """The model to start from: its name, its partial spec, and the job if the model was fine-tuned here."""
 
     name: str
     partial_spec: PartialSpec
@@ -117,7 +117,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec, and what only answers of this API show."""
+    """The spec for a request, and the fields of the request that only OpenAI's answers show."""
 
     document: Json
     fine_tune: Json
@@ -126,27 +126,27 @@ class Plan:
 
 
 def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None) -> Plan:
-    """Returns the spec of a request. Raises InvalidSpec for what cannot be done here."""
+    """Returns the spec for a request. Raises InvalidSpec for fields that are not supported here."""
     method = _method(body)
-    way = WAYS[method.type]
+    recipe = RECIPES[method.type]
     for parameter, file in (("training_file", train), ("validation_file", valid)):
         if file is not None:
-            _require_format(method.type, way, file, parameter)
+            _require_format(method.type, recipe, file, parameter)
     if valid is not None and valid.rows.format != train.rows.format:
         detail = f"has rows of the format {valid.rows.format}, and the training file {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
     wanted = _hyperparameters(method)
-    training, resolved = _training(wanted, way, base.partial_spec.get("training", {}), train.rows.count)
+    training, resolved = _training(wanted, recipe, base.partial_spec.get("training", {}), train.rows.count)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
-    data: Json = {"train": _reader(train), "map": list(way.maps[train.rows.format])}
+    data: Json = {"train": _reader(train), "map": list(recipe.maps[train.rows.format])}
     if valid is not None:
         data["eval"] = _reader(valid)
         training.setdefault("eval_strategy", "epoch")
     elif "eval_interval" in resolved:
         detail = "evaluates a validation file, and there is none"
         raise _refused("method/reinforcement/hyperparameters/eval_interval", "missing", detail, "add validation_file")
-    document: Json = {**base.partial_spec, "data": data, "trainer": way.trainer}
+    document: Json = {**base.partial_spec, "data": data, "trainer": recipe.trainer}
     if body.suffix is not None:
         document["name"] = body.suffix
     if body.metadata:
@@ -163,7 +163,7 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
     bundle = None if method.reinforcement is None else _bundle(method.reinforcement.grader.source)
     if bundle is not None:
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
-        document["trainer"] = {"use": way.trainer, "args": {"reward_funcs": [REWARD]}}
+        document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
     return Plan(document, _fine_tune(body, base, method, resolved), bundle)
 
 
@@ -204,7 +204,7 @@ def _refused(parameter: str, code: str, detail: str, hint: str | None = None) ->
 
 
 def _method(body: NewFineTuningJob) -> Method:
-    """Returns the method. The older field `hyperparameters` means a supervised one."""
+    """Returns the method of the request. A request with only the older field `hyperparameters` is supervised."""
     if body.method is None:
         older = body.hyperparameters or Hyperparameters()
         return Method.model_validate({"type": "supervised", "supervised": {"hyperparameters": older}})
@@ -227,10 +227,10 @@ def _hyperparameters(method: Method) -> Hyperparameters:
     return group.hyperparameters
 
 
-def _require_format(method: str, way: Way, file: TuningFile, parameter: str) -> None:
-    if file.rows.format not in way.maps:
-        detail = f"has rows of the format {file.rows.format}, and {method} needs {' or '.join(way.maps)}"
-        fitting = [name for name, other in WAYS.items() if file.rows.format in other.maps]
+def _require_format(method: str, recipe: Recipe, file: TuningFile, parameter: str) -> None:
+    if file.rows.format not in recipe.maps:
+        detail = f"has rows of the format {file.rows.format}, and {method} needs {' or '.join(recipe.maps)}"
+        fitting = [name for name, other in RECIPES.items() if file.rows.format in other.maps]
         hint = f"method.type {fitting[0]!r} trains on such rows" if fitting else None
         raise _refused(parameter, "invalid_training_file", detail, hint)
 
@@ -239,17 +239,17 @@ def _reader(file: TuningFile) -> Json:
     return {"use": "files/jsonl", "args": {"paths": [file.id]}}
 
 
-def _training(wanted: Hyperparameters, way: Way, entry: Json, rows: int) -> tuple[Json, Json]:
-    """Returns the arguments of training, and the hyperparameters with every "auto" replaced."""
-    defaults = {**EVERY_RUN, **way.training, **entry}
+def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: int) -> tuple[Json, Json]:
+    """Returns the training arguments, and the hyperparameters with a number in place of every "auto"."""
+    defaults = {**EVERY_RUN, **recipe.training, **entry}
     automatic = min(max(rows // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
     epochs = wanted.n_epochs or defaults["num_train_epochs"]
-    batch = wanted.batch_size or entry.get(way.batch_size) or automatic
+    batch = wanted.batch_size or entry.get(recipe.batch_size) or automatic
     multiplier = wanted.learning_rate_multiplier or 1.0
     training = {
         **defaults,
         "num_train_epochs": epochs,
-        way.batch_size: batch,
+        recipe.batch_size: batch,
         "learning_rate": defaults["learning_rate"] * multiplier,
     }
     if answers := training.get("num_generations"):

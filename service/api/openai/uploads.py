@@ -1,4 +1,4 @@
-"""OpenAI's routes for uploads in parts. A complete upload is a file like any other.
+"""OpenAI's routes for uploads in parts. A complete upload becomes a file, like those of `POST /files`.
 
 The parts are in the artifact store and their names in SQL, so that each request may reach another API process.
 """
@@ -39,7 +39,7 @@ PART_BYTES = 64 * 1024 * 1024
 FORM_BYTES = 64 * 1024
 """The room for the boundaries and headers of a form around a part."""
 LIVES_MS = 3_600_000
-"""A pending upload takes parts for an hour, as OpenAI's does."""
+"""The time for which a pending upload accepts parts, as at OpenAI."""
 EXPIRED = "expired"
 MEDIA_TYPES = ("text/jsonl", "application/jsonl", "application/x-ndjson", "application/json", "text/plain",
                "application/octet-stream")  # fmt: skip
@@ -88,7 +88,7 @@ async def create_part(request: Request, upload: str) -> UploadPart:
 
 @router.post(f"{ONE}/complete")
 async def complete_upload(request: Request, upload: str) -> UploadObject:
-    """Joins the parts in this order to a file, whose lines are checked as those of any file."""
+    """Joins the parts, in the order of the request, to a file, and checks the lines of the file."""
     services, owner = services_of(request), upload_id(upload)
     body = await read_model(request, CompletedUpload)
     row = await services.db.read(lambda conn: _pending(conn, services.project, owner))
@@ -143,7 +143,7 @@ def upload_id(text: str) -> UploadId:
 
 
 def _pending(conn: Connection, project: str, upload: UploadId, *, hold: bool = False) -> UploadRow:
-    """Returns an upload that takes parts. Raises UploadEnded for one that has ended or has expired."""
+    """Returns an upload that accepts parts. Raises UploadEnded if the upload has ended or has expired."""
     row = uploads.get(conn, project, upload, hold=hold)
     if (status := _status(row)) != uploads.PENDING:
         raise UploadEnded(f"upload {upload} is {status}", hint="uploads.create() makes a new one")
@@ -185,7 +185,7 @@ async def _content(services: Services, part: UploadPartRow) -> AsyncIterator[byt
 
 
 async def _remove_parts(services: Services, upload: UploadId) -> None:
-    """Deletes the parts. Control deletes what cannot be deleted now."""
+    """Deletes the files of the parts. Control deletes those that cannot be deleted now."""
     await asyncio.to_thread(why_it_stays, services.settings.store, str(layout.parts_folder(upload)))
 
 

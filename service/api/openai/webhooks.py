@@ -53,7 +53,7 @@ ONE = f"{ALL}/{{webhook}}"
 TYPE = "fine_tuning.job."
 DAY_SECONDS = 86400.0
 SAMPLE_JOB = JobId("job_" + "0" * 32)
-"""The job in the events of tests. No job has this id."""
+"""The job in the sample events of a test. No real job has this id."""
 CHANGE = "webhooks.update() changes the URL"
 
 
@@ -154,7 +154,7 @@ async def delete_endpoint(request: Request, webhook: WebhookPath) -> Deleted:
 
 
 async def _endpoint(services: Services, text: str) -> WebhookRow:
-    """Returns a webhook that was created for OpenAI's form. Raises NotFound, also for other webhooks."""
+    """Returns a webhook with deliveries in OpenAI's form. Raises NotFound, also for webhooks of the other form."""
     webhook: WebhookId = webhook_id(text)
     row = await services.db.read(partial(webhooks.get, project=services.project, webhook=webhook))
     if row.format != webhooks.OPENAI:
@@ -177,7 +177,7 @@ def _shown(row: WebhookRow) -> Endpoint:
 
 
 def _types(row: WebhookRow) -> list[str]:
-    """Returns the types that a webhook gets. A webhook without a filter of states gets all of them."""
+    """Returns the event types that a webhook receives. A webhook without a filter of states receives all types."""
     wanted = loads(row.states)
     return [kind for kind in EVENT_TYPES if wanted is None or kind.removeprefix(TYPE) in wanted]
 

@@ -35,7 +35,7 @@ from service.store import deliveries, jobs, tables, webhooks
 from service.store.rows import WebhookRow
 from service.store.times import now_ms
 from service.webhooks import sending, targets
-from service.webhooks.deliver import AGAIN_SECONDS, Courier
+from service.webhooks.deliver import AGAIN_SECONDS, WebhookSender
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 from tests.support.pages import paste, snippets
@@ -122,15 +122,15 @@ class Post:
 
     def __init__(self, api: Api, allow: str = LOOPBACK, **more: Any) -> None:
         self.now = now_ms() + 120_000
-        self.courier = Courier(api.db.read, api.db.write, Allowed.of(allow), clock=lambda: self.now, **more)
+        self.courier = WebhookSender(api.db.read, api.db.write, Allowed.of(allow), clock=lambda: self.now, **more)
 
     async def goes_out(self) -> None:
         """All that is due, until it is written down what came of it."""
         self.now = max(self.now, now_ms())
-        await self.courier.take_on()
+        await self.courier.start_due()
         while self.courier._under_way:
-            await self.courier.turn()
-            await self.courier.take_on()
+            await self.courier.run_once()
+            await self.courier.start_due()
 
     async def later(self, seconds: float) -> None:
         self.now += round(seconds * 1000)
@@ -294,7 +294,7 @@ async def test_where_nobody_listens_a_post_asks_for_no_webhook(
 
     hook = await a_hook(api, receiver.url)
     await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": False})
-    monkeypatch.setattr(webhooks, "announce", never)
+    monkeypatch.setattr(webhooks, "write_deliveries", never)
 
     await api.end(await api.submit())
 
@@ -571,7 +571,7 @@ async def test_a_control_that_dies_before_it_notes_an_answer_leaves_it_to_the_ne
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
     dying = Post(api)
-    await dying.courier.take_on()
+    await dying.courier.start_due()
     await until_async(lambda: receiver.got, within=30, what="the first control has sent it")
     await dying.courier.stop()
     assert (await told(api, hook))[0]["tries"] == 0
@@ -588,7 +588,7 @@ async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Rece
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
     frozen, next_one = Post(api), Post(api)
-    await frozen.courier.take_on()
+    await frozen.courier.start_due()
     await next_one.goes_out()
 
     await frozen.goes_out()
@@ -612,9 +612,9 @@ async def test_one_that_hangs_holds_up_nobody_else(
         for _ in range(6):
             await api.submit()
         post = Post(api)
-        await post.courier.take_on()
+        await post.courier.start_due()
         while len(receiver.got) < 6:
-            await post.courier.turn()
+            await post.courier.run_once()
         assert not [message for message in await told(api, stuck) if message["tries"]], (
             "the other was done while this one hung"
         )
