@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Path as PathParameter
@@ -158,8 +159,18 @@ def _parsed(raw: bytes, model: type[Body]) -> Body:
     try:
         return model.model_validate_json(json.dumps(value))
     except ValidationError as error:
-        problems = explain(error, path=lambda where: where, model_at=lambda where: None if where else model)
+        problems = explain(error, path=lambda where: where, model_at=partial(_model_at, model))
         raise InvalidSpec(list(problems)) from error
+
+
+def _model_at(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel] | None:
+    """Returns the model of a field inside a model, by the names on the way to the field."""
+    for name in where:
+        field = model.model_fields.get(str(name))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return None
+        model = field.annotation
+    return model
 
 
 DEEP_OBJECT: dict[str, Any] = {"style": "deepObject"}
