@@ -62,13 +62,13 @@ class Services:
     control: Callable[[], Awaitable[Numbers | None]]
     """Returns the counts of the control process, or None if no control process works."""
     untraced: str | None = None
-    """The reason why OpenTelemetry's variables are not followed, if they are not."""
+    """The error in OpenTelemetry's variables, if traces are off because of an error."""
     caller: Caller = NOBODY
     """The caller of the request. `services_of` sets it."""
 
     @property
     def project(self) -> str:
-        """The project of the request, which limits every statement."""
+        """The project of the request. Statements read and change only this project's rows."""
         return self.caller.project
 
     def changed(self, job: JobId) -> None:
@@ -88,7 +88,7 @@ JobPath = Annotated[str, PathParameter(description="A job's id.", examples=["job
 
 
 def job_id(text: str) -> JobId:
-    """Returns a job's id. Raises NotFound for a text that cannot be one, without reading SQL."""
+    """Returns the text as a job's id. Raises NotFound, without reading SQL, if it does not have the form of an id."""
     if not is_id(text, "job"):
         raise NotFound(f"there is no job {text!r} in this project", hint="GET /jobs lists them")
     return JobId(text)

@@ -14,6 +14,7 @@ STATEMENTS = """
 ALTER TABLE jobs ADD COLUMN warnings TEXT;
 ALTER TABLE jobs ADD COLUMN fine_tune TEXT;
 ALTER TABLE jobs ADD COLUMN shape VARCHAR NOT NULL DEFAULT '';
+UPDATE jobs SET needs = replace(needs, '"parts":', '"requirements":');
 ALTER TABLE nodes ADD COLUMN roots TEXT;
 ALTER TABLE files ADD COLUMN rows BIGINT;
 ALTER TABLE files ADD COLUMN bad_rows BIGINT;

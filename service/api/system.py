@@ -25,7 +25,7 @@ from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, in_thread_if_large, json_response, read_body, services_of
 from service.jobs import start_checkpoint
 from service.jobs.needs import Needs
-from service.jobs.place import load_rooms
+from service.jobs.place import load_capacities
 from service.jobs.placement import Placement, explain
 from service.metrics import CONTENT_TYPE
 from service.redis_client import Numbers
@@ -67,7 +67,7 @@ def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
 
 
 def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
-    outcome = explain(needs, load_rooms(conn))
+    outcome = explain(needs, load_capacities(conn))
     if not isinstance(outcome, Placement):
         return jobs_resources.Placement(waits=True, reason=outcome.reason, node=None, message=outcome.message)
     names_by_id = {node.id: node.name for node in nodes.all_nodes(conn)}

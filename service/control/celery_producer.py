@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CeleryProducer:
-    """The producing half of Celery. It may block like any socket, so it runs in a thread of its own."""
+    """Sends Celery tasks to the queues of nodes. Sending may block, so it runs in a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis_url = redis_url

@@ -29,7 +29,7 @@ FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 1.0
 
 
 class Control:
-    """One control process. `on_events` is called with the jobs that have new events, on the loop of `run`."""
+    """One control process. `on_events` is called with the jobs that have new events, in the event loop of `run`."""
 
     def __init__(
         self,

@@ -4,9 +4,9 @@
     level 1    a bucket for every 64 points: the lowest, the highest, the first that is not a number, and their events
     level 2    a bucket for every 64 buckets of level 1, and so on
 
-A bucket is written once, when it is full. The growing end of each curve is one row, which holds the open bucket of
-every level and a summary of the whole curve. A curve is one metric of one attempt, so that steps which a later attempt
-repeats never mix with those of an earlier one.
+A bucket is written once, when it is full. Each curve also has a row with the bucket of every level that is not full
+yet, and a summary of the whole curve. A curve is one metric of one attempt, so that steps which a later attempt repeats
+never mix with those of an earlier one.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Curve:
     whole: Bucket
     last: Point
     begins: int | None
-    """The first step that was logged."""
+    """The first step at which the attempt logged this metric."""
     odd: int = 0
     """The number of points that are not numbers."""
     open: list[Bucket] = field(default_factory=list)

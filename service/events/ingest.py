@@ -39,7 +39,7 @@ from footplate.contract.messages import AttemptReply
 from service.events import curves
 from service.events.entries import Batch, Incoming, Read
 from service.events.row_limits import LEFT_OUT, failure_of, latest, result_of
-from service.jobs import gang
+from service.jobs import multi_node
 from service.jobs.beat import holds
 from service.jobs.conclude import Effects, End, conclude
 from service.jobs.prune import rotate
@@ -352,7 +352,7 @@ class _Ledger:
             return
         sources = attempts.sources_of(conn, self.job.id, self.job.attempt)
         if going_on := [source for source in sources if source.done is None and source.claim is not None]:
-            stop = gang.stop_of(sources)
+            stop = multi_node.stop_of(sources)
             for source in going_on if stop else ():
                 done.replies[ClaimId(str(source.claim))] = AttemptReply(
                     claim=ClaimId(str(source.claim)), stop=stop, watermark=source.watermark
@@ -360,7 +360,7 @@ class _Ledger:
             return
         job = jobs.lock(conn, self.job.id)
         if job is not None:
-            end = End.of(gang.decisive(sources))
+            end = End.of(multi_node.decisive(sources))
             conclude(conn, job, end, self.now, done, retry_backoff_seconds=retry_backoff_seconds)
             done.closed += 1
 

@@ -193,7 +193,7 @@ class _Piece:
         return self._events.points(self._name, nos[first - start * FAN : behind - start * FAN])
 
     def _place_of(self, step: int) -> int:
-        """Returns the number of points before the first one at this step or after it."""
+        """Returns the number of points before the first point at `step` or a later step."""
         whole = self.curve.whole
         if whole.reaches is None or whole.reaches < step:
             return whole.count

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from footplate.contract.events import Kind
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 from footplate.contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
-from service.jobs import gang
+from service.jobs import multi_node
 from service.jobs.conclude import Effects
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, request_stop, withdraw
@@ -55,12 +55,12 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         return AttemptReply(
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
-    stop = gang.stop_of(sources) or stop_of(job, stop_left)
+    stop = multi_node.stop_of(sources) or stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
     held = [checkpoint.step for checkpoint in checkpoints.held(conn, job.id) if checkpoint.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
-        commands=commands.undone(conn, job.id, after=beat.last_command), rendezvous=gang.rendezvous(sources),
+        commands=commands.undone(conn, job.id, after=beat.last_command), rendezvous=multi_node.rendezvous(sources),
         held_steps=sorted(set(held)),
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
 
 
 def holds(job: JobRow, source: SourceRow, attempt: int, fence: int, claim: str) -> bool:
-    """Returns True if this claim holds the job. No other function decides about this."""
+    """Returns True if this claim of this attempt holds the job now, so that its events and heartbeats count."""
     current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
     return current and source.attempt == attempt and source.claim == claim and source.ended_at is None
 
@@ -97,7 +97,7 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
 class NodeBeaten(Effects):
     reply: NodeReply
     has_new_capacity: bool = False
-    """True if placement should run again."""
+    """True if the node takes work and its row has changed, so that waiting jobs may fit now."""
 
 
 def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeaten:

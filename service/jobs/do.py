@@ -36,7 +36,10 @@ INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 
 def _rates(value: Any) -> Any:
-    """Returns one rate, or the rates by optimizer, as floats. One error is better than one for each type of a union."""
+    """Returns a learning rate, or the rates by optimizer, as floats.
+
+    Without this function, pydantic would report a wrong value twice, once for each type of the union.
+    """
     rates = list(value.values()) if isinstance(value, dict) else [value]
     if not rates or any(type(rate) not in (int, float) or rate < 0 for rate in rates):
         text = "must be a number of 0 or more, or an object of such numbers by the optimizers' ids"

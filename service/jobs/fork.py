@@ -24,7 +24,7 @@ from service.store.rows import JobRow, loads
 
 Json = dict[str, Any]
 MAX_SAID = 20
-"""The most pointers in the note about a fork. The response to the request has all pointers."""
+"""The most changed fields that the note about a fork names. The response to the request has all of them."""
 
 NEUTRAL = (
     "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
@@ -52,7 +52,7 @@ WHY = (
     ("/training/num_train_epochs", "the schedule of the learning rate has another length"),
     ("/training", "another value from here on"),
 )
-"""Reasons by the longest matching prefix. Any other change runs other code."""
+"""The reason why a change to a field alters the training, by the beginning of its pointer. The first match counts."""
 OTHER_CODE = "other code runs, or runs in another place"
 
 

@@ -14,7 +14,7 @@ from footplate.contract.ids import ClaimId
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import Claim, Denial, Grant
 from footplate.contract.tracing import of_attempt
-from service.jobs import gang, start_checkpoint
+from service.jobs import multi_node, start_checkpoint
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, commands, jobs, nodes, traces
 from service.store.rows import JobRow, SourceRow
@@ -55,7 +55,7 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, source: SourceRow, set
         claim=claim.claim,
         source=source.source,
         nodes=len(sources),
-        rendezvous=gang.rendezvous(sources),
+        rendezvous=multi_node.rendezvous(sources),
         spec=json.loads(job.spec),
         gpus=json.loads(source.gpus),
         checkpoints=offers or start_checkpoint.offer(conn, job),

@@ -25,7 +25,7 @@ class Needs:
     """A text that the GPU's name must contain."""
     capability: tuple[int, int] = ANY
     """The least CUDA capability for the precision, on a GPU."""
-    parts: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
     """The components, packages and secrets that each node of the job must have, as texts (`installed.py`)."""
 
     @classmethod
@@ -38,12 +38,12 @@ class Needs:
             pool=asked.pool,
             gpu=asked.gpu,
             capability=_capability(spec),
-            parts=needs_of(spec),
+            requirements=needs_of(spec),
         )
 
     @classmethod
     def from_json(cls, text: str) -> Needs:
-        # A job that was queued before an upgrade has no `parts`, and may be placed on any node, as before.
+        # A job that was queued before an upgrade has no `requirements`, and may be placed on any node, as before.
         return _ADAPTER.validate_json(text)
 
     def to_json(self) -> str:

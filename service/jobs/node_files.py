@@ -1,4 +1,4 @@
-"""Files that a spec names below data:// and models://: refused at POST if every live node is known to lack them.
+"""Checks at POST whether any node has the files that a spec names below data:// and models://.
 
 A node announces the folders of data:// and models:// by path, device and inode (`FileRoots`). If this process sees the
 same folders, as in a set-up on one machine, it looks for the file itself. Otherwise the job is accepted, and its node

@@ -23,7 +23,7 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import SHARES_JOBS, Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
-from service.jobs.placement import FreeRoom, Line, Placement, Plan, Room, place, take_all
+from service.jobs.placement import FreeCapacity, Line, NodeCapacity, Placement, Plan, place, take_all
 from service.store import attempts, jobs, nodes, queue
 from service.store.queue import Head
 from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
@@ -69,7 +69,7 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
     if queue_state == unless:
         return Planned(queue_state, is_new=False)
     lines = [Line(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
-    plan = place(lines, load_rooms(conn)) if lines else Plan()
+    plan = place(lines, load_capacities(conn)) if lines else Plan()
     was = queue.explanations(conn)
     waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
     changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
@@ -79,7 +79,7 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
     """Starts the planned jobs and returns their ids. A job stays queued if the job or its nodes have changed since."""
     wanted = {share.node for placement in placements for share in placement.shares}
-    rooms = {room.node: FreeRoom(room) for room in load_rooms(conn, wanted)}
+    capacities = {capacity.node: FreeCapacity(capacity) for capacity in load_capacities(conn, wanted)}
     # All jobs are locked at once in the order of their ids, as in every transaction that locks several jobs.
     queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
     started = []
@@ -87,16 +87,16 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
         job = queued.get(placement.job_id)
         if job is None or job.state is not JobState.QUEUED or job.version != placement.version:
             continue
-        if not take_all(rooms, placement.shares):
+        if not take_all(capacities, placement.shares):
             continue
-        _start(conn, job, placement, ", ".join(rooms[share.node].room.name for share in placement.shares), now)
+        _start(conn, job, placement, ", ".join(capacities[share.node].capacity.name for share in placement.shares), now)
         started.append(job.id)
     if started:
         reached(Moment.BEFORE_PLACE_COMMITS)
     return started
 
 
-def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list[Room]:
+def load_capacities(conn: Connection, only: Collection[NodeId] | None = None) -> list[NodeCapacity]:
     """Returns every node that is up, or those in `only`, with its free slots and GPUs.
 
     Refused and drained nodes are included, so that the reason for which a job waits can name them.
@@ -106,7 +106,7 @@ def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list
         taken.setdefault(source.node, []).append(source)
     up = [node for node in (nodes.all_nodes(conn) if only is None else nodes.by_ids(conn, only)) if not node.lost]
     installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
-    return [_room(node, taken.get(node.id, []), installed) for node in up]
+    return [_capacity(node, taken.get(node.id, []), installed) for node in up]
 
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
@@ -128,10 +128,10 @@ def _understood(body: dict[str, Any]) -> Catalogue | None:
         return None
 
 
-def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Installed]) -> Room:
+def _capacity(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Installed]) -> NodeCapacity:
     gpus = _gpus(node.gpus)
     busy = {uuid for source in taken for uuid in json.loads(source.gpus)}
-    return Room(
+    return NodeCapacity(
         node=node.id,
         boot=node.boot,
         pool=node.pool,

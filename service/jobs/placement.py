@@ -33,13 +33,13 @@ class Line:
     """The jobs that wait with the same needs, in the order in which they are tried."""
 
     shape: str
-    """The name of the needs in SQL."""
+    """The hash of the needs, which names the line in SQL."""
     needs: Needs
     jobs: Iterable[QueuedRow]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeCapacity:
     """A node as placement sees it, with all of its slots and GPUs and with those that are free."""
 
     node: NodeId
@@ -64,7 +64,7 @@ class Room:
 
     def lacks(self, needs: Needs) -> str | None:
         """Returns a sentence with the components, packages and secrets that the node lacks for these needs, or None."""
-        missing = self.installed.missing_needs(needs.parts) if self.installed and needs.parts else ()
+        missing = self.installed.missing_needs(needs.requirements) if self.installed and needs.requirements else ()
         return f"{self.name} has no {', no '.join(missing)}" if missing else None
 
 
@@ -76,7 +76,7 @@ class Share:
     boot: str
     slots: int
     gpus: tuple[str, ...]
-    """UUIDs."""
+    """The UUIDs of the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ class Wait:
 class Plan:
     placements: list[Placement] = field(default_factory=list)
     waits: dict[str, Wait] = field(default_factory=dict)
-    """The waits by shape, for each line with a job that was not placed."""
+    """The reason to wait by shape, for each line with a job that was not placed."""
 
 
-def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
+def place(lines: Iterable[Line], nodes: Sequence[NodeCapacity]) -> Plan:
     """Returns placements in the order of their decisions, and the reason for which the rest of each line waits."""
-    rooms = [FreeRoom(room) for room in sorted(nodes, key=lambda room: room.node)]
+    capacities = [FreeCapacity(capacity) for capacity in sorted(nodes, key=lambda capacity: capacity.node)]
     shapes: dict[str, _Shapes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
@@ -114,9 +114,9 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
     while heads:
         _, job, line, rest = heads[0]
         if (shape := shapes.get(line.shape)) is None:
-            shape = shapes[line.shape] = _Shapes(line.needs, rooms)
+            shape = shapes[line.shape] = _Shapes(line.needs, capacities)
         if shape.exists and (chosen := shape.choose()) is not None:
-            shares = tuple(room.take(line.needs) for room in chosen)
+            shares = tuple(capacity.take(line.needs) for capacity in chosen)
             plan.placements.append(Placement(job.id, shares, job.version))
             if (following := next(rest, None)) is not None:
                 heapreplace(heads, (following.position, following, line, rest))
@@ -129,49 +129,49 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
     return plan
 
 
-def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
+def explain(needs: Needs, nodes: Sequence[NodeCapacity]) -> Placement | Wait:
     """Returns the placement that a job of this shape would get now, or the reason for which it would wait."""
     alone = Line("", needs, [QueuedRow(JobId(""), priority=0, queued_at=0, version=1)])
     plan = place([alone], nodes)
     return plan.placements[0] if plan.placements else plan.waits[alone.shape]
 
 
-def take_all(rooms: Mapping[NodeId, FreeRoom], shares: Sequence[Share]) -> bool:
+def take_all(capacities: Mapping[NodeId, FreeCapacity], shares: Sequence[Share]) -> bool:
     """Subtracts the planned shares from the free slots and GPUs of their nodes, and returns True.
 
     Returns False and subtracts nothing if one of the nodes no longer has its share free.
     """
-    if not all(share.node in rooms and rooms[share.node].has(share) for share in shares):
+    if not all(share.node in capacities and capacities[share.node].has(share) for share in shares):
         return False
     for share in shares:
-        rooms[share.node].give(share)
+        capacities[share.node].give(share)
     return True
 
 
-class FreeRoom:
+class FreeCapacity:
     """A node with the slots and GPUs that are still free while a plan is made. They only become fewer."""
 
-    __slots__ = ("gpus", "room", "slots")
+    __slots__ = ("capacity", "gpus", "slots")
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.slots = room.free_slots
-        self.gpus = list(room.free_gpus)
+    def __init__(self, capacity: NodeCapacity) -> None:
+        self.capacity = capacity
+        self.slots = capacity.free_slots
+        self.gpus = list(capacity.free_gpus)
 
     def fits(self, needs: Needs) -> bool:
-        return self.room.is_open and _fits(needs, self.room, self.slots, self.gpus)
+        return self.capacity.is_open and _fits(needs, self.capacity, self.slots, self.gpus)
 
     def take(self, needs: Needs) -> Share:
         """Reserves what the job needs. If the node has less, reserves all that is free."""
-        count = gpu_count(needs, self.room)
+        count = gpu_count(needs, self.capacity)
         gpus = tuple(gpu.uuid for gpu in self.gpus if _suits(needs, gpu))[:count]
-        share = Share(self.room.node, self.room.boot, slot_count(needs, self.room), gpus)
+        share = Share(self.capacity.node, self.capacity.boot, slot_count(needs, self.capacity), gpus)
         self.give(share)
         return share
 
     def has(self, share: Share) -> bool:
         """Returns True if the share is still free, and if the node takes work and was not restarted."""
-        is_same = self.room.boot == share.boot and self.room.is_open
+        is_same = self.capacity.boot == share.boot and self.capacity.is_open
         return is_same and self.slots >= share.slots and {gpu.uuid for gpu in self.gpus} >= set(share.gpus)
 
     def give(self, share: Share) -> None:
@@ -180,8 +180,8 @@ class FreeRoom:
 
     def missing(self, needs: Needs) -> int:
         """Returns the number of slots and GPUs that must become free on this node before it fits the needs."""
-        gpus = gpu_count(needs, self.room) - sum(_suits(needs, gpu) for gpu in self.gpus)
-        return max(0, gpus) + max(0, slot_count(needs, self.room) - self.slots)
+        gpus = gpu_count(needs, self.capacity) - sum(_suits(needs, gpu) for gpu in self.gpus)
+        return max(0, gpus) + max(0, slot_count(needs, self.capacity) - self.slots)
 
 
 class _Shapes:
@@ -191,15 +191,18 @@ class _Shapes:
     with and without a GPU cannot train together.
     """
 
-    def __init__(self, needs: Needs, rooms: list[FreeRoom]) -> None:
-        together = [[free for free in rooms if free.room.gpus], [free for free in rooms if not free.room.gpus]]
-        alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [rooms]
+    def __init__(self, needs: Needs, capacities: list[FreeCapacity]) -> None:
+        together = [
+            [free for free in capacities if free.capacity.gpus],
+            [free for free in capacities if not free.capacity.gpus],
+        ]
+        alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [capacities]
         self._kinds = [_Shape(needs, kind_rooms) for kind_rooms in alike]
         # If no nodes fit, the message is about the kind of nodes, with or without GPUs, that is nearest to fitting.
         self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
         self.exists = any(kind.exists for kind in self._kinds)
 
-    def choose(self) -> list[FreeRoom] | None:
+    def choose(self) -> list[FreeCapacity] | None:
         return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
 
     def reserve(self) -> bool:
@@ -210,29 +213,33 @@ class _Shapes:
 class _Shape:
     """All jobs with the same needs, and the nodes that fit them. A node is dropped from the heap when it is full."""
 
-    def __init__(self, needs: Needs, rooms: list[FreeRoom]) -> None:
+    def __init__(self, needs: Needs, capacities: list[FreeCapacity]) -> None:
         self.needs = needs
-        suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
-        lacks = {free.room.node: why for free in suiting if (why := free.room.lacks(needs)) is not None}
-        having = [free for free in suiting if free.room.node not in lacks]
-        fitting = [free for free in having if free.room.refused is None]
+        suiting = [free for free in capacities if _fits(needs, free.capacity, free.capacity.slots, free.capacity.gpus)]
+        lacks = {free.capacity.node: why for free in suiting if (why := free.capacity.lacks(needs)) is not None}
+        having = [free for free in suiting if free.capacity.node not in lacks]
+        fitting = [free for free in having if free.capacity.refused is None]
         self.count = len(fitting)
         self.exists = self.count >= needs.nodes
-        refusals = [free.room.refused for free in having if free.room.refused is not None]
-        closed = [free.room.closed for free in fitting if free.room.closed is not None]
-        short = [] if self.exists else [why for free in rooms if (why := _too_few_slots(needs, free.room)) is not None]
-        if (pools := {free.room.pool for free in rooms}) and needs.pool not in pools:
+        refusals = [free.capacity.refused for free in having if free.capacity.refused is not None]
+        closed = [free.capacity.closed for free in fitting if free.capacity.closed is not None]
+        short = (
+            []
+            if self.exists
+            else [why for free in capacities if (why := _too_few_slots(needs, free.capacity)) is not None]
+        )
+        if (pools := {free.capacity.pool for free in capacities}) and needs.pool not in pools:
             short = [f"the nodes are in {', '.join(map(repr, sorted(pools)))}: FOOTPLATE_POOL sets a node's pool"]
         self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values(), *short], closed)
         self._fitting = fitting
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)
 
-    def choose(self) -> list[FreeRoom] | None:
+    def choose(self) -> list[FreeCapacity] | None:
         """Returns the nodes for one job with these needs, or None if too few fit. Updates old ranks in the heap."""
         if len(self._heap) < self.needs.nodes:
             return None
-        chosen: list[tuple[int, int, FreeRoom]] = []
+        chosen: list[tuple[int, int, FreeCapacity]] = []
         while self._heap and len(chosen) < self.needs.nodes:
             rank, order, free = heappop(self._heap)
             if not free.fits(self.needs):
@@ -252,7 +259,7 @@ class _Shape:
 
         Nothing is reserved for a job that waits for a node that takes no work.
         """
-        working = [free for free in self._fitting if free.room.is_open]
+        working = [free for free in self._fitting if free.capacity.is_open]
         nearest = sorted(working, key=lambda free: free.missing(self.needs))[: self.needs.nodes]
         if len(nearest) < self.needs.nodes:
             return False
@@ -260,45 +267,49 @@ class _Shape:
             free.take(self.needs)
         return True
 
-    def _rank(self, free: FreeRoom) -> int:
-        """Returns the sorting key of candidates.
+    def _rank(self, free: FreeCapacity) -> int:
+        """Returns the sorting key of a node: the node with the smallest key gets the next job.
 
         GPU jobs fill nodes up, and CPU jobs spread over nodes without GPUs.
         """
-        if gpu_count(self.needs, free.room):
+        if gpu_count(self.needs, free.capacity):
             return len(free.gpus)
-        return 1_000_000 * bool(free.room.gpus) - free.slots
+        return 1_000_000 * bool(free.capacity.gpus) - free.slots
 
 
-def gpu_count(needs: Needs, room: Room) -> int:
+def gpu_count(needs: Needs, capacity: NodeCapacity) -> int:
     """Returns the number of GPUs that a job with these needs gets on this node."""
     if needs.gpus_per_node is not None:
         return needs.gpus_per_node
-    return (needs.processes_per_node or 1) if room.gpus else 0
+    return (needs.processes_per_node or 1) if capacity.gpus else 0
 
 
-def slot_count(needs: Needs, room: Room) -> int:
+def slot_count(needs: Needs, capacity: NodeCapacity) -> int:
     """Returns the number of slots that a job with these needs gets on this node, one for each rank."""
-    return needs.processes_per_node or max(1, gpu_count(needs, room))
+    return needs.processes_per_node or max(1, gpu_count(needs, capacity))
 
 
-def _fits(needs: Needs, room: Room, slots: int, gpus: Sequence[Gpu]) -> bool:
-    if room.pool != needs.pool or slots < slot_count(needs, room) or (needs.nodes > 1 and not room.shares_jobs):
+def _fits(needs: Needs, capacity: NodeCapacity, slots: int, gpus: Sequence[Gpu]) -> bool:
+    if (
+        capacity.pool != needs.pool
+        or slots < slot_count(needs, capacity)
+        or (needs.nodes > 1 and not capacity.shares_jobs)
+    ):
         return False
-    wanted = gpu_count(needs, room)
+    wanted = gpu_count(needs, capacity)
     if not wanted:
         # A node without GPUs has no GPU of the wanted name. Precision does not matter, because CPUs have autocast.
         return needs.gpu is None or needs.gpus_per_node == 0
     return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
 
 
-def _too_few_slots(needs: Needs, room: Room) -> str | None:
+def _too_few_slots(needs: Needs, capacity: NodeCapacity) -> str | None:
     """Returns a sentence if the node would fit but for its number of slots, else None."""
-    asked = slot_count(needs, room)
-    if room.refused is not None or room.slots >= asked or not _fits(needs, room, asked, room.gpus):
+    asked = slot_count(needs, capacity)
+    if capacity.refused is not None or capacity.slots >= asked or not _fits(needs, capacity, asked, capacity.gpus):
         return None
-    has = f"{room.slots} slot" + ("" if room.slots == 1 else "s")
-    return f"{room.name or room.node} has {has} and {asked} are needed: FOOTPLATE_SLOTS sets how many it has"
+    has = f"{capacity.slots} slot" + ("" if capacity.slots == 1 else "s")
+    return f"{capacity.name or capacity.node} has {has} and {asked} are needed: FOOTPLATE_SLOTS sets how many it has"
 
 
 def _suits(needs: Needs, gpu: Gpu) -> bool:
@@ -309,6 +320,6 @@ def _suits(needs: Needs, gpu: Gpu) -> bool:
 
 def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed: list[str]) -> Wait:
     if exists:
-        return Wait(Reason.CAPACITY, "; ".join([f"waits for room: {needs}", *closed[:MOST_REFUSALS]]))
+        return Wait(Reason.CAPACITY, "; ".join([f"waits for capacity: {needs}", *closed[:MOST_REFUSALS]]))
     finding = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
     return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {finding}", *refusals[:MOST_REFUSALS]]))

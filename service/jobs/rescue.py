@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import JobState, Reason, StopMode
-from service.jobs import gang
+from service.jobs import multi_node
 from service.jobs.conclude import Effects, End, conclude, record_loss
 from service.jobs.stopping import request_stop, withdraw
 from service.settings import ServiceSettings
@@ -124,7 +124,7 @@ class _ActiveJob:
     ) -> None:  # fmt: skip
         self.conn, self.job, self.known, self.timers, self.clock = conn, job, known, timers, clock
         self.sources = [source for source in sources if source.ended_at is None]
-        self.is_ending = len(sources) > len(self.sources) > 0 and gang.has_to_end(sources)
+        self.is_ending = len(sources) > len(self.sources) > 0 and multi_node.has_to_end(sources)
         self.nodes = len(sources)
         self.now, self.settings, self.rescued = now, settings, rescued
         self.used: set[Hashable] = set()
@@ -254,7 +254,7 @@ def lose(
         return
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
-    if (done := gang.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
+    if (done := multi_node.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
         end = End.of(done)
     else:
         names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"

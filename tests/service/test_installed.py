@@ -11,7 +11,7 @@ from footplate.contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catal
 from footplate.contract.lifecycle import Reason
 from service.jobs.installed import Installed, needs_of
 from service.jobs.needs import Needs
-from service.jobs.placement import Room
+from service.jobs.placement import NodeCapacity
 from tests.service.test_place_gangs import job, placed
 from tests.service.test_place_gangs import room as bare_room
 from tests.support.factories import make_spec
@@ -29,12 +29,12 @@ def node(*told: str, summary: str = "", needs: str = "") -> Installed:
     return Installed(Catalogue.of(described))
 
 
-def room(name: str, **more: Any) -> Room:
+def room(name: str, **more: Any) -> NodeCapacity:
     return replace(bare_room(name, **more), name=name)
 
 
 def wanting(*parts: str, **more: Any) -> dict[str, Any]:
-    return {"parts": tuple(sorted(parts)), **more}
+    return {"requirements": tuple(sorted(parts)), **more}
 
 
 def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
@@ -56,9 +56,9 @@ def test_what_lies_on_a_hub_needs_a_node_that_fetches_it() -> None:
 
 
 def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
-    older = Needs().to_json().replace(',"parts":[]', "")
+    older = Needs().to_json().replace(',"requirements":[]', "")
 
-    assert "parts" not in older
+    assert "requirements" not in older
     assert Needs.from_json(older) == Needs()
 
 

@@ -12,18 +12,18 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Placement, Room, Wait, explain, gpu_count, slot_count
+from service.jobs.placement import NodeCapacity, Placement, Wait, explain, gpu_count, slot_count
 from tests.support.placing import Plan, Waiting, place
 from tests.support.processes import at_ease
 
 
 def room(
     name: str, slots: int = 2, gpus: int = 0, free: int | None = None, cards: tuple[Gpu, ...] = (), **more: object
-) -> Room:
+) -> NodeCapacity:
     cards = cards or tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
     left = slots if free is None else free
     settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return Room(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
 
 
 def job(name: str, priority: int = 5, since: int = 0, **needs: object) -> Waiting:
@@ -59,7 +59,7 @@ waiting = st.lists(
 
 
 @given(waiting, rooms)
-def test_nothing_is_given_away_twice(jobs: list[Waiting], nodes: list[Room]) -> None:
+def test_nothing_is_given_away_twice(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     plan = place(jobs, nodes)
 
     slots, gpus = Counter[str](), Counter[str]()
@@ -74,7 +74,7 @@ def test_nothing_is_given_away_twice(jobs: list[Waiting], nodes: list[Room]) -> 
 
 
 @given(waiting, rooms)
-def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes: list[Room]) -> None:
+def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     plan = place(jobs, nodes)
 
     by_name = {item.node: item for item in nodes}
@@ -92,14 +92,14 @@ def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes
 
 
 @given(waiting, rooms)
-def test_the_order_in_which_they_are_given_does_not_matter(jobs: list[Waiting], nodes: list[Room]) -> None:
+def test_the_order_in_which_they_are_given_does_not_matter(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     plan, again = place(jobs, nodes), place(jobs[::-1], nodes[::-1])
 
     assert (plan.placements, plan.waits) == (again.placements, again.waits)
 
 
 @given(waiting, rooms)
-def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: list[Room]) -> None:
+def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     """No job behind it in the queue may be the reason that it waits."""
     plan = place(jobs, nodes)
 
@@ -110,7 +110,7 @@ def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: lis
 
 
 @given(waiting, rooms)
-def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[Room]) -> None:
+def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     """A job waits for capacity or for a shape that no node has, and its reason says which."""
     plan = place(jobs, nodes)
 
@@ -205,7 +205,7 @@ def test_ten_thousand_jobs_on_a_thousand_nodes_take_a_tenth_of_a_second() -> Non
     assert best < at_ease(0.2), f"{best * 1000:.0f} ms"
 
 
-def _cpu_seconds(jobs: list[Waiting], nodes: list[Room]) -> float:
+def _cpu_seconds(jobs: list[Waiting], nodes: list[NodeCapacity]) -> float:
     started = time.process_time()
     place(jobs, nodes)
     return time.process_time() - started

@@ -12,15 +12,15 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Room
+from service.jobs.placement import NodeCapacity
 from tests.support.placing import Plan, Waiting, place
 
 
-def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> Room:
+def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> NodeCapacity:
     cards = tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
     left = slots if free is None else free
     settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return Room(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
 
 
 def job(name: str, since: int = 0, **needs: object) -> Waiting:

@@ -15,7 +15,7 @@ import pytest
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Placement, Room
+from service.jobs.placement import NodeCapacity, Placement
 from tests.support.placing import Waiting, place
 
 DAY_SECONDS = 24 * 3600.0
@@ -26,10 +26,10 @@ SHAPES = [Needs(), Needs(gpus_per_node=0), Needs(gpus_per_node=1), Needs(gpus_pe
 WEIGHTS = [30, 15, 30, 12, 8, 4, 1]
 
 
-def a_node(number: int) -> Room:
+def a_node(number: int) -> NodeCapacity:
     """Every second one has GPUs."""
     gpus = tuple(Gpu(uuid=f"{number}-{n}", name="H100", capability=(9, 0)) for n in range(8 * (number % 2)))
-    return Room(NodeId(f"node{number:04}"), "boot", "default", 8, 8, gpus, gpus)
+    return NodeCapacity(NodeId(f"node{number:04}"), "boot", "default", 8, 8, gpus, gpus)
 
 
 class Day:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
-from service.jobs.placement import Line, Placement, Room, Wait
+from service.jobs.placement import Line, NodeCapacity, Placement, Wait
 from service.jobs.placement import place as place_lines
 from service.store.queue import QueuedRow, QueuePosition
 
@@ -36,7 +36,7 @@ class Plan:
     waits: dict[JobId, Wait]
 
 
-def place(jobs: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
+def place(jobs: Iterable[Waiting], nodes: Sequence[NodeCapacity]) -> Plan:
     lines: dict[Needs, list[Waiting]] = {}
     for job in sorted(jobs, key=lambda job: job.position):
         lines.setdefault(job.needs, []).append(job)

@@ -62,7 +62,7 @@ def known_end(sources: Sequence[SourceRow]) -> DoneData | None:
 
 
 def decisive(sources: Sequence[SourceRow]) -> DoneData:
-    """Returns the end that gives the attempt its result and its reason, after all sources have ended."""
+    """Returns the end of the source that gives the attempt its result and its reason, after all sources have ended."""
     all_ends = ends(sources)
     failed = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.another_s)
     # A source with a stop request has the reason. The other sources have only stopped together with it.
