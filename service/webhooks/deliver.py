@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from footplate.contract.ids import DeliveryId
@@ -103,19 +103,13 @@ class WebhookSender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _try(self, due: Due) -> Tried:
+        seconds, body = self._clock() // 1000, due.body.encode()
         try:
-            answer = await self._answer(due)
-        except Refused as refused:
-            answer = Answer(None, error=f"not sent: the URL {refused}")
+            answer = await send(due.url, due.secrets, due.id, seconds, body, self._allowed, self._resolve)
         except Exception as error:
             log.exception("delivery %s cannot be sent", due.id)
             answer = Answer(None, error=f"not sent: {error!r}")
         return self._tried(due, answer)
-
-    async def _answer(self, due: Due) -> Answer:
-        target, body, seconds = read_url(due.url), due.body.encode(), self._clock() // 1000
-        address = await aim(target, self._allowed, self._resolve)
-        return await post(target, address, headers(due.secrets, due.id, seconds, body), body)
 
     def _tried(self, due: Due, answer: Answer) -> Tried:
         status = answer.status
@@ -131,6 +125,19 @@ class WebhookSender:
             again_at=self._clock() + left[0] * 1000 if left else None,
             disable="the receiver answered 410 Gone" if is_gone else None,
         )
+
+
+async def send(
+    url: str, secrets: Sequence[str], id: DeliveryId, seconds: int, body: bytes, allowed: Allowed,
+    resolve: Resolve = resolved,
+) -> Answer:  # fmt: skip
+    """Sends one delivery, signed with the secrets, and returns the answer. `seconds` is the time of this try."""
+    target = read_url(url)
+    try:
+        address = await aim(target, allowed, resolve)
+    except Refused as refused:
+        return Answer(None, error=f"not sent: the URL {refused}")
+    return await post(target, address, headers(secrets, id, seconds, body), body)
 
 
 def _why(status: int | None) -> str:

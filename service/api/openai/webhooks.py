@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.ids import JobId, WebhookId
 from footplate.contract.lifecycle import JobState
-from footplate.contract.outbound import Allowed, Refused, read_url
+from footplate.contract.outbound import Allowed
 from service.api.openai.from_job import seconds
 from service.api.openai.models import (
     EVENT_TYPES,
@@ -43,8 +43,7 @@ from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import webhooks
 from service.store.rows import WebhookRow, loads
 from service.store.times import now_ms
-from service.webhooks.sending import headers, post
-from service.webhooks.targets import aim
+from service.webhooks.deliver import send
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -54,7 +53,6 @@ TYPE = "fine_tuning.job."
 DAY_SECONDS = 86400.0
 SAMPLE_JOB = JobId("job_" + "0" * 32)
 """The job in the sample events of a test. No real job has this id."""
-CHANGE = "webhooks.update() changes the URL"
 
 
 class Unanswered(FootplateError):
@@ -133,14 +131,10 @@ async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTeste
     body = await read_model(request, EndpointTest)
     row, now = await _endpoint(services, webhook), now_ms()
     sample = webhooks.openai_delivery(row, body.event_type, SAMPLE_JOB, now)
-    target, content = read_url(row.url), sample.body.encode()
-    try:
-        address = await aim(target, Allowed.of(services.settings.webhooks_allow))
-    except Refused as refused:
-        raise Unanswered(f"nothing was sent: the URL {refused}", hint=CHANGE) from refused
-    answer = await post(target, address, headers([row.secret], sample.id, now // 1000, content), content)
+    allowed = Allowed.of(services.settings.webhooks_allow)
+    answer = await send(row.url, [row.secret], sample.id, now // 1000, sample.body.encode(), allowed)
     if answer.status is None:
-        raise Unanswered(f"the receiver at {target.host} gave {answer.error}", hint=CHANGE)
+        raise Unanswered(f"the receiver did not answer: {answer.error}", hint="webhooks.update() changes the URL")
     return EndpointTested(webhook_endpoint_id=row.id, event_type=body.event_type, status_code=answer.status)
 
 
