@@ -39,21 +39,6 @@ def held(stage: Stage) -> list[str]:
     return [part.node for part in stage.read(attempts.open_sources)]
 
 
-def test_nobody_is_told_where_they_meet_before_the_last_has_claimed(stage: Stage) -> None:
-    job = a_gang(stage, 3)
-    second, first = stage.claim(job, 1), stage.claim(job, 0)
-    assert [part.answer.rendezvous for part in (second, first)] == [None, None]  # type: ignore[union-attr]
-    assert second.beat().rendezvous is None
-
-    last = stage.claim(job, 2)
-
-    assert isinstance(last.answer, Grant)
-    assert (last.answer.source, last.answer.nodes, last.answer.rendezvous) == (2, 3, FIRST)
-    assert [part.beat().rendezvous for part in (first, second)] == [FIRST, FIRST]
-    # Asked again, because the answer was lost.
-    assert second.ask_again().rendezvous == FIRST  # type: ignore[union-attr]
-
-
 def test_the_last_claim_tells_the_others_at_once(stage: Stage) -> None:
     job = a_gang(stage)
     first = stage.claim(job, 0)
@@ -206,27 +191,6 @@ def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
     assert row.message == "waits for 3 nodes with 1 slot each in pool 'default': 2 that take work fit"
 
 
-def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: Stage) -> None:
-    """The node is up, but does not receive its start message."""
-    for _ in range(2):
-        stage.node(slots=1)
-    job = stage.submit(nodes=2)
-    stage.place()
-    first = stage.claim(job, 0)
-    assert first.beat().rendezvous is None
-    stage.rescue()
-    for _ in range(4):
-        stage.later(stage.settings.claim_seconds / 3)
-        first.beat()
-        stage.rescue()
-
-    row = stage.job(job)
-    assert row.state is JobState.QUEUED
-    assert (row.reason, row.spent) == (Reason.NOT_CLAIMED, 0)
-    assert first.beat().superseded
-    assert held(stage) == []
-
-
 def test_a_node_that_is_lost_before_it_claims_costs_nobody_the_time_of_a_claim(stage: Stage) -> None:
     stage.settings = ServiceSettings(retry_backoff_seconds=0, claim_seconds=300, lease_seconds=30)
     for _ in range(3):
@@ -245,41 +209,4 @@ def test_a_node_that_is_lost_before_it_claims_costs_nobody_the_time_of_a_claim(s
     assert row.state is JobState.QUEUED
     assert (row.reason, row.spent) == (Reason.NOT_CLAIMED, 0)
     assert row.message == f"attempt 1 was not claimed: no heartbeat from {gone.node[-6:]}"
-    assert first.beat().superseded
-
-
-def test_one_part_fails_and_all_end_before_the_job_is_tried_again(stage: Stage) -> None:
-    job, (first, second) = running(stage)
-    second.fails("crashed")
-    assert stage.job(job).state is JobState.RUNNING
-    stop = first.beat().stop
-    assert stop is not None
-    assert (stop.because, stop.mode) == ("peer", "kill")
-    first.ends("stopped", "peer", stop="peer")
-
-    row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
-    assert held(stage) == []
-
-
-def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stage: Stage) -> None:
-    job, (first, second) = running(stage)
-    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
-    second.fails("oom")
-
-    report = json.loads(str(stage.job(job).error))["code"]
-    assert report == "oom"
-
-
-def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
-    """The part's supervisor is alive, but does not follow the stop."""
-    job, (first, second) = running(stage)
-    second.fails("crashed")
-    for _ in range(9):
-        stage.rescue()
-        stage.later(10)
-        first.beat()
-    stage.rescue()
-
-    assert stage.job(job).state is JobState.QUEUED
     assert first.beat().superseded

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.faults.off import SWITCHES
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults"
-ROWS = set(range(1, 23))
+ROWS = set(range(1, 24))
 
 
 def marks() -> Iterator[ast.Call]:

@@ -1,0 +1,112 @@
+"""One node of a job on several nodes fails, never claims, or does not end: all parts begin together and end together.
+
+Only control decides about this, so no process is started. tests/conformance/test_gangs.py has the other stories, and
+tests/journey has real nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import Grant
+from service.store.database import Database
+from tests.conformance.acting import Stage
+from tests.conformance.test_gangs import FIRST, a_gang, held, running
+from tests.faults.off import turned_off
+from tests.support.system import bring_to_schema
+
+
+@pytest.fixture
+def stage(sqlite_url: str, protection_off: list[str]) -> Iterator[Stage]:
+    bring_to_schema(sqlite_url)
+    with ExitStack() as stack:
+        database = Database(sqlite_url, readers=1, writers=1)
+        stack.callback(database.close)
+        for name in protection_off:
+            stack.enter_context(turned_off(name))
+        yield Stage(database)
+
+
+@pytest.mark.fault(23, without="ranks begin once every node has claimed", red="before the other nodes have claimed")
+def test_nobody_is_told_where_they_meet_before_the_last_has_claimed(stage: Stage) -> None:
+    job = a_gang(stage, 3)
+    second, first = stage.claim(job, 1), stage.claim(job, 0)
+    early = [part.answer.rendezvous for part in (second, first)]  # type: ignore[union-attr]
+    assert [*early, second.beat().rendezvous] == [None] * 3, "ranks meet before the other nodes have claimed"
+
+    last = stage.claim(job, 2)
+
+    assert isinstance(last.answer, Grant)
+    assert (last.answer.source, last.answer.nodes, last.answer.rendezvous) == (2, 3, FIRST)
+    assert [part.beat().rendezvous for part in (first, second)] == [FIRST, FIRST]
+    # Asked again, because the answer was lost.
+    assert second.ask_again().rendezvous == FIRST  # type: ignore[union-attr]
+
+
+@pytest.mark.fault(23, without="a claim has its time", red="it holds its nodes")
+def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: Stage) -> None:
+    """The node is up, but does not receive its start message."""
+    for _ in range(2):
+        stage.node(slots=1)
+    job = stage.submit(nodes=2)
+    stage.place()
+    first = stage.claim(job, 0)
+    assert first.beat().rendezvous is None
+    stage.rescue()
+    for _ in range(4):
+        stage.later(stage.settings.claim_seconds / 3)
+        first.beat()
+        stage.rescue()
+
+    row = stage.job(job)
+    assert row.state is JobState.QUEUED, "it holds its nodes for ever"
+    assert (row.reason, row.spent) == (Reason.NOT_CLAIMED, 0)
+    assert first.beat().superseded
+    assert held(stage) == []
+
+
+@pytest.mark.fault(23, without="a part that fails ends the others", red="the other part trains on")
+def test_one_part_fails_and_all_end_before_the_job_is_tried_again(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    second.fails("crashed")
+    assert stage.job(job).state is JobState.RUNNING
+    stop = first.beat().stop
+    assert stop is not None, "the other part trains on"
+    assert (stop.because, stop.mode) == ("peer", "kill")
+    first.ends("stopped", "peer", stop="peer")
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert held(stage) == []
+
+
+@pytest.mark.fault(
+    23, without="a part that only lost another is not the reason", red="the job says that it failed of peer_lost"
+)
+def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
+    second.fails("oom")
+
+    code = json.loads(str(stage.job(job).error))["code"]
+    assert code == "oom", f"the job says that it failed of {code}"
+
+
+@pytest.mark.fault(23, without="a part that does not end with the others is given up", red="the job is stuck")
+def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
+    """The part's supervisor is alive, but does not follow the stop."""
+    job, (first, second) = running(stage)
+    second.fails("crashed")
+    for _ in range(9):
+        stage.rescue()
+        stage.later(10)
+        first.beat()
+    stage.rescue()
+
+    assert stage.job(job).state is JobState.QUEUED, "the job is stuck"
+    assert first.beat().superseded
