@@ -2,7 +2,6 @@
 
     RowReport().read(Path("rows.jsonl"), "jsonl").as_json()       a file
     report.add(number, row), report.bad(number, problem)          rows from elsewhere
-    RowReport(check=has_messages)                                 rows that need a shape of their own
 
 Only the standard library is imported, because the service reads uploads in a child process that has to start fast.
 Every limit has a note in the report, so that nothing is left out silently.
@@ -20,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-Check = Callable[[Row], str | None]
-"""A function that returns what is wrong with a row, or None."""
 
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})$")
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
@@ -45,18 +42,17 @@ class RowReport:
     def __init__(
         self,
         *,
-        check: Check | None = None,
         count_tokens: Callable[[str], int] | None = None,
         deadline: float | None = None,
     ) -> None:
-        """`check` judges each row, `count_tokens` measures texts, `deadline` is a time of the monotonic clock."""
+        """`count_tokens` measures texts, and `deadline` is a time of the monotonic clock."""
         self.rows, self.bad_rows = 0, 0
         self.is_complete = True
         self.notes: list[str] = []
         self._first = 0
         self._columns: dict[str, _Column] = {}
         self._first_bad: list[dict[str, Any]] = []
-        self._check, self._count_tokens, self._deadline = check, count_tokens, deadline
+        self._count_tokens, self._deadline = count_tokens, deadline
         self._looks_in = ROWS_BETWEEN_LOOKS
 
     def read(self, path: Path, kind: str) -> RowReport:
@@ -72,7 +68,7 @@ class RowReport:
         return self
 
     def add(self, number: int, row: Row) -> None:
-        """Counts a row. A row that `check` refuses is bad, and its columns count all the same."""
+        """Counts a row that was read."""
         self.rows += 1
         self._first = self._first or number
         for name, value in row.items():
@@ -88,8 +84,6 @@ class RowReport:
             for name, column in self._columns.items():
                 if column.first_missing is None and name not in row:
                     column.first_missing = number
-        if self._check is not None and (problem := self._check(row)) is not None:
-            self.bad(number, problem)
 
     def bad(self, number: int, problem: str) -> None:
         """Counts a row that no reader can use."""

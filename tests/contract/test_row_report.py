@@ -94,12 +94,6 @@ def test_tokens_are_counted_in_texts_and_in_the_messages_of_a_conversation(read:
     ]
 
 
-def test_rows_that_a_check_refuses_are_bad(read: Any) -> None:
-    report = read(b'{"x": 1}\n{"y": 1}\n', check=lambda row: None if "x" in row else "it has no x")
-
-    assert (report["bad_rows"], report["first_bad"]) == (1, [{"number": 2, "problem": "it has no x"}])
-
-
 def test_the_report_stays_small_and_says_what_it_leaves_out(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_report, "MOST_LINE_BYTES", 1000)
     many = ", ".join(f'"column{index}": 1' for index in range(50))
