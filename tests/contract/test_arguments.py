@@ -30,14 +30,6 @@ def problems(values: dict[str, object]) -> dict[str, Problem]:
     return {problem.pointer: problem for problem in caught.value.problems}
 
 
-def test_output_dir_comes_first_and_hugging_face_s_defaults_hold() -> None:
-    args = TrainingArguments("out")
-
-    assert FIELDS[0] == "output_dir"
-    assert (args.output_dir, args.learning_rate, args.num_train_epochs, args.seed) == ("out", 5e-5, 3.0, 42)
-    assert (args.optim, args.lr_scheduler_type, args.save_steps) == ("adamw_torch_fused", "linear", 500)
-
-
 def test_every_field_says_what_it_means() -> None:
     assert set(meanings(Seq2SeqTrainingArguments)) == {
         field.name

@@ -41,7 +41,6 @@ def default(field: Any) -> Any:
 
 
 def test_every_argument_of_the_reference_works_or_is_declined() -> None:
-    assert len(THEIRS) == 114
     assert set(THEIRS) == (set(FIELDS) - OURS) | set(NOT_YET)
 
 
@@ -74,40 +73,7 @@ def test_every_choice_of_the_reference_works_or_is_declined() -> None:
         assert set(choices) <= names, name
 
 
-OLDER = [
-    "evaluation_strategy",
-    "warmup_ratio",
-    "group_by_length",
-    "no_cuda",
-    "overwrite_output_dir",
-    "save_safetensors",
-    "include_inputs_for_metrics",
-    "split_batches",
-    "dispatch_batches",
-    "fp16_opt_level",
-    "half_precision_backend",
-    "per_gpu_train_batch_size",
-    "per_gpu_eval_batch_size",
-    "push_to_hub_token",
-    "use_mps_device",
-    "include_tokens_per_second",
-    "fp16_backend",
-    "fsdp_min_num_params",
-    "adafactor",
-    "jit_mode_eval",
-    "torchdynamo",
-    "tpu_num_cores",
-    "tpu_metrics_debug",
-    "use_ipex",
-    "ray_scope",
-    "past_index",
-    "mp_parameters",
-    "sharded_ddp",
-]
-
-
-def test_the_names_that_older_pages_show_are_mapped_or_declined() -> None:
-    assert set(OLDER) <= set(LEGACY)
+def test_an_older_name_is_mapped_or_declined_and_is_no_name_of_today() -> None:
     assert not set(LEGACY) & (set(FIELDS) | set(NOT_YET)), "a name that is back needs no entry"
     for name, old in LEGACY.items():
         assert isinstance(old, Renamed) or old.instead, name
@@ -218,10 +184,9 @@ def test_every_attribute_that_callbacks_and_subclasses_read_is_there(tmp_path: P
     assert [name for name in ATTRIBUTES if not hasattr(trainer, name)] == []
 
 
-def test_the_state_has_the_reference_s_twenty_fields_and_values() -> None:
+def test_the_state_has_the_reference_s_fields_and_values() -> None:
     ours, theirs = footplate.TrainerState(), transformers.TrainerState()
 
-    assert len(dataclasses.fields(theirs)) == 20
     assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
 
 
@@ -230,7 +195,6 @@ def test_the_control_has_the_reference_s_flags() -> None:
 
 
 def test_the_events_are_the_reference_s() -> None:
-    assert len(EVENTS) == 16
     assert set(EVENTS) == {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
     for name in (name for name in vars(TheirHandler) if not name.startswith("__")):
         assert hasattr(CallbackHandler, name), name
@@ -244,49 +208,16 @@ def test_the_arguments_have_the_reference_s_methods() -> None:
     assert [name for name in names if not hasattr(args, name)] == []
 
 
-EXPORTED = [
-    "Trainer",
-    "TrainingArguments",
-    "TrainerCallback",
-    "TrainerState",
-    "TrainerControl",
-    "TrainOutput",
-    "EvalPrediction",
-    "EvalLoopOutput",
-    "PredictionOutput",
-    "IntervalStrategy",
-    "SaveStrategy",
-    "SchedulerType",
-    "OptimizerNames",
-    "HubStrategy",
-    "DebugOption",
-    "default_data_collator",
-    "DefaultDataCollator",
-    "DataCollatorWithPadding",
-    "DataCollatorForLanguageModeling",
-    "DataCollatorForTokenClassification",
-    "DataCollatorForSeq2Seq",
-    "set_seed",
-    "enable_full_determinism",
-    "get_last_checkpoint",
-    "PrinterCallback",
-    "ProgressCallback",
-    "DefaultFlowCallback",
-    "EarlyStoppingCallback",
-    "CallbackHandler",
-    "ExportableState",
-    "LabelSmoother",
-    "LengthGroupedSampler",
-    "BatchRebalanceSampler",
-    "find_executable_batch_size",
-    "PREFIX_CHECKPOINT_DIR",
-    "TRAINER_STATE_NAME",
-    "get_scheduler",
-]
+NOT_EXPORTED_THERE = (
+    "CallbackHandler", "OptimizerNames", "LabelSmoother", "LengthGroupedSampler", "BatchRebalanceSampler",
+    "TrainOutput", "SaveStrategy", "PredictionOutput", "EvalLoopOutput", "get_last_checkpoint", "HubStrategy",
+    "DebugOption", "ExportableState", "TRAINER_STATE_NAME", "PREFIX_CHECKPOINT_DIR", "find_executable_batch_size",
+)  # fmt: skip
+"""Names that people import from modules of transformers below its front page."""
 
 
 def test_what_people_import_beside_the_trainer_is_exported() -> None:
-    assert [name for name in EXPORTED if name not in footplate.__all__] == []
+    assert [name for name in NOT_EXPORTED_THERE if name not in footplate.__all__] == []
 
 
 MODULES = (
@@ -315,7 +246,6 @@ PUBLIC = sorted(name for name, module in transformers._class_to_module.items() i
 
 
 def test_every_name_that_transformers_exports_for_training_is_exported_or_declined() -> None:
-    assert len(PUBLIC) == 43
     assert set(PUBLIC) - set(footplate.__all__) == set(NOT_EXPORTED)
 
 
