@@ -7,13 +7,8 @@ import subprocess
 import sys
 
 from tests.client.conftest import Command
+from tests.support.pages import snippets
 from tests.support.processes import REPOSITORY
-
-
-def snippets(document: str, language: str) -> str:
-    """All of a page's, as one script: later ones go on where earlier ones stopped."""
-    text = (REPOSITORY / document).read_text()
-    return "\n".join(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
 
 
 def run(command: Command, *words: str) -> str:
@@ -27,7 +22,7 @@ def run(command: Command, *words: str) -> str:
 def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> None:
     # pandas and matplotlib are installed beside the environment.
     libraries = "import sys; sys.path.append(sys.prefix + '/libraries')\n"
-    said = run(command, sys.executable, "-c", libraries + snippets("docs/reference/sdk.md", "python"))
+    said = run(command, sys.executable, "-c", libraries + "\n".join(snippets("reference/sdk.md", "python")))
 
     assert "/training/learning_rat did you mean 'learning_rate'?" in said
     assert "['queued', 'starting', 'running', 'succeeded']" in said
@@ -35,7 +30,7 @@ def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> No
 
 
 def test_every_snippet_of_the_page_about_the_command_runs(command: Command) -> None:
-    said = run(command, "bash", "-euo", "pipefail", "-c", snippets("docs/reference/cli.md", "sh"))
+    said = run(command, "bash", "-euo", "pipefail", "-c", "\n".join(snippets("reference/cli.md")))
 
     assert "valid: as many steps as the data has" in said
     assert "succeeded (completed)" in said

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from service.store.database import Database
 from service.store.tables import metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer
+from tests.support.system import bring_to_schema
 
 STORIES = {
     "test_lifecycle_of_a_job", "test_gangs", "test_rotation", "test_live_commands", "test_row_limits", "test_starting",
@@ -30,14 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Migrated once, copied for every test."""
-    path = tmp_path_factory.mktemp("migrated") / "footplate.db"
-    migrate(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
     """Migrated once, emptied for every test."""
     with postgres_server.database() as url:
@@ -48,8 +40,9 @@ def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "footplate.db")
-        return f"sqlite:///{tmp_path / 'footplate.db'}"
+        sqlite_url = f"sqlite:///{tmp_path / 'footplate.db'}"
+        bring_to_schema(sqlite_url)
+        return sqlite_url
     url: str = request.getfixturevalue("migrated_postgres")
     database = Database(url, readers=1, writers=1)
     names = ", ".join(metadata.tables)

@@ -22,7 +22,7 @@ from service.store import migrate
 from service.store.database import Database
 from service.store.tables import metadata
 from tests.conformance.acting import Stage, Worker
-from tests.support.pasted import POSTGRES, SQLITE, commands, paste
+from tests.support.pages import POSTGRES, SQLITE, paste, snippets
 from tests.support.postgres import PostgresServer
 
 Rows = dict[str, list[tuple[object, ...]]]
@@ -66,10 +66,10 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             which, path, urls = POSTGRES, os.fspath(server.bin), [stack.enter_context(server.database()) for _ in "12"]
 
         def operate(section: str, home: Path, url: str) -> None:
+            commands = snippets("guides/backup-and-upgrade.md", section=section)[which]
             paste(
-                commands(section, which), path=path, BACKUP=os.fspath(folder / "backup"),
-                FOOTPLATE_HOME=os.fspath(home), FOOTPLATE_ARTIFACTS=os.fspath(home / "artifacts"),
-                FOOTPLATE_DATABASE=url,
+                commands, folder, path=path, BACKUP=os.fspath(folder / "backup"), FOOTPLATE_HOME=os.fspath(home),
+                FOOTPLATE_ARTIFACTS=os.fspath(home / "artifacts"), FOOTPLATE_DATABASE=url,
             )  # fmt: skip
 
         migrate(urls[0])

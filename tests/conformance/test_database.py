@@ -21,6 +21,7 @@ from service.store.queue import shape_of
 from service.store.tables import metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer
+from tests.support.system import bring_to_schema
 
 
 def keep(key: str) -> Callable[[Connection], str]:
@@ -105,13 +106,12 @@ def test_what_was_queued_is_finished_before_close(migrated_url: str) -> None:
     again.close()
 
 
-def test_a_locked_sqlite_is_unavailable_and_then_well(
-    migrated_sqlite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_sqlite_is_unavailable_and_then_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "locked.db"
-    path.write_bytes(migrated_sqlite.read_bytes())
+    url = f"sqlite:///{path}"
+    bring_to_schema(url)
     monkeypatch.setattr(engines_module, "BUSY_SECONDS", 0.2)
-    database = Database(f"sqlite:///{path}")
+    database = Database(url)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 

@@ -27,6 +27,7 @@ from service.store.database import Database
 from service.store.job_list import JobFilter, Sort
 from tests.conformance.acting import Stage
 from tests.support.many_jobs import copy_job
+from tests.support.system import bring_to_schema
 
 
 def test_the_same_key_and_body_get_the_same_answer(stage: Stage) -> None:
@@ -152,10 +153,12 @@ def test_the_jobs_of_a_tag_in_many_states_are_listed_page_by_page(stage: Stage) 
 
 
 @pytest.mark.parametrize("states", [(), (JobState.SUCCEEDED,)])
-def test_no_page_of_a_tag_sorts_all_that_have_it(migrated_sqlite: Path, states: tuple[JobState, ...]) -> None:
+def test_no_page_of_a_tag_sorts_all_that_have_it(tmp_path: Path, states: tuple[JobState, ...]) -> None:
     """Left alone SQLite did: of 300,000 jobs with a tag a page took two seconds."""
     asked: list[tuple[str, Any]] = []
-    db = Database(f"sqlite:///{migrated_sqlite}", readers=1, writers=1)
+    url = f"sqlite:///{tmp_path / 'footplate.db'}"
+    bring_to_schema(url)
+    db = Database(url, readers=1, writers=1)
 
     def plans(conn: Connection) -> str:
         listen(conn, "before_cursor_execute", lambda *report: asked.append(report[2:4]))

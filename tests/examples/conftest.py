@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import runpy
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +19,11 @@ from tests.support.system import JSON, System, standing_system
 EXAMPLES = REPOSITORY / "examples"
 
 
-def zipped(folder: Path) -> bytes:
-    """Returns the archive that `zip -r` makes of an example's code."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.suffix not in (".md", ".json", ".pyc"):
-                archive.writestr(zipfile.ZipInfo(str(path.relative_to(folder))), path.read_bytes())
-    return packed.getvalue()
+def code_of(folder: Path) -> dict[str, bytes]:
+    """Returns the files of an example's code."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    code = [path for path in paths if path.suffix not in (".md", ".json", ".pyc")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in code}
 
 
 class Examples:
@@ -49,19 +44,12 @@ class Examples:
         content: dict[str, Any] = json.loads((EXAMPLES / name).read_text())
         return content
 
-    def upload(self, packed: bytes) -> str:
-        """The sha256 of a bundle that is kept."""
-        headers = {"Content-Type": "application/zip"}
-        answer = self.system.client.post("/bundles", content=packed, headers=headers)
-        assert answer.status_code in (200, 201), answer.text
-        return str(answer.json()["sha256"])
-
     def with_code(self, name: str, **changes: Any) -> JSON:
         """A job of an example that brings its own code, with that uploaded; `training` is changed field by field."""
         folder = EXAMPLES / name.partition("/")[0]
         spec: JSON = json.loads((EXAMPLES / name).read_text())
         training = {**spec.get("training", {}), **changes.pop("training", {})}
-        code = {**spec["code"], "bundle": self.upload(zipped(folder))}
+        code = {**spec["code"], "bundle": self.system.upload(code_of(folder))}
         return {**spec, "training": training, "code": code, **changes}
 
     def run(self, name: str, **changes: Any) -> JSON:

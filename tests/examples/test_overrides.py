@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-
 from tests.examples.conftest import Examples
 from tests.support.system import JSON
 
@@ -62,18 +59,6 @@ print("trained", Mine(tiny(), arguments, train_dataset=rows()).train().global_st
 }
 
 
-def bundle(examples: Examples, text: str) -> JSON:
-    return packed(examples, {"my_code.py": text})
-
-
-def packed(examples: Examples, files: dict[str, str]) -> JSON:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
-    return {"bundle": examples.upload(buffer.getvalue())}
-
-
 def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
     job = examples.system.submit(examples.with_code("overrides/job.json"))
     done = examples.ended(job)
@@ -86,7 +71,7 @@ def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
 
 
 def test_variables_and_secrets_reach_the_job_that_names_them_and_nobody_else(examples: Examples) -> None:
-    code = bundle(examples, SAYS)
+    code = {"bundle": examples.system.upload({"my_code.py": SAYS})}
     wanted = {**TOY, "code": code, "env": {"EXAMPLE_FLAG": "up"}, "secrets": ["EXAMPLE_TOKEN"]}
     said, failed, without = (
         examples.system.submit(wanted, callbacks=["my_code:Say"]),
@@ -107,7 +92,7 @@ def test_variables_and_secrets_reach_the_job_that_names_them_and_nobody_else(exa
 
 
 def test_code_may_have_packages_named_worker_service_and_contract(examples: Examples) -> None:
-    code = packed(examples, OUR_NAMES)
+    code = {"bundle": examples.system.upload(OUR_NAMES)}
     script = examples.system.submit({"loop": {"script": "script.py"}, "code": code})
     spec = {"code": code, "trainer": "worker:Mine", "model": "service.model:tiny", "data": "worker:rows"}
     training = {"max_steps": 2, "save_strategy": "no", "remove_unused_columns": False}

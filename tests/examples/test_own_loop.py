@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import signal
-import zipfile
-
-import pytest
 
 from tests.examples.conftest import Examples
 from tests.support.system import assert_whole
 
-TWO = {"gpus_per_node": 0, "processes_per_node": 2}
 QUICK = {"use": "my_code:main", "args": {"epochs": 12}}
 SLOW = {"use": "my_code:main", "args": {"epochs": 12, "pause": 0.15}}
 """The same, with a second and more for each epoch: a machine may stand still for some before it is disturbed."""
@@ -82,11 +75,7 @@ sys.exit(3 if lines == 1 else 0)
 def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downloaded(
     examples: Examples,
 ) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, text in AS_IT_IS.items():
-            archive.writestr(name, text)
-    spec = {"loop": {"script": "train.py"}, "code": {"bundle": examples.upload(packed.getvalue())}}
+    spec = {"loop": {"script": "train.py"}, "code": {"bundle": examples.system.upload(AS_IT_IS)}}
     job = examples.system.submit({**spec, "retry": {"on": ["crashed"]}})
     done = examples.ended(job)
 
@@ -95,36 +84,6 @@ def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downlo
     assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json"}
     assert json.loads(outputs["told.json"]) == [2, 0.5, ["accuracy"] * 3, 2], "the second attempt found the first's"
     assert outputs["metrics.json"] == b"mine"
-
-
-@pytest.mark.matrix
-def test_a_loop_in_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed(
-    examples: Examples,
-) -> None:
-    system = examples.system
-    quiet = system.submit(examples.with_code("own-loop/job.json", loop=QUICK, resources=TWO))
-    assert examples.ended(quiet)["state"] == "succeeded"
-    job = system.submit(examples.with_code("own-loop/job.json", loop=SLOW, resources=TWO))
-    system.until_checkpoint(job, 2, within=60)
-    # The eldest two are the ranks, in their order.
-    os.kill(system.training_pids(job)[1], signal.SIGKILL)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
-    system.until_step(job, 5, within=60)
-    assert system.do(job, "pause").status_code == 202
-    paused = system.until_state(job, "paused", "succeeded", within=60)
-    system.do(job, "resume")
-    done = examples.ended(job)
-
-    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
-    assert system.losses(job) == system.losses(quiet)
-    assert sorted(system.losses(job)) == list(range(1, 13))
-    first = system.get(f"/jobs/{job}/attempts")["data"][0]
-    assert "rank 1 of 2: the training process was killed (SIGKILL)" in first["error"]["message"]
-    events = system.events(job)
-    assert_whole(events)
-    # What all know alike is told once.
-    assert {event["rank"] for event in events if event["kind"] not in ("line", "system")} == {0}
-    assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
 
 
 def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbed(examples: Examples) -> None:

@@ -4,13 +4,12 @@
     system.submit(books.job())
     books.said, books.close()
 
-Registered as any package registers its components.
+`System` registers it.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,6 @@ from footplate.trainer.callbacks import TrainerCallback
 if TYPE_CHECKING:
     from tests.support.system import JSON, System
 
-ENTRY_POINTS = "[footplate.callbacks]\ntest/chatter = tests.faults.chatter:Chatter\n"
 RATE = 1250
 """Events a second, by the clock: a step that comes late says more."""
 
@@ -31,16 +29,8 @@ class Books:
     """Records what a chatter has sent, one line for each step, in a file that Footplate does not know."""
 
     def __init__(self, system: System) -> None:
-        from tests.support.processes import REPOSITORY
-
         self.folder = system.processes.folder / "books"
-        info = system.processes.folder / "chatter" / "footplate_test_chatter-1.dist-info"
-        info.mkdir(parents=True)
         self.folder.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-chatter\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(ENTRY_POINTS)
-        path = system.environment.get("PYTHONPATH", str(REPOSITORY))
-        system.environment["PYTHONPATH"] = f"{info.parent}{os.pathsep}{path}"
 
     def job(self, **changes: Any) -> JSON:
         """Trains and talks until `close`."""

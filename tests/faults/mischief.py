@@ -1,10 +1,9 @@
 """A callback that does to its own training what a user's code, or the machine under it, does now and then.
 
-    lair = mischief.register(system)
-    system.submit(mischief.toy("segfault", lair / "a", steps=[5]))
+    system.submit(mischief.toy("segfault", folder / "a", steps=[5]))
 
-Registered as any package registers its components. It first writes a file named by the step into its lair, so
-that a test knows the moment. In a later attempt it acts again only with `always`.
+It first writes a file named by the step into its folder, so that a test knows the moment. In a later attempt it acts
+again only with `always`. `System` registers it.
 """
 
 from __future__ import annotations
@@ -23,23 +22,7 @@ from typing import TYPE_CHECKING, Any
 from footplate.trainer.callbacks import TrainerCallback
 
 if TYPE_CHECKING:
-    from tests.support.system import JSON, System
-
-ENTRY_POINTS = "[footplate.callbacks]\ntest/mischief = tests.faults.mischief:Mischief\n"
-
-
-def register(system: System) -> Path:
-    """Installs it in what `system` starts from now on; a folder for lairs."""
-    from tests.support.processes import REPOSITORY
-
-    plugin = system.processes.folder / "plugin"
-    info = plugin / "footplate_test_mischief-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-mischief\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    path = system.environment.get("PYTHONPATH", str(REPOSITORY))
-    system.environment["PYTHONPATH"] = f"{plugin}{os.pathsep}{path}"
-    return system.processes.folder / "lairs"
+    from tests.support.system import JSON
 
 
 def toy(do: str, lair: Path, *, steps: list[int], always: bool = False) -> JSON:

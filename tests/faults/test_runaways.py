@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,11 +80,5 @@ def test_no_process_of_a_cancelled_job_survives(system: System, user: str) -> No
 
 
 def submit(system: System) -> str:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("runaway.py", CODE)
-        archive.writestr("run_away.py", RUN_AWAY)
-    answer = system.client.post("/bundles", content=packed.getvalue(), headers={"Content-Type": "application/zip"})
-    assert answer.status_code in (200, 201), answer.text
-    code = {"bundle": answer.json()["sha256"]}
+    code = {"bundle": system.upload({"runaway.py": CODE, "run_away.py": RUN_AWAY})}
     return system.submit({"code": code, "loop": {"use": "runaway:main", "args": {"depth": DEPTH}}})

@@ -32,18 +32,10 @@ DEATHS = {
 @pytest.fixture
 def lairs(system: System) -> Iterator[Path]:
     """The system's nodes know the callback that does mischief; here it says what it did."""
-    folder = mischief.register(system)
+    folder = system.processes.folder / "lairs"
     yield folder
     for cgroup in folder.glob("*/cgroup"):
         os.rmdir(cgroup.read_text())
-
-
-def attempts(system: System, job: str) -> list[JSON]:
-    return list(system.get(f"/jobs/{job}/attempts")["data"])
-
-
-def has_ended(system: System, job: str, attempt: int) -> bool:
-    return any(item["attempt"] == attempt and item["ended_at"] for item in attempts(system, job))
 
 
 @pytest.mark.fault(2, without="hearing how training ended", red="told within 5 s")
@@ -54,8 +46,8 @@ def test_training_that_dies_is_told_by_its_reason_and_the_node_takes_its_next_jo
 
     for do, job in jobs.items():
         system.until((lairs / do / "5").exists, within=60, what=f"{do} has come", job=job)
-        system.until(partial(has_ended, system, job, 1), within=5, what=f"{do} is told within 5 s", job=job)
-        first = attempts(system, job)[0]
+        system.until(partial(system.has_ended, job, 1), within=5, what=f"{do} is told within 5 s", job=job)
+        first = system.attempts(job)[0]
         outcome = (first["reason"], first["error"]["code"])
         assert outcome == DEATHS[do], f"{do} is told as {outcome}: {first['error']}"
 
@@ -100,8 +92,8 @@ def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
         os.kill(pid, signal.SIGSTOP)
 
     within = "it is stalled within its limit"
-    system.until(lambda: has_ended(system, job, attempt), within=STALL_SECONDS + 6, what=within, job=job)
-    stalled = attempts(system, job)[attempt - 1]
+    system.until(lambda: system.has_ended(job, attempt), within=STALL_SECONDS + 6, what=within, job=job)
+    stalled = system.attempts(job)[attempt - 1]
     assert (stalled["reason"], stalled["error"]["code"]) == ("stalled", "stalled"), stalled
     assert f"for {STALL_SECONDS} s" in stalled["error"]["message"]
     until(lambda: not any(map(is_alive, family)), within=1, what="what was frozen is gone")
@@ -125,7 +117,7 @@ def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(syste
     ends = "it ends within its deadline"
     system.until(lambda: system.state(job) == "cancelled", within=STOP_SECONDS + 4, what=ends, job=job)
     until(lambda: not any(map(is_alive, family)), within=1, what="all that it started is gone")
-    moves = [event["data"]["state"] for event in system.events(job) if event["kind"] == "state"]
+    moves = system.states(job)
     assert moves[-2:] == ["stopping", "cancelled"]
     assert (system.state(neighbour), system.job(neighbour)["attempt"]) == ("running", 1)
 
@@ -142,7 +134,7 @@ def test_a_poison_job_has_three_attempts_and_what_makes_progress_has_more(system
     done = system.until_settled(poison)
     assert done["attempt"] == 3, f"it gives up after {done['attempt']} attempts: {done}"
     assert (done["state"], done["reason"], done["error"]["code"]) == ("failed", "poison", "killed"), done
-    assert [attempt["reason"] for attempt in attempts(system, poison)] == ["crashed"] * 3
+    assert [attempt["reason"] for attempt in system.attempts(poison)] == ["crashed"] * 3
     for job in others:
         done = system.until_settled(job)
         assert (done["state"], done["attempt"]) == ("succeeded", 1), done

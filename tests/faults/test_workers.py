@@ -11,25 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import mischief
 from tests.faults.equal import assert_bit_equal
 from tests.support.processes import Process, children, is_alive, until
-from tests.support.system import JSON, LONG_TOY, SHORT, System, assert_whole
+from tests.support.system import LONG_TOY, SHORT, System, assert_whole
 
 LEASE_SECONDS = float(SHORT["FOOTPLATE_LEASE_SECONDS"])
 
 
-def attempts(system: System, job: str) -> list[JSON]:
-    return list(system.get(f"/jobs/{job}/attempts")["data"])
-
-
-def has_ended(system: System, job: str, attempt: int) -> bool:
-    return any(item["attempt"] == attempt and item["ended_at"] for item in attempts(system, job))
-
-
 def node_of(system: System, job: str) -> Process:
     """The worker that runs a job's newest attempt."""
-    [name] = [node["name"] for node in attempts(system, job)[-1]["nodes"]]
+    [name] = [node["name"] for node in system.attempts(job)[-1]["nodes"]]
     return system.nodes[int(name.removeprefix("node-"))]
 
 
@@ -40,10 +31,6 @@ def steps_of(system: System, job: str, attempt: int) -> list[int]:
 def checkpoints_of(system: System, job: str, attempt: int) -> list[int]:
     rows = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
     return sorted(row["step"] for row in rows if row["attempt"] == attempt)
-
-
-def states(system: System, job: str) -> list[str]:
-    return [event["data"]["state"] for event in system.events(job) if event["kind"] == "state"]
 
 
 @pytest.mark.fault(1, without="dying with the worker", red="dies with its worker")
@@ -65,9 +52,9 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_and_nothing_e
     node.kill()
     until(lambda: not any(map(is_alive, training)), within=1, what="training dies with its worker")
     lost = "it is lost when its lease is over"
-    system.until(partial(has_ended, system, job, 1), within=LEASE_SECONDS + 10, what=lost, job=job)
+    system.until(partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what=lost, job=job)
 
-    assert attempts(system, job)[0]["reason"] == "node_lost"
+    assert system.attempts(job)[0]["reason"] == "node_lost"
     assert_bit_equal(system, job, quiet)
     assert (system.job(quiet)["attempt"], system.job(job)["attempt"]) == (1, 2)
     assert steps_of(system, job, 2)[0] == checkpoints_of(system, job, 1)[-1] + 1
@@ -115,7 +102,7 @@ def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(syste
     with frozen([node.pid, *(pid for pid in family if pid not in zombie)]) as thaw:
         gate.open(15)
         system.until_reached(job, gate, 45)
-        system.until(partial(has_ended, system, job, 1), within=LEASE_SECONDS + 10, what="it is lost", job=job)
+        system.until(partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what="it is lost", job=job)
         system.until(lambda: steps_of(system, job, 2), within=30, what="another attempt trains", job=job)
         checkpoints = checkpoints_of(system, job, 1)
         saved = [int(path.name.removeprefix("checkpoint-")) for path in _attempt_folder(system, job, 1).glob("check*")]
@@ -130,9 +117,9 @@ def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(syste
 
     taken = checkpoints_of(system, job, 1)
     assert taken == checkpoints, f"a checkpoint of the frozen attempt was taken: {set(taken) - set(checkpoints)}"
-    assert states(system, job) == ["queued", "starting", "running", "queued", "starting", "running", "succeeded"]
+    assert system.states(job) == ["queued", "starting", "running", "queued", "starting", "running", "succeeded"]
     assert system.job(job)["attempt"] == 2
-    assert attempts(system, quiet)[0]["nodes"][0]["name"] == attempts(system, job)[0]["nodes"][0]["name"]
+    assert system.attempts(quiet)[0]["nodes"][0]["name"] == system.attempts(job)[0]["nodes"][0]["name"]
     assert_whole(system.events(job))
 
 
@@ -144,7 +131,7 @@ def _attempt_folder(system: System, job: str, attempt: int) -> Path:
 @pytest.mark.fault(19, without="a drain costs no try", red="a drain has cost")
 def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
     """Three nodes share a folder. The first drains once and then twice, and the second is killed while it drains."""
-    lairs = mischief.register(system)
+    lairs = system.processes.folder / "lairs"
     # Nobody is killed for stopping late, however long a busy machine takes over it.
     system.environment["FOOTPLATE_STOP_SECONDS"] = "300"
     system.start(slots=3)
@@ -157,8 +144,8 @@ def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
 
     system.nodes[1].signal(signal.SIGTERM)
     left = "the willing one has left the node"
-    system.until(partial(has_ended, system, willing, 1), within=20, what=left, job=willing)
-    assert attempts(system, willing)[0]["reason"] == "drain"
+    system.until(partial(system.has_ended, willing, 1), within=20, what=left, job=willing)
+    assert system.attempts(willing)[0]["reason"] == "drain"
     assert system.state(willing) == "queued", f"a drain has cost it a try: {system.job(willing)}"
     ran, saved = steps_of(system, willing, 1)[-1], checkpoints_of(system, willing, 1)[-1]
     assert ran == saved, f"it ran to step {ran} and saved step {saved}, so that a drain makes steps run again"

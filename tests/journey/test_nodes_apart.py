@@ -5,15 +5,13 @@ Whatever a spec can say runs there, and goes on elsewhere when one of them is lo
 
 from __future__ import annotations
 
-import io
 import signal
-import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.examples.conftest import EXAMPLES, Examples, zipped
+from tests.examples.conftest import EXAMPLES, Examples, code_of
 from tests.support.apart import require_apart, without
 from tests.support.gates import Gate
 from tests.support.processes import Processes, at_ease, nothing_is_left_behind
@@ -143,13 +141,6 @@ def main(job, gates, steps, **args):
 """A loop that waits at each of these steps once, until it is killed or told to stop, whatever the time."""
 
 
-def with_gates() -> bytes:
-    packed = io.BytesIO(zipped(EXAMPLES / "own-loop"))
-    with zipfile.ZipFile(packed, "a") as archive:
-        archive.writestr("held.py", HELD)
-    return packed.getvalue()
-
-
 @pytest.mark.matrix
 def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes) -> None:
     """The first node is lost, which had the checkpoint; and the attempt that goes on is paused, and goes on again."""
@@ -160,7 +151,13 @@ def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Node
     gates = system.processes.folder / "gates"
     gates.mkdir()
     held = {"use": "held:main", "args": {"epochs": 12, "gates": str(gates), "steps": [4, 6]}}
-    job = system.submit({**spec, "loop": held, "code": {"bundle": examples.upload(with_gates())}})
+    job = system.submit(
+        {
+            **spec,
+            "loop": held,
+            "code": {"bundle": system.upload(code_of(EXAMPLES / "own-loop") | {"held.py": HELD.encode()})},
+        }
+    )
     system.until((gates / "4.1").exists, within=at_ease(60), what="it is held at its fourth step", job=job)
     system.until_checkpoint(job, 2, within=at_ease(60))
 

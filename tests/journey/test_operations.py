@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.pasted import POSTGRES, SQLITE, commands, paste
+from tests.support.pages import POSTGRES, SQLITE, paste, snippets
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 from tests.support.versions import BEFORE, start_node_of
 
+PAGE = "guides/backup-and-upgrade.md"
 ENDLESS = {
     **LONG_TOY,
     "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.01}},
@@ -25,9 +26,9 @@ SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60}}
 
 
 class Ground:
-    """The databases of a system before and after, and what the page's commands need to know of them."""
+    """The databases of a system before and after. `which` of the page's snippets is for the kind of database."""
 
-    def __init__(self, which: int, folder: Path, urls: tuple[str, str], path: str = "") -> None:
+    def __init__(self, which: slice, folder: Path, urls: tuple[str, str], path: str = "") -> None:
         self.which, self.folder, self.urls, self.path = which, folder, urls, path
 
     def home(self, name: str) -> Path:
@@ -36,7 +37,8 @@ class Ground:
     def paste(self, section: str, name: str) -> None:
         home = self.home(name)
         paste(
-            commands(section, self.which),
+            snippets(PAGE, section=section)[self.which],
+            self.folder,
             path=self.path,
             BACKUP=str(self.folder / "backup"),
             FOOTPLATE_HOME=str(home),
@@ -125,8 +127,8 @@ def the_service_is_upgraded_under_a_node_of_the_version_before(system: System, j
 
 def the_node_is_drained(system: System, job: str) -> None:
     [node] = system.get("/nodes")["data"]
-    paste(commands("Drain a node, and bring it back"),
-          FOOTPLATE_URL=system.url, NODE=node["id"], FOOTPLATE_API_KEY="")  # fmt: skip
+    drain = snippets(PAGE, section="Drain a node, and bring it back")
+    paste(drain, system.folder, system.url, NODE=node["id"], FOOTPLATE_API_KEY="")
     waits = system.until_state(job, "queued")
     assert waits["attempt"] == 1, waits
     assert (

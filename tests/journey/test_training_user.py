@@ -5,11 +5,9 @@ Foreign code tries in vain what root could do, and everything that training need
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,19 +128,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield system
 
 
-def bundle(system: System, packed: bytes) -> str:
-    headers = {"Content-Type": "application/zip"}
-    answer = system.client.post("/bundles", content=packed, headers=headers)
-    assert answer.status_code in (200, 201), answer.text
-    return str(answer.json()["sha256"])
-
-
 def code(system: System, **files: str) -> JSON:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(f"{name}.py", text)
-    return {"bundle": bundle(system, packed.getvalue())}
+    return {"bundle": system.upload({f"{name}.py": text for name, text in files.items()})}
 
 
 def hostile(system: System, *others: Path, **more: object) -> JSON:
@@ -237,12 +224,8 @@ def test_what_training_has_written_is_root_s_and_nobody_lists_what_lies_around_i
 
 @pytest.mark.matrix
 def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, text in FILES.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
     model = {"use": "my_op:Net", "args": {"name": "twice", "compiler": "c++"}}
-    spec: JSON = {**SHORT_TOY, "model": model, "code": {"bundle": bundle(system, packed.getvalue())}}
+    spec: JSON = {**SHORT_TOY, "model": model, "code": {"bundle": system.upload(FILES)}}
     run(system, spec)
     built = system.folder / "node-1" / "extensions" / spec["code"]["bundle"]
     (op,) = built.glob("*/*torch*/*/*.so")

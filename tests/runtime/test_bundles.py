@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from footplate.contract.host import outcome
 from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.lifecycle import Reason
 from footplate.runtime import own_code
+from tests.support.bundles import kept
 from tests.support.own_code import close_bundle
 
 NET = """
@@ -41,14 +39,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """`opened(my_code="…")`: as a training process has it."""
 
     def make(**files: str) -> Bundle:
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as archive:
-            for name, text in files.items():
-                archive.writestr(f"{name.replace('__', '/')}.py", text)
-        sha = sha256(packed.getvalue()).hexdigest()
-        file = tmp_path / layout.bundle_file(sha)
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(packed.getvalue())
+        sha = kept(tmp_path, {f"{name.replace('__', '/')}.py": text for name, text in files.items()})
         return own_code.opened(sha, tmp_path, tmp_path / "scratch")
 
     yield make

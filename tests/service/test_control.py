@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -35,7 +34,7 @@ from service.control.state import ControlState, LockUncertain
 from service.jobs.cancel import cancel
 from service.jobs.submit import submit
 from service.settings import ServiceSettings
-from service.store import attempts, events, jobs, migrate
+from service.store import attempts, events, jobs
 from service.store.control_lock import control_lock
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow
@@ -43,13 +42,7 @@ from service.store.times import now_ms
 from tests.support.factories import make_spec, make_worker_event
 from tests.support.processes import at_ease, until_async
 from tests.support.redis_server import RedisServer
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("control") / "footplate.db"
-    migrate(f"sqlite:///{path}")
-    return path
+from tests.support.system import bring_to_schema
 
 
 class Line:
@@ -149,10 +142,7 @@ short_lease = pytest.mark.parametrize("line", [5], indirect=True, ids=["of 5 s"]
 
 
 @pytest.fixture
-async def line(
-    request: pytest.FixtureRequest, redis: RedisServer, migrated: Path, tmp_path: Path
-) -> AsyncIterator[Line]:
-    shutil.copy(migrated, tmp_path / "footplate.db")
+async def line(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Path) -> AsyncIterator[Line]:
     settings = ServiceSettings(
         home=tmp_path,
         redis=redis.url,
@@ -161,6 +151,7 @@ async def line(
         resend_seconds=0.5,
         poll_seconds=0.05,
     )
+    bring_to_schema(settings.database_url)
     db = Database(settings.database_url)
     woken: list[set[JobId]] = []
     control = Control(db, settings, lambda changed: woken.append(set(changed)))

@@ -12,10 +12,9 @@ from footplate.contract.lifecycle import Reason
 from service.jobs.installed import Installed, needs_of
 from service.jobs.needs import Needs
 from service.jobs.placement import NodeCapacity
-from tests.service.test_place_gangs import job, placed
-from tests.service.test_place_gangs import room as bare_room
 from tests.support.factories import make_spec
-from tests.support.placing import place
+from tests.support.placing import job, place
+from tests.support.placing import room as bare_room
 
 MLP, BERT = "models/toy/mlp", "models/hf/sequence-classification"
 
@@ -95,7 +94,7 @@ def test_it_goes_where_that_is_installed_though_another_node_has_more_room() -> 
     rooms = [room("a", slots=8, installed=node(MLP)), room("b", slots=1, installed=node(MLP, BERT))]
     plan = place([job("bert", **wanting(BERT)), job("mlp", since=1, **wanting(MLP))], rooms)
 
-    assert placed(plan) == {"bert": ["b"], "mlp": ["a"]}
+    assert plan.placed == {"bert": ["b"], "mlp": ["a"]}
 
 
 def test_it_waits_for_that_node_and_keeps_nobody_else_waiting() -> None:
@@ -105,7 +104,7 @@ def test_it_waits_for_that_node_and_keeps_nobody_else_waiting() -> None:
     ]
     plan = place([job("bert", **wanting(BERT)), *(job(f"mlp{n}", since=n + 1, **wanting(MLP)) for n in (1, 2))], rooms)
 
-    assert placed(plan) == {"mlp1": ["a"], "mlp2": ["a"]}
+    assert plan.placed == {"mlp1": ["a"], "mlp2": ["a"]}
     assert plan.waits["bert"].reason is Reason.CAPACITY
 
 
@@ -129,6 +128,6 @@ def test_every_node_of_several_has_to_have_it() -> None:
     both = [job("bert", **wanting(BERT, nodes=2)), job("mlp", since=1, **wanting(MLP, nodes=2))]
     plan = place(both, rooms)
 
-    assert list(placed(plan)) == ["mlp"]
+    assert list(plan.placed) == ["mlp"]
     assert "2 nodes" in plan.waits["bert"].message
-    assert placed(place(both[:1], [*rooms, room("d", installed=node(BERT))])) == {"bert": ["a", "d"]}
+    assert place(both[:1], [*rooms, room("d", installed=node(BERT))]).placed == {"bert": ["a", "d"]}

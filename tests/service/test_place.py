@@ -13,26 +13,8 @@ from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
 from service.jobs.placement import NodeCapacity, Placement, Wait, explain, gpu_count, slot_count
-from tests.support.placing import Plan, Waiting, place
+from tests.support.placing import Waiting, job, place, room
 from tests.support.processes import at_ease
-
-
-def room(
-    name: str, slots: int = 2, gpus: int = 0, free: int | None = None, cards: tuple[Gpu, ...] = (), **more: object
-) -> NodeCapacity:
-    cards = cards or tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
-    left = slots if free is None else free
-    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
-
-
-def job(name: str, priority: int = 5, since: int = 0, **needs: object) -> Waiting:
-    return Waiting(JobId(name), Needs(**needs), priority, since)  # type: ignore[arg-type]
-
-
-def placed(plan: Plan) -> dict[str, list[str]]:
-    return {placement.job_id: [share.node for share in placement.shares] for placement in plan.placements}
-
 
 rooms = st.lists(
     st.builds(
@@ -126,7 +108,7 @@ def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[NodeC
 def test_priority_goes_first_and_then_age() -> None:
     jobs = [job("young", 5, since=2), job("old", 5, since=1), job("urgent", 9, since=3)]
 
-    assert list(placed(place(jobs, [room("n", slots=2)]))) == ["urgent", "old"]
+    assert list(place(jobs, [room("n", slots=2)]).placed) == ["urgent", "old"]
 
 
 def test_a_big_job_reserves_and_small_ones_fill_the_rest() -> None:
@@ -135,19 +117,19 @@ def test_a_big_job_reserves_and_small_ones_fill_the_rest() -> None:
 
     plan = place(jobs, nodes)
 
-    assert placed(plan) == {"other": ["b"]} or placed(plan) == {"small": ["b"]}
+    assert plan.placed == {"other": ["b"]} or plan.placed == {"small": ["b"]}
     assert plan.waits[JobId("big")].reason is Reason.CAPACITY
 
 
 def test_all_nodes_of_a_job_or_none() -> None:
-    assert placed(place([job("gang", nodes=2)], [room("a"), room("b", free=0)])) == {}
-    assert placed(place([job("gang", nodes=2)], [room("a"), room("b")])) == {"gang": ["a", "b"]}
+    assert place([job("gang", nodes=2)], [room("a"), room("b", free=0)]).placed == {}
+    assert place([job("gang", nodes=2)], [room("a"), room("b")]).placed == {"gang": ["a", "b"]}
 
 
 def test_a_shape_that_no_node_has_blocks_nobody() -> None:
     plan = place([job("impossible", 9, gpus_per_node=8), job("fine")], [room("a", gpus=1)])
 
-    assert list(placed(plan)) == ["fine"]
+    assert list(plan.placed) == ["fine"]
     assert plan.waits[JobId("impossible")].reason is Reason.NO_SUCH_SHAPE
     assert "8 GPUs" in plan.waits[JobId("impossible")].message
 
@@ -190,8 +172,8 @@ def test_gpu_work_packs_and_cpu_work_spreads() -> None:
     gpus = place([job(name, gpus_per_node=1) for name in "ab"], [room("x", 4, 4), room("y", 4, 4)])
     cpus = place([job(name) for name in "ab"], [room("x", 4), room("y", 4)])
 
-    assert list(placed(gpus).values()) in ([["x"], ["x"]], [["y"], ["y"]])
-    assert sorted(nodes[0] for nodes in placed(cpus).values()) == ["x", "y"]
+    assert list(gpus.placed.values()) in ([["x"], ["x"]], [["y"], ["y"]])
+    assert sorted(nodes[0] for nodes in cpus.placed.values()) == ["x", "y"]
 
 
 def test_ten_thousand_jobs_on_a_thousand_nodes_take_a_tenth_of_a_second() -> None:

@@ -8,27 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from footplate.contract.ids import JobId, NodeId
+from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Reason
-from footplate.contract.messages import Gpu
-from service.jobs.needs import Needs
-from service.jobs.placement import NodeCapacity
-from tests.support.placing import Plan, Waiting, place
-
-
-def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> NodeCapacity:
-    cards = tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
-    left = slots if free is None else free
-    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
-
-
-def job(name: str, since: int = 0, **needs: object) -> Waiting:
-    return Waiting(JobId(name), Needs(**needs), 0, since)  # type: ignore[arg-type]
-
-
-def placed(plan: Plan) -> dict[str, list[str]]:
-    return {placement.job_id: sorted(share.node for share in placement.shares) for placement in plan.placements}
+from tests.support.placing import Waiting, job, place, room
 
 
 class Yard:
@@ -63,7 +45,7 @@ gangs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, ma
 def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
     """Jobs come and end in any order. As long as running jobs end, all are placed."""
     yard = Yard(slots)
-    coming = [job(f"j{n}", n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
+    coming = [job(f"j{n}", since=n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
     coming = [
         item for item in coming if sum(s >= (item.needs.processes_per_node or 1) for s in slots) >= item.needs.nodes
     ]
@@ -87,12 +69,12 @@ def test_small_jobs_that_keep_coming_do_not_starve_one_on_several_nodes(slots: l
     yard = Yard(slots)
     yard.waiting = [job(f"s{n}") for n in range(sum(slots))]
     yard.turn()
-    yard.waiting.append(job("gang", 1, nodes=len(slots)))
+    yard.waiting.append(job("gang", since=1, nodes=len(slots)))
     for turn in range(sum(slots)):
         yard.turn()
         assert "gang" not in yard.running or turn >= len(slots)
         yard.ends(next(name for name in yard.running if name != "gang"))
-        yard.waiting += [job(f"t{turn}-{n}", 2 + turn) for n in range(2)]
+        yard.waiting += [job(f"t{turn}-{n}", since=2 + turn) for n in range(2)]
     yard.turn()
 
     assert "gang" in yard.running
@@ -100,36 +82,36 @@ def test_small_jobs_that_keep_coming_do_not_starve_one_on_several_nodes(slots: l
 
 def test_what_it_waits_for_is_held_and_no_more() -> None:
     nodes = [room("a", slots=4, free=3), room("b", slots=4, free=0)]
-    plan = place([job("gang", nodes=2), *(job(f"s{n}", 1) for n in range(3))], nodes)
+    plan = place([job("gang", nodes=2), *(job(f"s{n}", since=1) for n in range(3))], nodes)
 
-    assert placed(plan) == {"s0": ["a"], "s1": ["a"]}
+    assert plan.placed == {"s0": ["a"], "s1": ["a"]}
     assert plan.waits[JobId("gang")].reason is Reason.CAPACITY
 
 
 def test_the_next_one_holds_where_the_first_has_nothing_to_hold() -> None:
     nodes = [room("a", slots=2, free=1), room("b", slots=1, is_open=False)]
-    waiting = [job("gang", nodes=2), job("wide", 1, processes_per_node=2), job("small", 2)]
+    waiting = [job("gang", nodes=2), job("wide", since=1, processes_per_node=2), job("small", since=2)]
 
-    assert placed(place(waiting, nodes)) == {}
+    assert place(waiting, nodes).placed == {}
 
 
 def test_ranks_with_a_gpu_and_ranks_without_are_not_put_together() -> None:
     gpu, cpus = room("gpu", gpus=2), [room("x"), room("y")]
 
-    assert placed(place([job("gang", nodes=2)], [gpu, *cpus])) == {"gang": ["x", "y"]}
+    assert place([job("gang", nodes=2)], [gpu, *cpus]).placed == {"gang": ["x", "y"]}
     plan = place([job("gang", nodes=2)], [gpu, cpus[0]])
     assert plan.placements == []
     assert plan.waits[JobId("gang")].reason is Reason.NO_SUCH_SHAPE
-    assert placed(place([job("gang", nodes=2, gpus_per_node=0)], [gpu, cpus[0]])) == {"gang": ["gpu", "x"]}
+    assert place([job("gang", nodes=2, gpus_per_node=0)], [gpu, cpus[0]]).placed == {"gang": ["gpu", "x"]}
 
 
 def test_a_node_that_cannot_run_a_part_gets_none() -> None:
     nodes = [room("new"), room("old", shares_jobs=False)]
 
-    assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["new"]}
+    assert place([job("gang", nodes=2), job("small", since=1)], nodes).placed == {"small": ["new"]}
 
 
 def test_nothing_is_held_for_who_waits_for_a_node_that_takes_no_work() -> None:
     nodes = [room("a", slots=1), room("b", slots=1, is_open=False)]
 
-    assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["a"]}
+    assert place([job("gang", nodes=2), job("small", since=1)], nodes).placed == {"small": ["a"]}

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.conftest import db, migrated_postgres, migrated_sqlite, migrated_url, stage
+from tests.conformance.conftest import db, migrated_postgres, migrated_url, stage
 from tests.simulation.ground import Ground
 
-__all__ = ["db", "ground", "migrated_postgres", "migrated_sqlite", "migrated_url", "stage"]
+__all__ = ["db", "ground", "migrated_postgres", "migrated_url", "stage"]
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ A test meets a job at that step, however slow the machine.
     gate.until_reached(15)
     gate.open(15)
 
-`System` registers it, as any package registers its components.
+`System` registers it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,6 @@ from footplate.trainer.callbacks import TrainerCallback
 if TYPE_CHECKING:
     from footplate.runtime.emit import Emit
     from tests.support.system import JSON
-
-ENTRY_POINTS = "[footplate.callbacks]\ntest/gate = tests.support.gates:Gatekeeper\n"
-
-
-def register(folder: Path) -> Path:
-    """Returns the folder that must be on the PYTHONPATH of every process that uses the callback."""
-    info = folder / "footplate_test_gate-1.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-gate\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    return folder
 
 
 class Gate:

@@ -12,20 +12,29 @@ from tests.support.processes import REPOSITORY, clean_environment
 from tests.support.template import folder_of_commands
 
 DOCS = REPOSITORY / "docs"
+SQLITE, POSTGRES = slice(1), slice(-1, None)
+"""The snippets of a section that are for a kind of database: the first, or the last if there are two."""
 
 
-def snippets(page: str, language: str = "sh") -> list[str]:
-    """Returns the snippets of a page, whose path is relative to docs/. A test runs `sh`; `bash` is only shown."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+def snippets(page: str, language: str = "sh", section: str = "") -> list[str]:
+    """Returns the snippets of a page, whose path is relative to docs/, or of one of its sections.
+
+    A test runs `sh`; `bash` is only shown.
+    """
+    text = (DOCS / page).read_text()
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def paste(commands: list[str], folder: Path, url: str, **environment: str) -> str:
+def paste(commands: list[str], folder: Path, url: str = "", path: str = "", **environment: str) -> str:
     """Runs the commands in a folder that has `.footplate` and `examples`, and returns what they print."""
-    path = os.pathsep.join([str(folder_of_commands()), str(Path(sys.executable).parent), os.environ["PATH"]])
+    places = [str(folder_of_commands()), str(Path(sys.executable).parent), path, os.environ["PATH"]]
+    own = {"FOOTPLATE_URL": url, "PATH": os.pathsep.join(filter(None, places)), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
         cwd=folder,
-        env={**clean_environment(), "FOOTPLATE_URL": url, "PATH": path, "PYTHONPATH": str(REPOSITORY), **environment},
+        env={**clean_environment(), **own, **environment},
         capture_output=True,
         text=True,
         timeout=600,

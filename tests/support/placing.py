@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from footplate.contract.ids import JobId
+from footplate.contract.ids import JobId, NodeId
+from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
 from service.jobs.placement import Line, NodeCapacity, Placement, Wait
 from service.jobs.placement import place as place_lines
@@ -34,6 +35,25 @@ class Waiting:
 class Plan:
     placements: list[Placement]
     waits: dict[JobId, Wait]
+
+    @property
+    def placed(self) -> dict[str, list[str]]:
+        """The nodes of each placed job."""
+        return {item.job_id: sorted(share.node for share in item.shares) for item in self.placements}
+
+
+def room(
+    name: str, slots: int = 2, gpus: int = 0, free: int | None = None, cards: tuple[Gpu, ...] = (), **more: object
+) -> NodeCapacity:
+    """Returns a node with these slots and GPUs, of which `free` are free."""
+    cards = cards or tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
+    left = slots if free is None else free
+    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
+    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+
+
+def job(name: str, priority: int = 5, since: int = 0, **needs: object) -> Waiting:
+    return Waiting(JobId(name), Needs(**needs), priority, since)  # type: ignore[arg-type]
 
 
 def place(jobs: Iterable[Waiting], nodes: Sequence[NodeCapacity]) -> Plan:

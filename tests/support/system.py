@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,8 @@ import httpx2
 from httpx2.websockets import WebSocketDisconnect
 
 from service.store import schema
-from tests.support import gates, preload
+from tests.support import plugins, preload
+from tests.support.bundles import packed
 from tests.support.gates import Gate
 from tests.support.processes import REPOSITORY, Process, Processes, nothing_is_left_behind, started_at
 from tests.support.redis_server import RedisServer
@@ -104,8 +105,8 @@ class System:
         path = environment.get("PYTHONPATH", str(REPOSITORY))
         if without or mortal:
             path = preload.write(self.preload, without=without, mortal=mortal)
-        gatekeeper = gates.register(processes.folder / "gatekeeper")
-        self.environment["PYTHONPATH"] = os.pathsep.join([str(gatekeeper), path, str(REPOSITORY)])
+        plugin = plugins.register(processes.folder / "plugin", plugins.OF_SYSTEMS)
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(plugin), path, str(REPOSITORY)])
         self._gates = 0
         self.services: dict[str, Process] = {}
         self.nodes: dict[int, Process] = {}
@@ -225,6 +226,13 @@ class System:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
+    def upload(self, files: Mapping[str, str | bytes]) -> str:
+        """Uploads a bundle, and returns its sha256."""
+        headers = {"Content-Type": "application/zip"}
+        answer = self.client.post("/bundles", content=packed(files), headers=headers)
+        assert answer.status_code in (200, 201), answer.text
+        return str(answer.json()["sha256"])
+
     def do(self, job: str, verb: str, body: JSON | None = None) -> httpx2.Response:
         return self.client.post(f"/jobs/{job}/{verb}", json=body) if body else self.client.post(f"/jobs/{job}/{verb}")
 
@@ -266,6 +274,16 @@ class System:
             return any(row["step"] >= step for row in self.get(f"/jobs/{job}/checkpoints")["data"])
 
         self.until(committed, within=within, what=f"the job has a checkpoint of step {step} or later", job=job)
+
+    def attempts(self, job: str) -> list[JSON]:
+        return list(self.get(f"/jobs/{job}/attempts")["data"])
+
+    def has_ended(self, job: str, attempt: int) -> bool:
+        return any(row["attempt"] == attempt and row["ended_at"] for row in self.attempts(job))
+
+    def states(self, job: str) -> list[str]:
+        """Returns the states of the job's history, in order."""
+        return [event["data"]["state"] for event in self.events(job) if event["kind"] == "state"]
 
     def metrics(self, job: str, after: int = 0) -> list[JSON]:
         return list(self.get(f"/jobs/{job}/metrics", limit=10_000, after=after)["data"])

@@ -11,6 +11,7 @@ import pytest
 
 from footplate.contract import layout
 from footplate.contract.messages import NodeBeat
+from tests.support.plugins import register
 from tests.support.processes import REPOSITORY, Process, Processes
 from tests.support.redis_server import RedisServer
 from tests.worker.fake_control import FakeControl
@@ -32,10 +33,7 @@ class NodeStarter:
         for name in ("artifacts", "data", "models"):
             (self.folder / name).mkdir()
         (self.folder / "artifacts" / layout.PROBE).write_text("probe")
-        plugin = self.folder / "plugin" / "footplate_test_parts-1.dist-info"
-        plugin.mkdir(parents=True)
-        (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-parts\nVersion: 1\n")
-        (plugin / "entry_points.txt").write_text(ENTRY_POINTS)
+        register(self.folder / "plugin", ENTRY_POINTS)
 
     @property
     def artifacts(self) -> Path:

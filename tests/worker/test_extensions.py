@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import threading
-import zipfile
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from footplate.contract import layout
 from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, at_its_place, unpack
 from footplate.runtime import extensions
 from footplate.runtime.extensions import Baton, BuildReporter
+from tests.support.bundles import kept
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
 
@@ -61,23 +59,11 @@ exec g++ "$@"
 STALL = "6s"
 
 
-def kept_bundle(artifacts: Path) -> str:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, text in FILES.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
-    sha = sha256(packed.getvalue()).hexdigest()
-    file = artifacts / layout.bundle_file(sha)
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(packed.getvalue())
-    return sha
-
-
 def test_a_build_is_no_stall_happens_once_and_leaves_no_lock(
     make_lasting: Callable[..., Lasting], tmp_path: Path
 ) -> None:
     node = make_lasting(slots=2)
-    sha = kept_bundle(node.start.artifacts)
+    sha = kept(node.start.artifacts, FILES)
     compiler = tmp_path / "slow-g++"
     compiler.write_text(COMPILER.format(folder=tmp_path))
     compiler.chmod(0o755)
@@ -112,7 +98,7 @@ def test_a_build_is_no_stall_happens_once_and_leaves_no_lock(
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Callable[[str], Bundle]:
-    sha = kept_bundle(tmp_path)
+    sha = kept(tmp_path, FILES)
     return lambda name: unpack(sha, tmp_path / layout.bundle_file(sha), tmp_path / name)
 
 

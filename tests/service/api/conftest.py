@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from footplate.cli import main
 from footplate.contract.events import Kind
-from footplate.contract.ids import Fence, JobId
+from footplate.contract.ids import Fence, JobId, new_checkpoint_id
+from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import JobState, Reason
 from service.app import create_app
 from service.auth import Gatekeeper
@@ -28,10 +30,12 @@ from service.metrics import Meters
 from service.redis_client import RedisNotifier
 from service.server import Server, listen
 from service.settings import ServiceSettings
-from service.store import events, jobs, schema
+from service.store import checkpoints, events, jobs, schema
 from service.store.database import Database
+from service.store.rows import CheckpointRow
 from service.store.times import now_ms
 from tests.support.postgres import PostgresServer
+from tests.support.system import bring_to_schema
 
 KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
@@ -98,6 +102,27 @@ class Api:
         await self.db.write(write)
         self.services.tail.wake([job])
 
+    async def commit(self, job: JobId, step: int, attempt: int = 1, **changes: Any) -> CheckpointRow:
+        """Records a checkpoint as ingest does. Its files are not made."""
+        row = CheckpointRow(
+            id=new_checkpoint_id(), job_id=job, attempt=attempt, step=step, no=step, status="committed",
+            path=str(checkpoint_folder(job, attempt, step)), bytes=1, files=1, manifest_sha256="0" * 64, metrics="{}",
+            is_best=False, score=None, created_at=now_ms(),
+        )  # fmt: skip
+        row = replace(row, **changes)
+        await self.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
+        return row
+
+    async def pages(self, path: str, by: str = "cursor", **query: Any) -> list[Any]:
+        """Returns the rows of all pages."""
+        result: list[Any] = []
+        cursor: Any = None
+        while not result or cursor is not None:
+            more = {} if cursor is None else {by: cursor}
+            page = (await self.client.get(path, params={**query, **more})).json()
+            result, cursor = result + page["data"], page["next_cursor"]
+        return result
+
     @asynccontextmanager
     async def socket(self, path: str, **options: Any) -> AsyncIterator[ClientConnection]:
         async with connect(self.url.replace("http", "ws") + path, max_size=None, **options) as result:
@@ -126,13 +151,7 @@ def numbers(frames: list[Any]) -> list[int]:
 
 
 Serve = Callable[..., Awaitable[Api]]
-
-
-@pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("migrated") / "footplate.db"
-    schema.migrate(f"sqlite:///{path}")
-    return path
+Command = Callable[..., Awaitable[tuple[int, str, str]]]
 
 
 @pytest.fixture(scope="session")
@@ -144,10 +163,10 @@ def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path, migrated_sqlite: Path) -> str:
-    """A copy of a migrated database, because to migrate an empty one costs as much as a whole test."""
-    shutil.copy(migrated_sqlite, tmp_path / "footplate.db")
-    return f"sqlite:///{tmp_path / 'footplate.db'}"
+def sqlite_url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'footplate.db'}"
+    bring_to_schema(url)
+    return url
 
 
 @pytest.fixture
@@ -209,3 +228,17 @@ async def api(serve: Serve, sqlite_url: str) -> Api:
 async def both(serve: Serve, database_url: str) -> Api:
     """The same on SQLite and on PostgreSQL."""
     return await serve(database_url)
+
+
+@pytest.fixture
+def command(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The program's own main, beside the loop that serves it: how it ended, and what it said where."""
+    monkeypatch.setenv("FOOTPLATE_URL", api.url)
+    if key := api.services.settings.api_key:
+        monkeypatch.setenv("FOOTPLATE_API_KEY", key.get_secret_value())
+
+    async def run(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, words)
+        return code, *capsys.readouterr()
+
+    return run

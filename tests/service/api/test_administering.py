@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from footplate import AsyncClient, Client
 from footplate.cli import main
 from footplate.errors import InvalidRequest, NotFound, Unauthorized
-from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.conftest import KEY, Api, Command, Serve
 from tests.service.api.test_webhooks import LOOPBACK, Post, Receiver, receiver  # noqa: F401  # a fixture
 
-Command = Callable[..., Awaitable[tuple[int, str, str]]]
-
 
 @pytest.fixture
-async def keyed(serve: Serve, sqlite_url: str) -> Api:
+async def api(serve: Serve, sqlite_url: str) -> Api:
     return await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
-
-
-@pytest.fixture
-def command(keyed: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The program's own main, beside the loop that serves it: how it ended, and what it said where."""
-    monkeypatch.setenv("FOOTPLATE_URL", keyed.url)
-    monkeypatch.setenv("FOOTPLATE_API_KEY", KEY)
-
-    async def run(*words: str) -> tuple[int, str, str]:
-        code = await asyncio.to_thread(main, words)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 async def good(command: Command, *words: str) -> str:
@@ -41,14 +25,14 @@ async def good(command: Command, *words: str) -> str:
     return out
 
 
-async def test_a_key_is_made_listed_and_refused_from_a_shell(keyed: Api, command: Command) -> None:
+async def test_a_key_is_made_listed_and_refused_from_a_shell(api: Api, command: Command) -> None:
     code, secret, report = await command(
         "keys", "create", "ci", "--project", "vision", "--scope", "submit", "--expires-in", "90d"
     )
 
     assert (code, secret[:4]) == (0, "fpk_")
     assert "may submit; this is the only time that it is shown" in report
-    answer = await keyed.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
+    answer = await api.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
     assert answer.json()["detail"] == "this needs a key with the scope 'read'; this key has: submit"
     (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
     assert (listed["name"], listed["project"], listed["scopes"]) == ("ci", "vision", ["submit"])
@@ -59,7 +43,7 @@ async def test_a_key_is_made_listed_and_refused_from_a_shell(keyed: Api, command
 
 
 async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
-    keyed: Api,
+    api: Api,
     command: Command,
     receiver: Receiver,  # noqa: F811
 ) -> None:
@@ -68,7 +52,7 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     assert (hook["states"], hook["tags"], "secret" in hook) == (["failed", "queued"], ["a"], False)
 
     await good(command, "webhooks", "test", hook["id"])
-    await Post(keyed).goes_out()
+    await Post(api).goes_out()
 
     assert receiver.got[0].is_signed_with(secret)
     assert "  ping  " in await good(command, "webhooks", "deliveries", hook["id"])
@@ -86,12 +70,12 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
 
 
 async def test_a_webhook_in_the_form_of_openai_is_made_from_a_shell_and_by_the_client(
-    keyed: Api,
+    api: Api,
     command: Command,
     receiver: Receiver,  # noqa: F811
 ) -> None:
     def blocking() -> str:
-        with Client(keyed.url, KEY) as client:
+        with Client(api.url, KEY) as client:
             return client.webhooks.create(receiver.url, format="openai").format
 
     assert await asyncio.to_thread(blocking) == "openai"
@@ -103,13 +87,13 @@ async def test_a_webhook_in_the_form_of_openai_is_made_from_a_shell_and_by_the_c
     assert "  openai  " in await good(command, "webhooks")
 
 
-async def test_the_client_does_the_same_with_and_without_await(keyed: Api, receiver: Receiver) -> None:  # noqa: F811
+async def test_the_client_does_the_same_with_and_without_await(api: Api, receiver: Receiver) -> None:  # noqa: F811
     def blocking() -> str:
-        with Client(keyed.url, KEY) as client:
+        with Client(api.url, KEY) as client:
             key = client.keys.create("ci", "vision", scopes=["admin"], expires_in=3600)
             assert [entry.id for entry in client.keys.list()] == [key.id]
             assert key.key not in repr(key)
-        with Client(keyed.url, key.key) as client:
+        with Client(api.url, key.key) as client:
             hook = client.webhooks.create(receiver.url, states=["failed"])
             assert hook.secret not in repr(hook)
             assert client.webhooks.update(hook.id, states=None, description="ours").states is None
@@ -125,7 +109,7 @@ async def test_the_client_does_the_same_with_and_without_await(keyed: Api, recei
         return hook.id
 
     hook = await asyncio.to_thread(blocking)
-    async with AsyncClient(keyed.url, KEY) as client:
+    async with AsyncClient(api.url, KEY) as client:
         assert await client.keys.list() == []
         assert await client.webhooks.list() == [], "another project's"
         with pytest.raises(NotFound):

@@ -7,8 +7,6 @@ import io
 import json
 import sqlite3
 import tarfile
-import zipfile
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import pytest
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
-from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from service.backup import back_up
 from service.control.cleanup import write_probe
@@ -25,9 +23,9 @@ from service.jobs.prune import prune_deleted, prune_late
 from service.jobs.remove_folders import Remover
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
-from service.store.times import now_ms
 from tests.service.api.conftest import Api, Serve
 from tests.service.api.test_border import is_problem
+from tests.support.bundles import packed
 from tests.support.s3_server import S3Server
 
 FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trainer_state.json": b"{}"}
@@ -54,14 +52,8 @@ async def save(api: Api, store: RemoteStore, job: JobId, step: int, **changes: A
     manifest = json.dumps({"format": 1, "step": step, "files": reports}).encode()
     for name, content in {**FILES, layout.MANIFEST: manifest}.items():
         await asyncio.to_thread(store.write, content, f"{path}/{name}")
-    row = CheckpointRow(
-        id=new_checkpoint_id(), job_id=job, attempt=1, step=step, no=step, path=path, status="committed", bytes=1000,
-        files=4, manifest_sha256=sha256(manifest).hexdigest(), metrics="{}", is_best=False, score=None,
-        created_at=now_ms(),
-    )  # fmt: skip
-    row = replace(row, **changes)
-    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
-    return row
+    digest = sha256(manifest).hexdigest()
+    return await api.commit(job, step, **{"bytes": 1000, "files": 4, "manifest_sha256": digest, **changes})
 
 
 async def names(store: RemoteStore, folder: str) -> list[str]:
@@ -150,12 +142,9 @@ def _set_outputs(conn: Any, job: JobId, folder: str) -> None:
 
 
 async def test_files_and_bundles_are_kept_read_and_let_go(api: Api, store: RemoteStore) -> None:
-    rows, packed = b'{"a": 1}\n{"a": 2}\n', io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as made:
-        made.writestr("mine.py", "x = 1")
-    zipped, code = {"Content-Type": "application/zip"}, packed.getvalue()
+    rows, code = b'{"a": 1}\n{"a": 2}\n', packed({"mine.py": "x = 1"})
     file, again = [await api.client.post("/files?name=rows.jsonl", content=rows) for _ in range(2)]
-    bundle = await api.client.post("/bundles", content=code, headers=zipped)
+    bundle = await api.client.post("/bundles", content=code, headers={"Content-Type": "application/zip"})
 
     assert (file.status_code, again.status_code, bundle.status_code) == (201, 200, 201)
     content = f"/files/{file.json()['id']}/content"

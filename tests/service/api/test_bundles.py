@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,13 @@ from footplate.contract.bundles import MAX_BYTES
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.artifacts import Bundle
 from tests.service.api.conftest import SPEC, Api, Serve
+from tests.support.bundles import packed
 
 ZIP = {"Content-Type": "application/zip"}
 
 
 def zipped(**files: str) -> bytes:
-    into = io.BytesIO()
-    with zipfile.ZipFile(into, "w") as archive:
-        for name, text in files.items():
-            # By hand, so that the same files are the same bytes.
-            archive.writestr(zipfile.ZipInfo(f"{name}.py"), text)
-    return into.getvalue()
+    return packed({f"{name}.py": text for name, text in files.items()})
 
 
 CODE = zipped(my_code="class Net: ...", train="print(1)")

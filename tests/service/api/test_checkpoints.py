@@ -8,7 +8,6 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from service.jobs.prune import rotate
 from service.store import checkpoints, events
 from service.store.rows import CheckpointRow
 from service.store.tables import checkpoints as checkpoint_rows
-from service.store.times import now_ms
 from tests.service.api.conftest import Api
 from tests.service.api.test_border import is_problem
 
@@ -43,14 +41,8 @@ async def save(api: Api, job: JobId, step: int, attempt: int = 1, **changes: Any
     reports = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
     manifest = json.dumps({"format": 1, "step": step, "files": reports}).encode()
     (folder / "manifest.json").write_bytes(manifest)
-    row = CheckpointRow(
-        id=new_checkpoint_id(), job_id=job, attempt=attempt, step=step, no=step, path=path, status="committed",
-        bytes=1000, files=4, manifest_sha256=sha256(manifest).hexdigest(), metrics="{}", is_best=False, score=None,
-        created_at=now_ms(),
-    )  # fmt: skip
-    row = replace(row, **changes)
-    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
-    return row
+    digest = sha256(manifest).hexdigest()
+    return await api.commit(job, step, attempt, **{"bytes": 1000, "files": 4, "manifest_sha256": digest, **changes})
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 from footplate.contract import keys
 from footplate.contract.serving import PieceKind
 from tests.service.api.conftest import Api
+from tests.service.api.test_openai import client_of
 from tests.service.api.test_predict import Node, session_of, trained
 from tests.service.api.test_predict import api as api
 from tests.service.api.test_predict import node as node
@@ -26,12 +27,6 @@ DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "to
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CHAT = {"messages": [{"role": "developer", "content": [{"type": "text", "text": "be brief"}]},
                      {"role": "user", "content": "when?"}]}  # fmt: skip
-
-
-def client_of(api: Api) -> openai.AsyncOpenAI:
-    # The default client reads the machine's certificates, which takes longer than a test.
-    http = openai.DefaultAsyncHttpxClient(verify=False)
-    return openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none", max_retries=0, http_client=http)
 
 
 def events(text: str) -> list[Any]:

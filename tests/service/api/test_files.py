@@ -127,12 +127,7 @@ async def test_a_check_that_does_not_end_or_dies_leaves_a_report_that_says_so(
 async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
     made = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
 
-    seen, cursor = [], None
-    while True:
-        page = (await api.client.get("/files", params={"limit": 2, **({"cursor": cursor} if cursor else {})})).json()
-        seen += [row["id"] for row in page["data"]]
-        if (cursor := page["next_cursor"]) is None:
-            break
+    seen = [row["id"] for row in await api.pages("/files", limit=2)]
 
     assert sorted(seen) == sorted(made)
     assert is_problem(await api.client.get("/files?cursor=nonsense"), 422, "invalid_query")

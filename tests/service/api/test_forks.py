@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.contract.ids import JobId, new_checkpoint_id, new_job_id
+from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import Command
 from footplate.contract.resources.jobs import ForkedJob
 from service.jobs.fork import NEUTRAL_TRAINING, WHY, merged
 from service.store import checkpoints, commands
-from service.store.rows import CheckpointRow
-from service.store.times import now_ms
 from tests.service.api.conftest import KEY, SPEC, Api, Serve, each_case
 from tests.service.api.test_bundles import zipped
 from tests.service.api.test_keys import a_key, bearer
@@ -26,13 +24,7 @@ LEARNS = {**SPEC, "training": {"max_steps": 20, "learning_rate": 0.1, "seed": 7}
 
 
 async def saved(api: Api, job: JobId, step: int, status: str = "committed", *, is_best: bool = False) -> str:
-    row = CheckpointRow(
-        id=new_checkpoint_id(), job_id=job, attempt=1, step=step, no=step, path=str(checkpoint_folder(job, 1, step)),
-        status=status, bytes=1, files=1, manifest_sha256="0" * 64, metrics="{}", is_best=is_best, score=None,
-        created_at=now_ms(),
-    )  # fmt: skip
-    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
-    return row.id
+    return (await api.commit(job, step, status=status, is_best=is_best)).id
 
 
 async def trained(api: Api, **changes: Any) -> JobId:

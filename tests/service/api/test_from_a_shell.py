@@ -6,35 +6,20 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from footplate import Client
-from footplate.cli import main
 from footplate.errors import InvalidRequest
 from footplate.sdk.bundles import packed
-from tests.service.api.conftest import Api, Serve
+from tests.service.api.conftest import Api, Command, Serve
 from tests.service.api.test_system import a_node
-
-Command = Callable[..., Awaitable[tuple[int, str, str]]]
 
 
 @pytest.fixture
 async def api(serve: Serve, sqlite_url: str) -> Api:
     return await serve(sqlite_url, code="on")
-
-
-@pytest.fixture
-def command(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.setenv("FOOTPLATE_URL", api.url)
-
-    async def run(*words: str) -> tuple[int, str, str]:
-        code = await asyncio.to_thread(main, words)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 async def states(api: Api) -> dict[str, str]:

@@ -202,12 +202,7 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
     assert await ids(f"ids={jobs[4]},{jobs[2]},{new_job_id()}&name=n0") == [jobs[4], jobs[2]]
     assert jobs[3] in await ids(f"created_after={middle}")
     assert jobs[3] not in await ids(f"created_before={middle}")
-    seen, cursor = [], ""
-    while cursor is not None:
-        page = (await both.client.get("/jobs?limit=3" + (f"&cursor={cursor}" if cursor else ""))).json()
-        seen += [job["id"] for job in page["data"]]
-        cursor = page["next_cursor"]
-    assert seen == jobs[::-1]
+    assert [job["id"] for job in await both.pages("/jobs", limit=3)] == jobs[::-1]
 
 
 @each_case(
@@ -294,11 +289,7 @@ async def test_events_and_metrics_are_paged_by_number(both: Api) -> None:
     job = await both.submit()
     await both.append(job, *[{"loss": n} for n in range(25)])
 
-    seen, after = [], 0
-    while after is not None:
-        page = (await both.client.get(f"/jobs/{job}/events?after={after}&limit=10")).json()
-        seen += [event["no"] for event in page["data"]]
-        after = page["next_cursor"]
+    seen = [event["no"] for event in await both.pages(f"/jobs/{job}/events", "after", limit=10)]
     metrics = (await both.client.get(f"/jobs/{job}/metrics?after=20")).json()
 
     assert seen == list(range(1, 27))

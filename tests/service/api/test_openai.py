@@ -13,14 +13,12 @@ from openai.types.fine_tuning import FineTuningJob
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.events import Kind
-from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.ids import JobId
 from service.api.openai import uploads as openai_uploads
 from service.control.cleanup import prune
 from service.control.state import ControlState, Outside
 from service.jobs.prune import DAY_MS
 from service.settings import ServiceSettings
-from service.store import checkpoints
-from service.store.rows import CheckpointRow
 from service.store.times import now_ms
 from tests.service.api.conftest import KEY, Api, Serve
 from tests.service.api.test_keys import a_key
@@ -317,12 +315,7 @@ async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, 
 
 
 async def stored_checkpoint(api: Api, job: JobId, step: int) -> str:
-    row = CheckpointRow(
-        new_checkpoint_id(), job, 1, step, step, f"jobs/{job}/attempts/1/checkpoint-{step}", "committed", 1, 1,
-        "0" * 64, '{"eval_loss": 0.25, "loss": 0.5}', False, None, now_ms(),
-    )  # fmt: skip
-    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
-    return row.id
+    return (await api.commit(job, step, metrics='{"eval_loss": 0.25, "loss": 0.5}')).id
 
 
 async def test_a_fine_tuned_model_is_the_base_of_the_next_job(api: Api, client: AsyncOpenAI) -> None:

@@ -16,8 +16,6 @@ from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.serving import Piece, PieceKind
 from service.store import checkpoints, jobs
-from service.store.rows import CheckpointRow
-from service.store.times import now_ms
 from tests.service.api.conftest import Api, Serve
 from tests.support.processes import until_async
 from tests.support.redis_server import RedisServer
@@ -71,17 +69,8 @@ async def node(api: Api, standing_redis: RedisServer) -> AsyncIterator[Node]:
 async def trained(api: Api, steps: int = 1, **spec: Any) -> JobId:
     """A job that has ended, with checkpoints of the steps 1 to `steps`."""
     job = await api.submit(**spec)
-
-    def write(conn: Any) -> None:
-        for step in range(1, steps + 1):
-            row = CheckpointRow(
-                id=new_checkpoint_id(), job_id=job, attempt=1, step=step, no=step, status="committed",
-                path=f"jobs/{job}/attempts/1/checkpoint-{step}", bytes=1, files=1, manifest_sha256="0" * 64,
-                metrics="{}", is_best=False, score=None, pinned_from=None, created_at=now_ms(),
-            )  # fmt: skip
-            checkpoints.insert_checkpoint(conn, row)
-
-    await api.db.write(write)
+    for step in range(1, steps + 1):
+        await api.commit(job, step)
     await api.end(job)
     return job
 

@@ -9,12 +9,11 @@ import sys
 import pytest
 
 from footplate import AsyncClient
-from footplate.cli import main
 from footplate.contract.events import Kind
 from service.store.times import now_ms
 from tests.conformance.acting import Stage, place_waiting
 from tests.conformance.test_curves import told
-from tests.service.api.conftest import PATIENCE, Api
+from tests.service.api.conftest import PATIENCE, Api, Command
 
 
 async def test_curves_of_one_job_and_of_several(api: Api) -> None:
@@ -41,17 +40,17 @@ async def test_curves_of_one_job_and_of_several(api: Api) -> None:
 
 
 async def test_a_terminal_gets_curves_that_are_drawn_over_themselves(
-    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    api: Api, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, worker = Stage(api.db).running()
     told(worker, [{"loss": 3.0, "lr": 1.0}, {"loss": 1.0}, {"loss": 2.0}])
     worker.finishes()
-    monkeypatch.setenv("FOOTPLATE_URL", api.url)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
-    assert await asyncio.to_thread(main, ["metrics", job, "--follow", "--names", "loss"]) == 0
+    code, out, _ = await command("metrics", job, "--follow", "--names", "loss")
 
-    first, again = capsys.readouterr().out.split("\033[2A\033[J")
+    assert code == 0
+    first, again = out.split("\033[2A\033[J")
     assert first.startswith("\033[?7l")
     assert again.endswith("\033[?7h")
     assert again.splitlines()[1].split() == ["loss", "2", "1", "2", "3", "1", "3", "█▁▅"]

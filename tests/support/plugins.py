@@ -1,0 +1,21 @@
+"""Components of the tests, which programs find as they find those of any installed package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OF_SYSTEMS = """\
+[footplate.callbacks]
+test/gate = tests.support.gates:Gatekeeper
+test/mischief = tests.faults.mischief:Mischief
+test/chatter = tests.faults.chatter:Chatter
+"""
+
+
+def register(folder: Path, entry_points: str) -> Path:
+    """Returns the folder that must be on the PYTHONPATH of every process that uses the components."""
+    info = folder / "footplate_test_parts-1.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-parts\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    return folder
