@@ -295,22 +295,6 @@ def test_a_resume_cannot_end_a_job_before_where_it_stands(stage: Stage) -> None:
     assert stage.resume(job, Resume(max_steps=9)).state is JobState.QUEUED
 
 
-def test_a_resume_with_nonsense_changes_nothing(stage: Stage) -> None:
-    job, _ = stage.running()
-    stage.cancel(job, StopMode.KILL)
-    stage.later(71)
-    stage.rescue()
-    stage.later(71)
-    stage.rescue()
-    before = stage.job(job)
-    assert before.state is JobState.CANCELLED
-
-    with pytest.raises(InvalidSpec):
-        stage.resume(job, Resume(time_limit="4 moons"))
-
-    assert stage.job(job) == before
-
-
 def test_a_succeeded_job_cannot_be_resumed_and_the_answer_names_fork(stage: Stage) -> None:
     job, worker = stage.running()
     worker.finishes()

@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.system import SHORT_TOY, System, assert_whole
-
-
-def test_a_job_goes_from_post_to_done(standing: System) -> None:
-    job = standing.submit(SHORT_TOY)
-    done = standing.until_settled(job)
-
-    assert (done["state"], done["reason"]) == ("succeeded", "completed"), done
-    assert done["progress"]["step"] == done["progress"]["max_steps"] == 20
-    assert done["attempt"] == 1
-    events = standing.events(job)
-    assert_whole(events)
-    moves = [e["data"]["state"] for e in events if e["kind"] == "state"]
-    assert moves == ["queued", "starting", "running", "succeeded"]
-    assert sorted(standing.losses(job)) == list(range(1, 21))
-    assert standing.final_weights(job)
-    assert standing.training_pids(job) == []
+from tests.support.system import System, assert_whole
 
 
 def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing: System) -> None:

@@ -49,7 +49,6 @@ class FakeControl(threading.Thread):
         self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
         self.stops: dict[str, Stop] = {}
         self.commands: dict[str, Command] = {}
-        self.superseded: set[str] = set()
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
         self.commits_checkpoints = True
@@ -163,7 +162,6 @@ class FakeControl(threading.Thread):
             reply = AttemptReply(
                 claim=message.claim,
                 number=message.number,
-                superseded=job in self.superseded,
                 stop=self.stops.get(job),
                 commands=[new for new in [self.commands.get(job)] if new is not None and new.no > message.last_command],
                 watermark=self._watermark(job, message.attempt) if self.acknowledges else 0,

@@ -137,15 +137,7 @@ def test_what_is_asked_a_hundred_times_is_done_once_and_holds_in_the_next_attemp
     assert lasting.control.done(job, attempt=2)["result"]["steps"] == saved["step"] + 3
 
 
-def test_a_time_limit_saves_and_is_a_failure(lasting: Lasting) -> None:
-    job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=1.0, resources={"time_limit": "1s"})
-
-    done = lasting.control.done(job)
-    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "time_limit", "time_limit")
-    assert len(lasting.control.of(job, "checkpoint")) == 1
-
-
-def test_a_time_limit_counts_from_when_training_runs(lasting: Lasting) -> None:
+def test_a_time_limit_counts_from_when_training_runs_and_saves_and_is_a_failure(lasting: Lasting) -> None:
     """A start costs nothing of the limit, however long it takes, as control counts too."""
     job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=0.5, resources={"time_limit": "1s"})
 
@@ -153,6 +145,8 @@ def test_a_time_limit_counts_from_when_training_runs(lasting: Lasting) -> None:
     running, last = lasting.control.of(job, "state")[0], lasting.control.of(job, "done")[0]
     ran = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(running["at"])).total_seconds()
     assert 0.5 <= done["running_s"] <= ran + 0.1
+    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "time_limit", "time_limit")
+    assert len(lasting.control.of(job, "checkpoint")) == 1
 
 
 def test_a_graceful_stop_saves_nothing(lasting: Lasting) -> None:
@@ -176,23 +170,6 @@ def test_a_kill_is_at_once(lasting: Lasting) -> None:
     done = lasting.control.done(job, within=20)
     assert (done["ending"], done["stop"]) == ("stopped", "cancel")
     assert not is_alive(pid)
-
-
-def test_a_resumed_attempt_continues_at_its_checkpoint(lasting: Lasting) -> None:
-    job = lasting.submit(data=SLOW, training={**ENDLESS, "save_strategy": "steps", "save_steps": 10})
-    first = lasting.control.await_kind(job, "checkpoint")
-    lasting.control.stop(job, "pause")
-    lasting.control.done(job)
-    saved = lasting.control.of(job, "checkpoint")[-1]
-    lasting.control.stops.clear()
-
-    last = saved["step"] + 20
-    lasting.submit(
-        job=job, attempt=2, checkpoints=[offer_of(saved), offer_of(first)], training={**ENDLESS, "max_steps": last}
-    )
-
-    assert lasting.control.done(job, attempt=2)["result"]["steps"] == last
-    assert lasting.control.of(job, "progress", attempt=2)[0]["step"] == saved["step"] + 1
 
 
 @pytest.mark.parametrize(
@@ -229,18 +206,6 @@ def test_what_cannot_be_built_says_so(lasting: Lasting) -> None:
     assert "data://nowhere.jsonl" in lasting.control.done(missing)["error"]["message"]
 
 
-def test_a_superseded_attempt_ends_and_says_nothing_more(lasting: Lasting) -> None:
-    job = lasting.submit(data=SLOW, training=ENDLESS)
-    pid = training_process(lasting, job)
-    lasting.control.await_kind(job, "log")
-
-    lasting.control.superseded.add(job)
-
-    until(lambda: not is_alive(pid), within=20, what="training is gone")
-    until(lambda: not list(lasting.start.journals.glob(f"{job}*")), what="its journal is gone")
-    assert lasting.control.of(job, "done") == []
-
-
 def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("tell"), gpus=["GPU-a"])
 
@@ -254,14 +219,6 @@ def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
     assert "node-1" not in reports["open"]["text"]
     assert reports["open"]["text"].count("socket") == 1
     assert (reports["héllo"]["stream"], reports["héllo"]["text"]) == ("stderr", "héllo \ufffd wörld")
-
-
-def test_an_eval_only_job_is_a_job(lasting: Lasting) -> None:
-    job = lasting.submit(data={"train": None, "eval": {"use": "toy/regression", "args": {"n": 32}}})
-
-    done = lasting.control.done(job)
-    assert (done["ending"], done["error"]) == ("finished", None)
-    assert "eval_loss" in done["result"]["final"]
 
 
 def test_data_to_evaluate_on_is_evaluated_once_at_the_end_where_nothing_says_when(lasting: Lasting) -> None:

@@ -147,24 +147,6 @@ def test_kill_the_warm_parent(running: Running, control: FakeControl) -> None:
     runs_another(running, control)
 
 
-def test_kill_the_celery_parent(running: Running, control: FakeControl, start_node: NodeStarter) -> None:
-    node = control.node().node
-    until(
-        lambda: [running_job.job for running_job in control.nodes[node].running] == [running.job],
-        what="a beat says that it runs",
-    )
-
-    running.worker.kill()
-
-    running.all_gone(running.everyone)
-    old = control.node()
-    start_node()
-    until(lambda: control.nodes[old.node].boot != old.boot, within=30, what="the node is back, with a new boot id")
-    until(lambda: not list(start_node.journals.iterdir()), what="what the dead attempt left has arrived")
-    seqs = [event["seq"] for event in control.of(running.job)]
-    assert seqs == list(range(1, len(seqs) + 1))
-
-
 def test_a_second_worker_in_the_same_folder_refuses(start_node: NodeStarter, control: FakeControl) -> None:
     start_node()
     control.node()

@@ -49,16 +49,6 @@ async def test_replay_and_live_meet_without_a_gap_or_a_duplicate(both: Api) -> N
     assert code == 1000
 
 
-async def test_a_reader_goes_on_from_its_cursor(api: Api) -> None:
-    job = await api.submit()
-    await api.append(job, *[{"loss": n} for n in range(10)])
-    await api.end(job)
-
-    frames, _, _ = await api.frames(f"/jobs/{job}/stream?after=7")
-
-    assert numbers(frames) == list(range(8, 15))
-
-
 async def test_events_arrive_although_every_wake_up_is_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "FALLBACK_SECONDS", 0.05)
     job = await api.submit()
