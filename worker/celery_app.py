@@ -1,7 +1,7 @@
 """The Celery app of a node, its configuration, and the queue of each node.
 
-Celery carries start messages only. One says that an attempt may start on this node. SQL grants each attempt once, and
-control sends the message again if no node claims. Every setting below follows from that.
+Celery carries start messages only. A start message says that an attempt may start on this node. The node then claims
+the attempt from control, which sends the message again if no claim comes. Every setting below follows from that.
 """
 
 from __future__ import annotations
@@ -66,4 +66,4 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
 
 
 app = Celery("footplate")
-"""Configured by worker/app.py, so that the import of this module reads no setting."""
+"""The Celery app of a node. worker/app.py configures it, so that an import of this module reads no setting."""

@@ -1,4 +1,4 @@
-"""The identity of a node. It is in the node's folder, which one process holds by a lock."""
+"""Reads and writes a node's identity, a file in the node's folder. Only one worker at a time can lock that folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One start of one node. The process that made this object holds the lock until it ends."""
+    """A node since its last start. Its process has locked the node's folder."""
 
     id: NodeId
     boot: str
@@ -32,7 +32,7 @@ class Node:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by their names in specs. Training gets only the ones that its job names."""
     rights: Rights = field(default_factory=Rights)
-    """The rights that training has on this node."""
+    """The users that training runs as on this node."""
 
     @property
     def threads(self) -> int:
@@ -45,7 +45,7 @@ class Node:
 
 
 def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None) -> Node:
-    """Returns the node of this folder, and locks the folder for this process. The first start makes an identity."""
+    """Locks a node's folder for this process, and returns the node. The first start creates the node's identity."""
     folder = NodeFolder(root)
     for path in (root, folder.journals):
         path.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
     identity, boot = _start(fd)
     node = Node(identity, boot, folder, slots, secrets or {})
     shutil.rmtree(folder.run, ignore_errors=True)
-    # Files that an earlier start was writing when it was killed. We have the lock, so nobody writes them now.
+    # Files that an earlier start was writing when it was killed. This process has the lock, so no other writes to them.
     for path in folder.journals.glob("*.new"):
         path.unlink()
     folder.run.mkdir(mode=0o700)
@@ -69,7 +69,7 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
 
 
 def _lock(fd: int) -> bool:
-    """Locks the file. Waits a moment, because the dying children of a killed worker still hold the lock."""
+    """Locks a file. Waits up to two seconds, because the dying children of a killed worker still hold the lock."""
     deadline = time.monotonic() + LOCK_SECONDS
     while not try_lock(fd):
         if time.monotonic() > deadline:

@@ -45,7 +45,7 @@ def post(pipeline: Any, message: Message) -> None:
 
 
 class Listener:
-    """Pops one list without blocking. BLPOP is sent ahead, and its answer is read once the socket is readable."""
+    """Pops entries of a Redis list without blocking. The answer to BLPOP is read only when the socket is readable."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._key = key
@@ -53,12 +53,12 @@ class Listener:
         connection: Any = self._pool.get_connection()
         self._connection = connection
         self.fd = int(connection._get_socket().fileno())
-        self._ask()
+        self._send_blpop()
 
-    def take(self) -> bytes | None:
+    def read(self) -> bytes | None:
         """Returns the popped entry, or None if BLPOP timed out. Call this only when the socket is readable."""
         answer = self._connection.read_response()
-        self._ask()
+        self._send_blpop()
         return bytes(answer[1]) if answer else None
 
     def close(self) -> None:
@@ -66,5 +66,5 @@ class Listener:
         self._connection.disconnect()
         self._pool.release(self._connection)
 
-    def _ask(self) -> None:
+    def _send_blpop(self) -> None:
         self._connection.send_command("BLPOP", self._key, BLOCK_SECONDS)

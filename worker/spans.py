@@ -37,7 +37,7 @@ STEPPED = frozenset({Kind.PROGRESS, Kind.LOG})
 
 
 class Sender:
-    """The exporter of a pool process. It sends from its own thread, and drops spans if no collector answers."""
+    """Exports the spans of one pool process from a thread. Spans are dropped if no collector answers."""
 
     def __init__(self) -> None:
         own = Resource.create(

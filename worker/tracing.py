@@ -23,7 +23,7 @@ log = logging.getLogger("footplate.traces")
 
 
 class Untraced:
-    """The spans of an attempt without a trace, which are discarded."""
+    """Replaces `AttemptSpans` for an attempt that is not traced. Its methods do nothing."""
 
     def begin_phase(self, phase: str) -> None:
         """Ends the span of the last phase, and begins one for this phase."""
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Traces:
-    """The traces of one process. The parent sends nothing, because a sending thread would not survive its forks."""
+    """Creates the spans of this process's attempts. Only pool processes send spans, because threads end at a fork."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         settings = asked(environ)
@@ -66,7 +66,7 @@ class Traces:
         return AttemptSpans(self._sender.tracer, grant, node, since)
 
     def close(self) -> None:
-        """Sends what is left, if the collector answers soon."""
+        """Sends the spans that were not sent yet. Waits for the collector for three seconds at most."""
         if self._sender is not None:
             self._sender.close()
 

@@ -62,15 +62,15 @@ class ReservedUser:
     lock: int
 
     def lend(self, folders: Iterable[Path]) -> None:
-        """Writes into the lock's file which folders belong to the user for now.
+        """Records in the lock's file which folders belong to the user now.
 
-        If this process is killed, the next attempt with this user gives them back.
+        If this process is killed, the next attempt with this user makes them root's again.
         """
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, "\n".join(map(str, folders)).encode(), 0)
 
     def take_back(self) -> None:
-        """Gives the lent folders back to root, and removes what else the user owns."""
+        """Makes root the owner of the recorded folders, and removes the user's files in public folders."""
         text = os.pread(self.lock, os.fstat(self.lock).st_size, 0).decode(errors="replace")
         for line in text.splitlines():
             with suppress(OSError):
@@ -97,7 +97,7 @@ class Rights:
 
 
 def lock_folder(instead: Path) -> Path:
-    """Returns the folder of locks, or `instead` if /run is read-only. That folder serves this node alone."""
+    """Returns the folder of the uids' locks. If /run is read-only, returns `instead`, a folder of this node alone."""
     with suppress(OSError):
         LOCKS.mkdir(mode=0o700, exist_ok=True)
         if os.access(LOCKS, os.W_OK | os.X_OK):
@@ -106,7 +106,7 @@ def lock_folder(instead: Path) -> Path:
 
 
 def reserve_user(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) -> ReservedUser | None:
-    """Returns a user for this attempt, or None if all that it may have are reserved."""
+    """Reserves a user of the range for an attempt. Returns None if other attempts have reserved all of them."""
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
     for uid in users.choices(job, attempt, nodes):
         lock = os.open(locks / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -120,7 +120,7 @@ def reserve_user(users: UserRange, locks: Path, job: JobId, attempt: int, nodes:
     return None
 
 
-def parsed(text: str) -> UserRange | None:
+def parse_range(text: str) -> UserRange | None:
     """Parses a range such as `60600-61111`. Returns None if the text is not a range."""
     match = re.fullmatch(r"(\d{1,10})\s*-\s*(\d{1,10})", text)
     return UserRange(first=int(match[1]), last=int(match[2])) if match else None

@@ -55,7 +55,7 @@ class Node:
             return
         for supervisor in start.supervisors:
             supervisor.dies(loses_power=loses_power)
-        for sender in start.resender.taken.values():
+        for sender in start.resender.senders.values():
             sender.journal.close()
         start.is_over = True
         if loses_disk:
@@ -127,7 +127,7 @@ class Start:
         node = self.node
         if not node.is_frozen:
             try:
-                self.resender.turn(node.line)  # type: ignore[arg-type]
+                self.resender.send(node.line)  # type: ignore[arg-type]
                 if self.world.clock >= self._beat_at:
                     self._beat()
                 self._listen()
@@ -136,7 +136,7 @@ class Start:
                     if not asker.turn():
                         self._askers.remove(asker)
             except REDIS_ERRORS:
-                for sender in self.resender.taken.values():
+                for sender in self.resender.senders.values():
                     sender.rewind()
         self.world.after(self.world.between(0.4, 0.8), self._turn)
 

@@ -102,7 +102,7 @@ def test_what_nobody_could_read_or_send_for_a_week_is_dropped(redis: RedisServer
     for path in old:
         os.utime(path, (0, time.time() - KEEP_JOURNALS_SECONDS - 1))
 
-    Resender(tmp_path).turn(connect(redis.url))
+    Resender(tmp_path).send(connect(redis.url))
 
     assert list(tmp_path.iterdir()) == [fresh]
 

@@ -33,11 +33,11 @@ SETTLE = """
 import json
 from footplate.contract.errors import SettingsError
 from footplate.contract.host.node_folder import NodeFolder
-from worker.node.rights import settled
+from worker.node.rights import training_rights
 from worker.settings import WorkerSettings
 settings = WorkerSettings.from_environment()
 try:
-    rights = settled(settings, NodeFolder(settings.node_path))
+    rights = training_rights(settings, NodeFolder(settings.node_path))
     users = rights.users and [rights.users.first, rights.users.last]
     print(json.dumps({"uid": rights.user and rights.user.uid, "users": users, "exposed": rights.exposed}))
 except SettingsError as error:
@@ -128,13 +128,13 @@ def test_a_user_or_range_that_no_machine_can_have_ends_the_start(home: Path, use
     settings = WorkerSettings(home=home, training_user=user, slots=3)
 
     with pytest.raises(SettingsError, match=why):
-        rights.settled(settings, NodeFolder(settings.node_path))
+        rights.training_rights(settings, NodeFolder(settings.node_path))
 
 
 def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
     settings = WorkerSettings(home=home, training_user="root")
 
-    report = rights.settled(settings, NodeFolder(settings.node_path))
+    report = rights.training_rights(settings, NodeFolder(settings.node_path))
 
     assert (report.user, report.users) == (None, None)
     assert report.exposed == "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"

@@ -214,7 +214,7 @@ class ControlLink(threading.Thread):
             now = time.monotonic()
             if listener.fd in readable:
                 heard_at = now
-                self._receive(listener.take())
+                self._receive(listener.read())
             elif now - heard_at > BLOCK_SECONDS + 3:
                 raise TimeoutError("Redis does not answer")
             if self._poked in readable:

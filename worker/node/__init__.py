@@ -1,5 +1,5 @@
 """The Celery parent of a node: heartbeat, GPUs, the rights that training has, and the task that starts attempts.
 
-Imports `worker.attempt` and the contract. Only threads of their own may block here, because the parent must drain at
+Imports `worker.attempt` and the contract. Only separate threads may block, because the parent must be able to drain at
 any time.
 """

@@ -46,7 +46,7 @@ RESTART_BEATS, RESTART_SECONDS = 30, 8.0
 RESEND_AT_ONCE = 4
 LEFTOVER_SECONDS = 3.0
 KEEP_JOURNALS_SECONDS = 7 * 86400
-TELL_DEAD_SECONDS = 60.0
+REPORT_DEAD_SECONDS = 60.0
 """The time for which heartbeats name an attempt whose supervisor died, because a heartbeat may be lost."""
 SWEEP_SECONDS = 10.0
 
@@ -74,19 +74,19 @@ class Heartbeat(threading.Thread):
         client = connect(self._settings.redis)
         if self._store is not None:
             self._store.begin()
-        turn = self._send_leftovers
+        step = self._send_leftovers
         while True:
             try:
-                turn(client)
-                turn = self._beat
+                step(client)
+                step = self._beat
             except REDIS_ERRORS as error:
-                turn = self._beat
+                step = self._beat
                 self._failures.failed("cannot report: Redis does not answer (%s)", error)
-                self._canary.forgive()
+                self._canary.reset_clock()
                 time.sleep(min(1.0, self._settings.beat_seconds))
             except Exception as error:
                 # No error may end this thread, because the node has no other connection to control.
-                turn = self._beat
+                step = self._beat
                 self._failures.failed("failed to send its heartbeat: %r", error, trace=True)
                 time.sleep(1.0)
             else:
@@ -100,17 +100,17 @@ class Heartbeat(threading.Thread):
         """Returns the attempts of this node. An attempt runs as long as its supervisor has its journal locked."""
         attempts = []
         for path in self._node.folder.journals.glob(f"*{SUFFIX}"):
-            if path not in self._resender.taken and is_owned(path) and (name := JournalName.of(path)):
+            if path not in self._resender.senders and is_owned(path) and (name := JournalName.of(path)):
                 attempts.append(_attempt_of(name))
         return attempts
 
     def _send_leftovers(self, client: redis.Redis) -> None:
         """Sends journals of the last start before any heartbeat, so that finished attempts do not count as lost."""
         deadline = time.monotonic() + LEFTOVER_SECONDS
-        self._resender.turn(client)
-        while self._resender.taken and time.monotonic() < deadline:
+        self._resender.send(client)
+        while self._resender.senders and time.monotonic() < deadline:
             time.sleep(0.02)
-            self._resender.turn(client)
+            self._resender.send(client)
 
     def _beat(self, client: redis.Redis) -> None:
         self._wanted.clear()
@@ -119,10 +119,10 @@ class Heartbeat(threading.Thread):
             post(pipeline, self._message(running))
             pipeline.get(keys.canary(self._node.id, self._node.boot))
             *_, canary = pipeline.execute()
-        self._canary.look(int(canary or 0))
+        self._canary.record(int(canary or 0))
         if self._canary.is_overdue() and not running and not self._node.folder.is_draining():
             restart()
-        self._resender.turn(client)
+        self._resender.send(client)
         self._sweep()
         self._listen(client)
 
@@ -131,12 +131,12 @@ class Heartbeat(threading.Thread):
         key = keys.node_reply(self._node.id, self._node.boot)
         while not self._wanted.is_set() and (left := until - time.monotonic()) > 0:
             # In short turns while journals are being sent, or the catalogue is awaited.
-            longest = 0.1 if self._resender.taken or self._catalogue is None else 0.5
+            longest = 0.1 if self._resender.senders or self._catalogue is None else 0.5
             popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
             if popped is not None:
                 self._receive(popped[1])
             # A killed supervisor leaves its journal. Its job is retried once the journal is sent.
-            if self._resender.turn(client) or self._has_news():
+            if self._resender.send(client) or self._has_news():
                 self.send_now()
 
     def _has_news(self) -> bool:
@@ -217,8 +217,8 @@ class Canary:
         self._sent_at = 0.0
         self._back_at = time.monotonic()
 
-    def look(self, seen: int) -> None:
-        """Takes the newest canary that came back, and sends the next one when it is due."""
+    def record(self, seen: int) -> None:
+        """Records the number of the newest canary that came back, and sends the next canary when it is due."""
         now = time.monotonic()
         if seen >= self._sent:
             self._back_at = now
@@ -234,8 +234,8 @@ class Canary:
     def is_overdue(self) -> bool:
         return time.monotonic() - self._back_at > self._restart_after
 
-    def forgive(self) -> None:
-        """Resets the clock while Redis does not answer, because the node is not at fault then."""
+    def reset_clock(self) -> None:
+        """Counts the time from now again, because a canary cannot come back while Redis does not answer."""
         self._back_at = time.monotonic()
         self._sent_at = 0.0
 
@@ -249,54 +249,54 @@ class Canary:
 
 
 class Resender:
-    """Sends the journals of dead attempts, a few at a time."""
+    """Sends the journals that dead supervisors have left, a few at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.taken: dict[Path, Sender] = {}
+        self.senders: dict[Path, Sender] = {}
         self._dead: list[tuple[float, RunningAttempt]] = []
 
     @property
     def unsent(self) -> int:
         """The number of events of dead attempts that SQL does not have."""
-        return sum(sender.journal.last - sender.acknowledged for sender in self.taken.values())
+        return sum(sender.journal.last - sender.acknowledged for sender in self.senders.values())
 
     def dead(self) -> list[RunningAttempt]:
-        """Returns the attempts that have no `done`, and whose supervisor died."""
-        self._dead = [(at, attempt) for at, attempt in self._dead if time.monotonic() - at < TELL_DEAD_SECONDS]
+        """Returns the attempts whose supervisor died before it reported their end."""
+        self._dead = [(at, attempt) for at, attempt in self._dead if time.monotonic() - at < REPORT_DEAD_SECONDS]
         return [attempt for _, attempt in self._dead]
 
-    def turn(self, client: redis.Redis) -> bool:
-        """Sends events. Returns True if an attempt is found dead, once all of its events have arrived.
+    def send(self, client: redis.Redis) -> bool:
+        """Sends some events of each journal. Returns True if `dead` has a new attempt.
 
-        A death that is reported earlier would come before the attempt's last checkpoints.
+        An attempt is dead once all of its events have arrived, because they may include its last checkpoints.
         """
         self._take()
         dead_before = len(self._dead)
-        for path, sender in list(self.taken.items()):
+        for path, sender in list(self.senders.items()):
             sender.exchange(client)
             if sender.acknowledged >= sender.journal.last:
                 log.info("%s: all %d events of a dead attempt have arrived", path.name, sender.journal.last)
                 if not sender.journal.is_done:
                     self._dead.append((time.monotonic(), _attempt_of(sender.journal.name)))
                 sender.journal.delete()
-                del self.taken[path]
+                del self.senders[path]
         return len(self._dead) > dead_before
 
     def _take(self) -> None:
         for path in self._folder.glob(f"*{UNREADABLE}"):
             _drop_if_old(path, "this broken journal is seven days old")
         for path in self._folder.glob(f"*{SUFFIX}"):
-            if len(self.taken) >= RESEND_AT_ONCE:
+            if len(self.senders) >= RESEND_AT_ONCE:
                 return
-            if path in self.taken or is_owned(path):
+            if path in self.senders or is_owned(path):
                 continue
             # Its owner may delete it between two of these lines.
             with suppress(FileNotFoundError):
-                if _drop_if_old(path, "control has not taken these events for seven days"):
+                if _drop_if_old(path, "control has not senders these events for seven days"):
                     continue
                 if (journal := Journal.reopen(path)) is not None:
-                    self.taken[path] = Sender(journal)
+                    self.senders[path] = Sender(journal)
 
 
 def _drop_if_old(path: Path, why: str) -> bool:
@@ -344,6 +344,6 @@ def versions() -> dict[str, str]:
 
 
 def restart() -> None:
-    """Starts this program again in this process. Its children die with the thread that forked them."""
+    """Replaces this process by a new start of the node. Its children die when the thread that forked them ends."""
     log.error("this node is idle and takes no messages, so it restarts")
     os.execv(sys.executable, sys.orig_argv)

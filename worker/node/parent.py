@@ -1,6 +1,6 @@
-"""The Celery parent. It takes the node's identity, starts the warm parent and the heartbeats, and drains at the end.
+"""The Celery parent: locks the node's folder, starts the warm parent and the heartbeats, and ends attempts in a drain.
 
-It imports no torch. Each pool process that it forks supervises one attempt at a time, and imports no torch either.
+Each pool process that the parent forks supervises one attempt at a time. None of these processes imports torch.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from worker.celery_app import queue_of
 from worker.identity import Node, claim_node
 from worker.node.gpus import inventory
 from worker.node.heartbeat import Heartbeat
-from worker.node.rights import settled
+from worker.node.rights import training_rights
 from worker.settings import WorkerSettings
 from worker.tracing import traces
 
 log = logging.getLogger("footplate.worker")
 
 CELERY_SECONDS = 10.0
-"""The time for Celery to end once no attempt runs any more."""
+"""The time that Celery has to exit after the last attempt has ended."""
 RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0, 60.0)
-"""The pauses before the next warm parent, because its imports take CPU time from running attempts."""
+"""The pause before each restart of the warm parent, because its imports take CPU time from running attempts."""
 LONG_LIFE_SECONDS = 60.0
+"""The age at which a warm parent's death begins the row of pauses again."""
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHONPATH",
@@ -66,24 +67,24 @@ _main_pid = 0
 
 
 def node() -> Node:
-    """Returns this start of this node. The parent made it, and its pool processes inherited it."""
+    """Returns the node that this process belongs to. The parent creates it, and pool processes inherit it."""
     assert _node is not None, "only inside a worker"
     return _node
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of the warm parent and of training, without keys and URLs. numpy gets one thread."""
+    """Returns the variables that the warm parent and training inherit. Keys and URLs are not among them."""
     passed = {
         name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
-    # Libraries such as TRL report each Trainer that is made. huggingface_hub reads the variable when it is imported.
+    # numpy must not start a second thread. Without the last variable, TRL reports each Trainer to Hugging Face.
     return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 class SilentConsumer(Consumer):  # type: ignore[misc]
     """Celery's consumer without messages to other workers, because nodes report to the service only.
 
-    It is a setting, so that a plain `celery -A worker.app worker` runs without mingle, gossip and heartbeats too.
+    The setting `worker_consumer` names this class, so that a plain `celery -A worker.app worker` uses it too.
     """
 
     restart_count = 0
@@ -96,7 +97,7 @@ class SilentConsumer(Consumer):  # type: ignore[misc]
 
 
 class WarmKeeper(threading.Thread):
-    """Starts the warm parent, and as a thread a new one whenever it dies. Without one, the node reports trouble."""
+    """Starts the warm parent, and starts it again in a thread whenever it dies. Meanwhile the node reports trouble."""
 
     def __init__(self) -> None:
         super().__init__(name="warm-keeper", daemon=True)
@@ -113,7 +114,7 @@ class WarmKeeper(threading.Thread):
             code = self._process.wait()
             # Training dies with the warm parent. Processes that escaped from training's group become our children.
             why, was_ready = self._report(code)
-            Leftovers(_is_ours).end()
+            Leftovers(_is_in_our_session).end()
             failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             log.error("this node can start no training: %s. It retries in %.0f s", why, pause)
@@ -144,15 +145,15 @@ class WarmKeeper(threading.Thread):
         return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
 
 
-def _is_ours(pid: int) -> bool:
-    """Returns True for processes of our session. A dead warm parent leaves processes in other sessions."""
+def _is_in_our_session(pid: int) -> bool:
+    """Returns True if a process is in this node's session. Training processes have sessions of their own."""
     with suppress(ProcessLookupError):
         return os.getsid(pid) == os.getsid(0)
     return True
 
 
 def _is_of_our_last_start(pid: int) -> bool:
-    """Returns True if the process has our command line. Our own parent may have other children."""
+    """Returns True if a process has this node's command line. This process may have inherited other children."""
     with suppress(OSError):
         # A process that writes its arguments itself may leave more than one NUL at their end.
         return _command_line(pid) == _command_line("self")
@@ -168,7 +169,7 @@ _heartbeat: Heartbeat | None = None
 
 
 def connect() -> None:
-    """Connects to Celery's signals. Celery holds receivers weakly by default, but these must stay."""
+    """Registers the functions below for Celery's signals. Without `weak=False` Celery would drop them."""
     signals.celeryd_init.connect(_become_node, weak=False)
     signals.worker_process_init.connect(_become_pool_process, weak=False)
     signals.worker_process_shutdown.connect(_end_pool_process, weak=False)
@@ -176,9 +177,9 @@ def connect() -> None:
 
 
 def _become_node(conf: Any, **_: Any) -> None:
-    """Makes this process a node, or ends it.
+    """Makes this process a node, or exits with an error.
 
-    Celery goes on if a receiver raises, and has no log yet: the node would never send a heartbeat, and say nothing.
+    Celery ignores exceptions of its receivers, so the node would run without heartbeats and without an error.
     """
     try:
         _make_node(conf)
@@ -188,7 +189,7 @@ def _become_node(conf: Any, **_: Any) -> None:
 
 
 def _make_node(conf: Any) -> None:
-    """Makes the node before Celery reads its settings, which depend on the identity and the slots."""
+    """Makes the node before Celery reads its settings, because the queue and the pool's size depend on the node."""
     global _node, _main_pid, _keeper, _heartbeat
     # A pool process that hung before `die_with_parent` survives a restart, and still holds the node's lock.
     Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
@@ -196,7 +197,7 @@ def _make_node(conf: Any) -> None:
         require_own(settings())
         gpus: list[Gpu] = inventory(settings().gpus)
         claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
-        _node = replace(claimed, rights=settled(settings(), claimed.folder))
+        _node = replace(claimed, rights=training_rights(settings(), claimed.folder))
     except SettingsError as error:
         raise SystemExit(f"footplate worker: {error}") from error
     forget_unused(_node.folder.root)

@@ -1,7 +1,7 @@
 """Chooses the users that training runs as on this node.
 
 If root starts the node, training runs as a user that owns nothing. At the node's start a child process becomes that
-user, and tries whether it can work on this machine.
+user, and tests whether training could work on this machine.
 
 `FOOTPLATE_TRAINING_USER` names a range of uids, of which each attempt gets one, or one user for all attempts. If the
 setting is empty and no user of the usual range can work here, training has the node's own rights. Heartbeats and the
@@ -26,7 +26,7 @@ from footplate.contract.host.node_folder import NodeFolder
 from footplate.contract.host.scratch import remove, temporary
 from footplate.contract.host.user import NOBODY, User, close_to_lists, make_writable_folder
 from worker.settings import WorkerSettings
-from worker.user_range import Rights, UserRange, parsed
+from worker.user_range import Rights, UserRange, parse_range
 
 log = logging.getLogger("footplate.worker")
 
@@ -35,11 +35,11 @@ USUAL = UserRange(first=60_600, last=61_111)
 uids has them."""
 _UNLISTED = ("jobs", str(layout.UPLOADS), str(layout.bundle_file("").parent))
 """Folders of the artifact store that only the service and root may list."""
-_TRIED = ".tmp-rights"
-"""The prefix of the folders in which the child tries to write. Backups skip names with it."""
+_TEST_PREFIX = ".tmp-rights"
+"""The prefix of the folders in which the child process writes for its test. Backups skip names with this prefix."""
 
 
-def settled(settings: WorkerSettings, folder: NodeFolder) -> Rights:
+def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     """Returns training's users. Raises SettingsError if the operator named a user that training cannot run as."""
     wanted = settings.training_user
     users = _range(wanted, settings) if wanted else USUAL
@@ -54,7 +54,7 @@ def settled(settings: WorkerSettings, folder: NodeFolder) -> Rights:
         exposed = "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"
         return _logged(Rights(exposed=exposed))
     user = named or (users or USUAL).example
-    why = _hindrance(user, settings, folder)
+    why = _obstacle(user, settings, folder)
     if why is None:
         if settings.bucket is None and settings.artifacts_path.is_dir():
             close_to_lists(settings.artifacts_path, _UNLISTED)
@@ -66,7 +66,7 @@ def settled(settings: WorkerSettings, folder: NodeFolder) -> Rights:
 
 
 def _range(text: str, settings: WorkerSettings) -> UserRange | None:
-    users = parsed(text)
+    users = parse_range(text)
     if users is None:
         return None
     if not 0 < users.first <= users.last < 2**32 - 1 or users.first <= NOBODY <= users.last:
@@ -105,36 +105,36 @@ def _logged(rights: Rights) -> Rights:
     return rights
 
 
-# ── The trial ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The test in a child process ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _hindrance(user: User, settings: WorkerSettings, folder: NodeFolder) -> str | None:
-    """Returns what would keep training from working as this user, or None. A child process tries it."""
+def _obstacle(user: User, settings: WorkerSettings, folder: NodeFolder) -> str | None:
+    """Returns the reason why training could not work as this user, or None. A child process tests it."""
     try:
-        with _rooms(user, settings, folder) as rooms:
-            return _try_in_a_child(user, rooms, list(_read(settings)))
+        with _test_folders(user, settings, folder) as folders:
+            return _try_in_a_child(user, folders, list(_paths_read(settings)))
     except OSError as error:
         return f"{error.filename or 'a folder'} cannot be given to that user: {error.strerror}"
 
 
 @contextmanager
-def _rooms(user: User, settings: WorkerSettings, folder: NodeFolder) -> Iterator[list[Path]]:
-    """Yields a new folder in each place in which training writes. A store that does not exist yet is left out."""
+def _test_folders(user: User, settings: WorkerSettings, folder: NodeFolder) -> Iterator[list[Path]]:
+    """Yields a new folder in each place that training writes to. An artifact store that does not exist is skipped."""
     store = folder.work if settings.bucket else settings.artifacts_path
     roots = [folder.root / EXTENSIONS, temporary()]
     roots += [store] if settings.bucket or store.is_dir() else []
     made: list[Path] = []
     try:
         for root in roots:
-            made.append(root / f"{_TRIED}-{os.getpid()}")
+            made.append(root / f"{_TEST_PREFIX}-{os.getpid()}")
             make_writable_folder(root.parent, PurePosixPath(root.name, made[-1].name), user)
         yield made
     finally:
-        for room in made:
-            remove(room)
+        for path in made:
+            remove(path)
 
 
-def _read(settings: WorkerSettings) -> Iterator[Path]:
+def _paths_read(settings: WorkerSettings) -> Iterator[Path]:
     """Yields the paths that training reads: Python, the packages, Footplate, and the files that jobs name."""
     yield Path(sys.executable)
     yield Path(sysconfig.get_paths()["stdlib"])
@@ -152,12 +152,12 @@ def _read(settings: WorkerSettings) -> Iterator[Path]:
         yield settings.artifacts_path / layout.bundle_file("any")
 
 
-def _try_in_a_child(user: User, rooms: list[Path], read: list[Path]) -> str | None:
+def _try_in_a_child(user: User, folders: list[Path], read: list[Path]) -> str | None:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writing, (_first_obstacle(user, rooms, read) or "").encode()[:4000])
+            os.write(writing, (_first_obstacle(user, folders, read) or "").encode()[:4000])
         except BaseException as error:
             os.write(writing, f"no process can become that user: {error}".encode()[:4000])
         finally:
@@ -169,19 +169,22 @@ def _try_in_a_child(user: User, rooms: list[Path], read: list[Path]) -> str | No
     return why or None
 
 
-def _first_obstacle(user: User, rooms: list[Path], read: list[Path]) -> str | None:
+def _first_obstacle(user: User, folders: list[Path], read: list[Path]) -> str | None:
     user.become()
     with suppress(PermissionError):
         os.setuid(0)
         return "the securebits of this node's root let no process give up its rights"
     obstacles = [_closed(path) for path in read]
-    obstacles += [_unwritable(room) for room in rooms]
+    obstacles += [_unwritable(folder) for folder in folders]
     obstacles += [_closed(path, os.R_OK | os.W_OK) for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
     return next((why for why in obstacles if why is not None), None)
 
 
 def _closed(path: Path, needed: int = os.R_OK) -> str | None:
-    """Returns the first folder on the path that this user may not pass. A missing path is not an obstacle."""
+    """Returns a sentence about the first folder of a path that this process may not pass, or None.
+
+    A path that does not exist is allowed.
+    """
     for folder in reversed(path.parents):
         if not os.access(folder, os.X_OK):
             return f"it may not pass {folder}, on the way to {path}" if os.path.lexists(folder) else None
@@ -191,11 +194,11 @@ def _closed(path: Path, needed: int = os.R_OK) -> str | None:
     return None if os.access(path, needed) else f"it may not use {path}"
 
 
-def _unwritable(room: Path) -> str | None:
-    if (why := _closed(room)) is not None:
+def _unwritable(folder: Path) -> str | None:
+    if (why := _closed(folder)) is not None:
         return why
     try:
-        (room / "tried").touch()
+        (folder / "tried").touch()
     except OSError as error:
-        return f"it cannot write to {room.parent}: {error.strerror}"
+        return f"it cannot write to {folder.parent}: {error.strerror}"
     return None

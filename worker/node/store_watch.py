@@ -12,7 +12,7 @@ from footplate.contract.ids import NodeId
 
 
 def store_trouble(root: Path) -> str | None:
-    """Returns the reason for which no attempt could use the artifact store, as a sentence. None if it could."""
+    """Returns the reason why no attempt could use the artifact store in this folder, or None."""
     probe = root / layout.PROBE
     try:
         with probe.open("rb"):

@@ -30,7 +30,7 @@ ASK_AGAIN_SECONDS = 1.0
 
 @app.task(name=keys.TASK)  # type: ignore[untyped-decorator]
 def attempt(job: str, attempt: int, fence: int) -> None:
-    """Claims the attempt, and supervises it to its end if control grants it. Otherwise the message is dropped."""
+    """Claims an attempt. If control grants the claim, supervises the attempt to its end."""
     node = parent.node()
     if node.folder.is_draining():
         log.info("%s attempt %s is not claimed, because this node drains", job, attempt)
@@ -99,7 +99,7 @@ def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
 
 @app.task(name=keys.CANARY_TASK)  # type: ignore[untyped-decorator]
 def canary(number: int) -> None:
-    """Writes its number to Redis, where the parent reads it."""
+    """Writes the canary's number to Redis, where the node's heartbeat thread reads it."""
     node = parent.node()
     try:
         redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
