@@ -15,7 +15,7 @@ from tests.faults.off import turned_off
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from tests.worker.test_shipping import SCRIPT, Attempt, offer_of
-from worker.attempt.artifact_sync import ArtifactSync, _is_as, _listed
+from worker.attempt.artifact_sync import ArtifactSync, _files_of, _is_verified
 
 Make = Callable[..., Attempt]
 
@@ -66,7 +66,7 @@ def test_a_checkpoint_that_was_half_sent_was_never_heard_of(
     report = first.heard_of(older := first.save(10))
     with monkeypatch.context() as patch:
         asked = dies_before(store, "checkpoint-20/trainer_state.json", patch)
-        passed = first.shipping.hold([newer := first.save(20)])
+        passed = first.shipping.hold_checkpoints([newer := first.save(20)])
         until(lambda: any("checkpoint-20" in path for path in asked), within=30, what="some of it is sent")
         until(lambda: first.hears("store_away"), within=30, what="and the rest is not")
         first.is_gone()
@@ -93,7 +93,7 @@ def test_no_manifest_vouches_for_a_checkpoint_that_is_being_replaced(
     first.heard_of(event := first.save(10, "weights"))
     with monkeypatch.context() as patch:
         dies_before(store, "checkpoint-10/trainer_state.json", patch)
-        first.shipping.hold([first.save(10, "another")])
+        first.shipping.hold_checkpoints([first.save(10, "another")])
         until(lambda: first.hears("store_away"), within=30, what="half of the second one is there")
         first.is_gone()
 
@@ -102,9 +102,9 @@ def test_no_manifest_vouches_for_a_checkpoint_that_is_being_replaced(
         manifest = store.read(f"{place}/{layout.MANIFEST}")
     except FileNotFoundError:
         return
-    for name, expected in _listed(manifest).items():
+    for name, expected in _files_of(manifest).items():
         store.fetch(f"{place}/{name}", here := first.root / "read" / name)
-        assert _is_as(here, expected), f"the manifest vouches for what was replaced: {name}"
+        assert _is_verified(here, expected), f"the manifest vouches for what was replaced: {name}"
 
 
 @pytest.mark.fault(
@@ -148,7 +148,7 @@ def test_a_script_does_not_go_on_in_half_of_what_was_handed_in(
     second.leaves({"model": "20", "optimizer": "20"}, is_lost=True)
     with monkeypatch.context() as patch:
         asked = dies_before(store, "/optimizer", patch)
-        second.shipping.finish()
+        second.shipping.upload_outputs()
         until(lambda: any(path.endswith("/optimizer") for path in asked), within=30, what="some of it is sent")
         second.is_gone()
 

@@ -77,12 +77,14 @@ class Attempt:
 
     def send(self, *events: JSON) -> list[JSON]:
         """Returns the events that were reported once everything was sent."""
-        assert self.shipping.hold(list(events)) == [event for event in events if event["kind"] != "checkpoint"]
+        assert self.shipping.hold_checkpoints(list(events)) == [
+            event for event in events if event["kind"] != "checkpoint"
+        ]
         return self.settled()
 
     def heard_of(self, *events: JSON) -> list[JSON]:
         """The checkpoints that somebody has heard of, once all of it was sent."""
-        passed = self.shipping.hold(list(events))
+        passed = self.shipping.hold_checkpoints(list(events))
         return [*passed, *(event for event in self.settled() if event["kind"] == "checkpoint" and event not in passed)]
 
     def leaves(self, written: dict[str, str], *, is_lost: bool = False) -> None:
@@ -91,7 +93,7 @@ class Attempt:
             (self.files.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.files.folder / name).write_text(text)
         if not is_lost:
-            self.shipping.finish()
+            self.shipping.upload_outputs()
             self.settled()
 
     def is_gone(self) -> None:
@@ -193,7 +195,7 @@ def test_nobody_hears_of_a_checkpoint_before_the_store_has_it(attempt: Make, sto
     first = attempt(1)
     events = [first.save(10), first.save(20), first.save(30)]
     with s3.away():
-        assert first.shipping.hold(events) == []
+        assert first.shipping.hold_checkpoints(events) == []
         until(lambda: first.hears("store_away"), within=20, what="it is said that the store is away")
         assert [message["kind"] for message in first.told] == ["note"]
         files.rotate(first.files.folder, 1, set())
@@ -246,7 +248,9 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
         store.remove_file(f"{place}/{NAMES[0] if harm == 'missing' else 'manifest.json'}")
     second = attempt(2, offer_of(newer), offer_of(older))
     if not verifies:
-        monkeypatch.setattr(ArtifactSync, "_is_got", lambda self, offer: True if _got_anyhow(self, offer) else None)
+        monkeypatch.setattr(
+            ArtifactSync, "_fetch_offer", lambda self, offer: True if _got_anyhow(self, offer) else None
+        )
         with pytest.raises(NoValidCheckpoint):
             second.begins()
         return
@@ -263,7 +267,7 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
 def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
     """Takes whatever exists of the newest checkpoint for all of it."""
     for file in self._store.files(offer.path):
-        self._get(f"{offer.path}/{file.path}")
+        self._fetch_file(f"{offer.path}/{file.path}")
     return True
 
 
@@ -328,7 +332,7 @@ def test_a_link_in_what_training_says_it_saved_sends_nothing_of_what_it_leads_to
     reports = {**event["data"], "manifest_sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()}
 
     first.send({**event, "data": reports})
-    first.shipping.finish()
+    first.shipping.upload_outputs()
     first.settled()
 
     assert store.files(first.files.relative(first.files.folder)) == []
@@ -347,7 +351,7 @@ def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: R
     (first.files.folder / ".tmp-checkpoint-20").mkdir()
     (first.files.folder / ".tmp-checkpoint-20" / "half").write_text("…")
 
-    first.shipping.finish()
+    first.shipping.upload_outputs()
     first.settled()
 
     sent = {file.path for file in store.files(first.files.relative(first.files.folder))}
@@ -375,6 +379,29 @@ def test_what_a_script_leaves_is_what_its_next_attempt_begins_with(attempt: Make
 
     kept = {"state/step", "outputs/curve", *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"])}
     assert second.has().keys() == kept, "a Trainer of its own has told nobody of its checkpoints"
+
+
+def test_each_file_of_a_script_is_uploaded_once(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs are hard links to the script's files, and a reported checkpoint is one of its folders."""
+    keys: list[str] = []
+    put = RemoteStore.put
+    monkeypatch.setattr(RemoteStore, "put", lambda self, file, key: (keys.append(key), put(self, file, key)))
+    first = attempt(1, **SCRIPT)
+    first.send(first.save(10))
+    first.leaves({"results/best": "0.9"}, is_lost=True)
+    linked = first.files.outputs / "results" / "best"
+    linked.parent.mkdir(parents=True)
+    linked.hardlink_to(first.files.folder / "results" / "best")
+    first.leaves({"state": "10"})
+
+    names = {str(layout.attempt_folder(first.job, 1) / name) for name in ("outputs/results/best", "state")}
+    assert sorted(key for key in keys if "checkpoint-10" not in key) == sorted(names)
+    assert len(keys) == len(set(keys))
+    second = attempt(2, **SCRIPT)
+    second.fetches()
+    assert second.has()["results/best"] == second.has()["outputs/results/best"] == "0.9"
 
 
 def test_each_node_of_a_script_begins_with_what_all_have_left(attempt: Make, store: RemoteStore) -> None:

@@ -2,12 +2,12 @@
 
 Training works in a folder of this node that is laid out like the store, and does not know about the bucket.
 
-    fetch     before training: the bundle, uploaded files, and the newest checkpoint that verifies
-    hold      a checkpoint is reported only after the bucket has all of its files, the manifest last
-    finish    everything else that the attempt leaves (`output_files.py`), before its end is reported
+    fetch               before training: the bundle, uploaded files, and the newest checkpoint that verifies
+    hold_checkpoints    a checkpoint is reported only after the bucket has all of its files, the manifest last
+    upload_outputs      all other files of the attempt (`output_files.py`), before its end is reported
 
-All copying runs in one thread of the supervisor's process. Training holds no key of the store, and never waits. A store
-that does not answer is retried until the attempt gives up. Files that are committed there stay.
+All copying runs in one thread of the supervisor's process. Training has no key of the store, and never waits for it. If
+the store does not answer, each step is retried until `give_up`.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ _NAME = re.compile(r"checkpoint-\d+")
 
 
 class ArtifactSync(Background):
-    """Copies the files of one attempt in a thread, and reports with `events` what it has done."""
+    """The thread that copies the files of one attempt. It puts events about checkpoints and outages into `events`."""
 
     def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
         super().__init__(wake)
         self._store, self._grant, self._root = store, grant, root
         self._files = AttemptFiles(root, grant.job, grant.attempt)
-        self._left = AttemptOutputs(store, grant, self._files)
+        self._outputs = AttemptOutputs(store, grant, self._files)
         self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._open_tasks = 0
-        self._sent: set[Path] = set()
-        self._let_go: list[str] = []
+        self._uploaded: set[Path] = set()
+        self._unreported_deletions: list[str] = []
+        """Checkpoints that training has deleted, as events said that were never reported."""
         self._thread = threading.Thread(target=self._run, name="shipping", daemon=True)
         self._thread.start()
 
@@ -66,24 +67,24 @@ class ArtifactSync(Background):
     def fetch(self) -> None:
         self._add(self._fetch)
 
-    def hold(self, events: list[Event]) -> list[Event]:
-        """Returns the events that may be sent at once, which are all except committed checkpoints.
+    def hold_checkpoints(self, events: list[Event]) -> list[Event]:
+        """Returns all events except those of committed checkpoints.
 
-        The event of a committed checkpoint is put into `events` after its files were uploaded to the bucket.
+        These are put into the queue `events` after the checkpoint's files were uploaded to the bucket.
         """
-        passed = []
+        others = []
         for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
-                self._add(partial(self._ship, event))
+                self._add(partial(self._upload_checkpoint, event))
             else:
-                passed.append(event)
-        return passed
+                others.append(event)
+        return others
 
-    def finish(self) -> None:
-        self._add(partial(self._retry_while_unreachable, "what the attempt leaves", self._send_left))
+    def upload_outputs(self) -> None:
+        self._add(partial(self._retry_while_unreachable, "the upload of the attempt's files", self._upload_outputs))
 
     def give_up(self) -> None:
-        """Ends all retries. A checkpoint that is being sent is not committed."""
+        """Ends all retries. A checkpoint whose upload is not complete is not committed."""
         self._given_up.set()
 
     def close(self) -> None:
@@ -108,7 +109,7 @@ class ArtifactSync(Background):
                 self.failure = error
             with self._lock:
                 self._open_tasks -= 1
-            self._ring()
+            self._wake_supervisor()
 
     def _goes_on(self) -> bool:
         return not self._given_up.is_set()
@@ -122,50 +123,47 @@ class ArtifactSync(Background):
             paths.append(str(layout.bundle_file(code["bundle"])))
         for path in paths:
             # Training reports a missing file, and says what needs it.
-            self._retry_while_unreachable(path, partial(self._get, path))
+            self._retry_while_unreachable(path, partial(self._fetch_file, path))
         if self._grant.source == 0:
             # The first node chooses the checkpoint for all nodes.
             self._fetch_checkpoint()
         if self._grant.attempt > 1:
-            self._retry_while_unreachable("what earlier attempts left", self._fetch_left)
+            self._retry_while_unreachable("the download of earlier attempts' files", self._fetch_outputs)
 
     def _fetch_checkpoint(self) -> None:
-        """Fetches the newest checkpoint that verifies.
-
-        Training reports what is wrong with newer ones that are damaged.
-        """
+        """Fetches the newest checkpoint that verifies. Training reports the newer ones that do not."""
         offers = self._grant.checkpoints
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             began = time.monotonic()
-            if self._retry_while_unreachable(f"{offer.path} to continue from", partial(self._is_got, offer)):
+            if self._retry_while_unreachable(f"{offer.path} to continue from", partial(self._fetch_offer, offer)):
                 took = time.monotonic() - began
                 text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
                 self._report(Kind.NOTE, {"message": text, "checkpoint": offer.path})
                 return
 
-    def _is_got(self, offer: CheckpointOffer) -> bool:
-        if not self._is_whole(offer.path, offer.manifest_sha256):
+    def _fetch_offer(self, offer: CheckpointOffer) -> bool:
+        if not self._fetch_verified(offer.path, offer.manifest_sha256):
             return False
-        self._get(str(PurePosixPath(offer.path).parent / RECORD))
+        self._fetch_file(str(PurePosixPath(offer.path).parent / RECORD))
         if (self._grant.spec.get("training") or {}).get("load_best_model_at_end"):
             self._fetch_best(offer)
         return True
 
     def _fetch_best(self, offer: CheckpointOffer) -> None:
-        """Fetches the best checkpoint, which may be loaded at the end.
+        """Fetches the best checkpoint of the job so far, because the Trainer loads it at the end.
 
-        Training wrote its path, so only the job's own counts.
+        Users' code may have written its path, so a path outside the job's own folder is ignored.
         """
         place = _best_of(self._root / offer.path)
         its_own = f"{layout.job_folder(offer.of or self._grant.job)}/"
         if place is None or not place.startswith(its_own) or place == offer.path:
             return
         digests = [offer.manifest_sha256 for offer in self._grant.checkpoints if offer.path == place]
-        if not self._is_whole(place, digests[0] if digests else ""):
+        if not self._fetch_verified(place, digests[0] if digests else ""):
             shutil.rmtree(self._root / place, ignore_errors=True)
 
-    def _is_whole(self, place: str, sha256: str) -> bool:
-        """Fetches a checkpoint. Returns True if it is what was committed."""
+    def _fetch_verified(self, place: str, sha256: str) -> bool:
+        """Fetches a checkpoint. Returns True if its manifest and all of its files have the committed sha256."""
         folder = self._root / place
         try:
             text = self._store.read(f"{place}/{layout.MANIFEST}")
@@ -175,20 +173,22 @@ class ArtifactSync(Background):
         (folder / layout.MANIFEST).write_bytes(text)
         if sha256 not in ("", hashlib.sha256(text).hexdigest()):
             return False
-        for name, expected in _listed(text).items():
+        for name, expected in _files_of(text).items():
             # Training checks files in this order, and names the first bad one.
-            if not stays_inside(name) or not (_is_as(folder / name, expected) or self._get(f"{place}/{name}")):
+            if not stays_inside(name) or not (
+                _is_verified(folder / name, expected) or self._fetch_file(f"{place}/{name}")
+            ):
                 return False
-            if not _is_as(folder / name, expected):
+            if not _is_verified(folder / name, expected):
                 return False
         return True
 
-    def _fetch_left(self) -> None:
-        """Fetches what earlier attempts left: the trackers' files, or a script's files."""
+    def _fetch_outputs(self) -> None:
+        """Fetches the newest earlier attempt's files: those of a script, or those of the trackers."""
         is_script, is_first = is_a_script(self._grant), self._grant.source == 0
         tracks = self._grant.spec.get("report_to") and self._grant.checkpoints and is_first
         for attempt in range(self._grant.attempt - 1, 0, -1):
-            if is_script and self._left.begin_with(attempt, report=self._note if is_first else None):
+            if is_script and self._outputs.fetch(attempt, report=self._note if is_first else None):
                 return
             if tracks and not is_script and self._fetch_tracked(attempt):
                 return
@@ -203,23 +203,24 @@ class ArtifactSync(Background):
             if stays_inside(file.path)
         ]
         for path in paths:
-            self._get(path)
+            self._fetch_file(path)
         return bool(paths)
 
     def _note(self, text: str) -> None:
         self._report(Kind.NOTE, {"message": text})
 
-    def _get(self, path: str) -> bool:
-        """Returns False if the file does not exist."""
+    def _fetch_file(self, path: str) -> bool:
+        """Downloads a file of the store to its place on this node. Returns False if the store does not have it."""
         try:
             self._store.fetch(path, self._root / path)
         except FileNotFoundError:
             return False
         return True
 
-    # Ship
+    # Upload
 
-    def _ship(self, event: Event) -> None:
+    def _upload_checkpoint(self, event: Event) -> None:
+        """Uploads the checkpoint of an event, and then reports the event."""
         data = event["data"]
         path = str(data.get("path"))
         if not self._is_ours(path):
@@ -228,16 +229,17 @@ class ArtifactSync(Background):
         aside = self._root / ASIDE / PurePosixPath(path).name
         deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]
         try:
-            names = self._put_aside(path, aside, str(data.get("manifest_sha256")))
+            names = self._link_files(path, aside, str(data.get("manifest_sha256")))
             what = f"the checkpoint of step {event.get('step')}"
             if names is None:
                 # Training has deleted this checkpoint meanwhile, because a newer one follows.
-                self._let_go += deleted
-            elif self._retry_while_unreachable(what, partial(self._send, aside, names, path)):
-                self.events.put({**event, "data": {**data, "deleted": [*self._let_go, *deleted]}})
-                self._let_go = []
+                self._unreported_deletions += deleted
+            elif self._retry_while_unreachable(what, partial(self._commit, aside, names, path)):
+                self._uploaded.update(self._root / path / name for name in (*names, layout.MANIFEST))
+                self.events.put({**event, "data": {**data, "deleted": [*self._unreported_deletions, *deleted]}})
+                self._unreported_deletions = []
             else:
-                self._forget(path)
+                self._remove_partial(path)
         except OSError as error:
             failed = CheckpointData(status="failed", path=path, message=f"the checkpoint could not be sent: {error}")
             self._report(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
@@ -245,22 +247,22 @@ class ArtifactSync(Background):
             shutil.rmtree(aside, ignore_errors=True)
 
     def _is_ours(self, path: str) -> bool:
-        """Checks the path, because user code can write to the socket and must not send other files of this machine."""
+        """Returns True for a checkpoint in the attempt's folder. Users' code may have sent an event with any path."""
         pure, root = PurePosixPath(path), self._root.resolve()
         is_named = pure.parent == layout.attempt_folder(self._grant.job, self._grant.attempt)
         return is_named and bool(_NAME.fullmatch(pure.name)) and (root / path).resolve() == root / path
 
-    def _put_aside(self, path: str, aside: Path, sha256: str) -> list[str] | None:
-        """Makes hard links, which stay when training rotates.
+    def _link_files(self, path: str, aside: Path, sha256: str) -> list[str] | None:
+        """Makes hard links in `aside` to a checkpoint's files, so that they can be uploaded while training deletes it.
 
-        Returns None if this checkpoint does not exist any more.
+        Returns the files' names, or None if the checkpoint does not exist any more.
         """
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         try:
             if not link_below(self._root, f"{path}/{layout.MANIFEST}", aside / layout.MANIFEST):
                 return None
-            names = [name for name in _listed((aside / layout.MANIFEST).read_bytes()) if stays_inside(name)]
+            names = [name for name in _files_of((aside / layout.MANIFEST).read_bytes()) if stays_inside(name)]
             for name in names:
                 (aside / name).parent.mkdir(parents=True, exist_ok=True)
                 if name != layout.MANIFEST and not link_below(self._root, f"{path}/{name}", aside / name):
@@ -272,36 +274,37 @@ class ArtifactSync(Background):
         same = hashlib.sha256((aside / layout.MANIFEST).read_bytes()).hexdigest() == sha256
         return names if same else None
 
-    def _send(self, aside: Path, names: list[str], path: str) -> bool:
+    def _commit(self, aside: Path, names: list[str], path: str) -> bool:
+        """Uploads a checkpoint, and before it the files that the next attempt needs beside it."""
         best_before = self._files.folder / layout.BEST_BEFORE
-        for file in [self._files.folder / RECORD, *(file for file in sorted(best_before.rglob("*")) if file.is_file())]:
+        for file in [self._files.folder / RECORD, *sorted(best_before.rglob("*"))]:
             if file.is_file():
-                self._send_one(file)
+                self._upload(file)
         return self._store.commit(aside, names, path, self._goes_on)
 
-    def _forget(self, path: str) -> None:
-        """Removes a checkpoint that was partly uploaded. If the bucket does not answer, `prune` removes it later."""
+    def _remove_partial(self, path: str) -> None:
+        """Removes an incomplete checkpoint from the bucket. If the bucket does not answer, control removes it later."""
         with suppress(StoreUnreachable):
             self._store.remove(path)
 
-    def _send_left(self) -> bool:
-        # Checkpoints that a script saved were not reported, so they are sent as files.
+    def _upload_outputs(self) -> bool:
+        # A script may have checkpoints that it did not report, which are uploaded like its other files.
         is_script = is_a_script(self._grant)
-        for file in self._left.files(is_sent=lambda folder: not is_script and _is_checkpoint(folder)):
+        for file in self._outputs.files(is_skipped=lambda folder: not is_script and _is_checkpoint(folder)):
             if not self._goes_on():
                 return False
-            self._send_one(file)
-        self._left.mark_complete()
+            self._upload(file)
+        self._outputs.mark_complete()
         return True
 
-    def _send_one(self, file: Path) -> None:
-        """Uploads a file, but not again if it was uploaded before."""
-        if file not in self._sent and self._left.send(file):
-            self._sent.add(file)
+    def _upload(self, file: Path) -> None:
+        """Uploads a file, unless it was uploaded before."""
+        if file not in self._uploaded and self._outputs.upload(file):
+            self._uploaded.add(file)
 
 
 def _best_of(folder: Path) -> str | None:
-    """Returns the best checkpoint's path in the store, as a checkpoint's state names it."""
+    """Returns the path in the store of the best checkpoint so far, which the state of a checkpoint names, or None."""
     try:
         best = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -313,8 +316,8 @@ def _is_checkpoint(folder: Path) -> bool:
     return bool(_NAME.fullmatch(folder.name)) and (folder / layout.MANIFEST).is_file()
 
 
-def _listed(manifest: bytes) -> dict[str, dict[str, Any]]:
-    """Returns what a manifest lists for each file. A broken manifest lists nothing, and training reports it."""
+def _files_of(manifest: bytes) -> dict[str, dict[str, Any]]:
+    """Returns the size and sha256 of each file in a manifest. A broken manifest, which training reports, has none."""
     with suppress(ValueError, RecursionError):
         files = json.loads(manifest)["files"]
         if isinstance(files, dict) and all(isinstance(entry, dict) for entry in files.values()):
@@ -322,7 +325,8 @@ def _listed(manifest: bytes) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def _is_as(file: Path, expected: dict[str, Any]) -> bool:
+def _is_verified(file: Path, expected: dict[str, Any]) -> bool:
+    """Returns True if a file has the size and the sha256 that its manifest lists."""
     try:
         if file.stat().st_size != expected.get("bytes"):
             return False

@@ -1,4 +1,4 @@
-"""The base of an attempt's background work: its events, its failure, and the call that wakes the supervisor."""
+"""The base class of the supervisor's threads that copy files. They report with events, and wake the supervisor."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from footplate.contract.bucket import StoreUnreachable
 from footplate.contract.events import Kind, now_text
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
-"""The first and the longest time between two tries at a store that does not answer. It doubles with each try."""
+"""The first and the longest pause before a store that does not answer is tried again. The pause doubles each time."""
 
 Event = dict[str, Any]
 T = TypeVar("T")
 
 
 class Background:
-    """Work in a thread of the supervisor. It writes to `wake` when `events` gets an event, and when all is done."""
+    """Work in a thread of the supervisor. Each new event, and the end of the work, make the eventfd `wake` readable."""
 
     def __init__(self, wake: int) -> None:
         self.events: SimpleQueue[Event] = SimpleQueue()
         """Events to append to the journal."""
         self.failure: Exception | None = None
-        """An error that a retry does not fix, such as a full disk of this node."""
+        """The error that ended the work. No retry would fix it, as with a full disk of this node."""
         self._wake, self._is_closed = wake, False
         self._lock = threading.Lock()
         self._given_up = threading.Event()
@@ -38,7 +38,7 @@ class Background:
             self._is_closed = True
 
     def _retry_while_unreachable(self, what: str, do: Callable[[], T]) -> T | None:
-        """Retries until the artifact store answers. Returns None if the attempt gave up."""
+        """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`."""
         away_since, wait = None, FIRST_SECONDS
         while not self._given_up.is_set():
             try:
@@ -60,9 +60,9 @@ class Background:
 
     def _report(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
         self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})
-        self._ring()
+        self._wake_supervisor()
 
-    def _ring(self) -> None:
+    def _wake_supervisor(self) -> None:
         # After `close` another file may have this descriptor's number.
         with self._lock, suppress(OSError):
             if not self._is_closed:

@@ -1,20 +1,24 @@
-"""The files that an attempt leaves beside checkpoints, and their layout in a bucket.
+"""The files of an attempt beside its checkpoints, and their layout in a bucket.
 
-One node sends its files as they are, and for a script a mark at the end. Several nodes share no folder, so each sends
-its own files:
+One node uploads its files as they are, and for a script a mark at the end. Several nodes share no folder, so each one
+uploads its own files:
 
-    outputs/…            as on the node; of two files with one path, the last one sent stays
+    outputs/…            as on the node; of two files with one path, the last one uploaded stays
     …                    files of the first node
     .nodes/2/…           files of node 2
     .nodes/before/…      files that were there at the start, and that the first node has not changed
-    .nodes/2-of-4        the mark that node 2 has sent everything
+    .nodes/2-of-4        the mark that node 2 has uploaded everything
 
-The next attempt of a script starts with what its last attempt left. The files of all nodes go into one folder, which is
-the same on every node. Of two files with one path, the first node's is used.
+The next attempt of a script starts with the files of its last attempt. The files of all nodes go into one folder, which
+is the same on every node. Of two files with one path, the first node's is used.
+
+Most files of a script are also outputs, as hard links. A single node uploads these only once, below outputs/, and lists
+their paths in the mark.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -36,41 +40,49 @@ def is_a_script(grant: Grant) -> bool:
 
 
 class AttemptOutputs:
-    """The files that one attempt leaves on one node."""
+    """The upload of one attempt's files from one node, and the download of the files of the attempt before it."""
 
     def __init__(self, store: RemoteStore, grant: Grant, files: AttemptFiles) -> None:
         self._store, self._grant, self._files, self._folder = store, grant, files, files.folder
         self._place = str(layout.attempt_folder(grant.job, grant.attempt))
-        self._begun_with: dict[str, tuple[int, int]] = {}
-        """Size and time of each file that was in the folder at the start."""
+        self._fetched: dict[str, tuple[int, int]] = {}
+        """Size and time of each file that `fetch` has put into the folder."""
+        self._links: list[str] = []
+        """Files that were uploaded as outputs only."""
 
-    def begin_with(self, attempt: int, report: Callable[[str], None] | None) -> bool:
-        """Fills the folder with what that attempt left. Returns False if a node has not sent everything."""
+    def fetch(self, attempt: int, report: Callable[[str], None] | None) -> bool:
+        """Downloads an earlier attempt's files. Returns False if a node did not upload all of them."""
         place = str(layout.attempt_folder(self._grant.job, attempt))
         paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
-        left = merged_paths(paths, self._grant.nodes)
-        if left is None and report is not None:
-            who = "the node has not" if self._grant.nodes == 1 else "not every node has"
-            report(f"{place} is skipped, because {who} handed in all that it left there")
-        for path, where in (left or {}).items():
+        merged = merged_paths(paths, self._grant.nodes)
+        if merged is None and report is not None:
+            report(f"the files in {place} are not used, because not all of them were uploaded")
+        for path, where in (merged or {}).items():
             file = self._folder / path
             with suppress(FileNotFoundError):
                 self._store.fetch(f"{place}/{where}", file)
-                self._begun_with[path] = _look_of(file)
-        return bool(left)
+                self._fetched[path] = _size_and_time(file)
+        if merged and self._grant.nodes == 1:
+            self._make_links(self._store.read(f"{place}/{_mark(0, 1)}"))
+        return bool(merged)
 
-    def files(self, is_sent: Callable[[Path], bool]) -> Iterator[Path]:
-        """Yields regular files, without hidden folders and folders that were sent as a whole."""
+    def _make_links(self, mark: bytes) -> None:
+        """Links the outputs that a mark lists to their places in the folder."""
+        for path in json.loads(mark or b"[]"):
+            file = self._folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError, FileExistsError):
+                os.link(self._folder / layout.OUTPUTS / path, file)
+
+    def files(self, is_skipped: Callable[[Path], bool]) -> Iterator[Path]:
+        """Yields the attempt's regular files, without hidden folders and those for which `is_skipped` returns True."""
         for parent, folders, names in os.walk(self._folder):
             at = Path(parent)
-            folders[:] = sorted(name for name in folders if not (name.startswith(".") or is_sent(at / name)))
+            folders[:] = sorted(name for name in folders if not (name.startswith(".") or is_skipped(at / name)))
             yield from (at / name for name in sorted(names) if (at / name).is_file() and not (at / name).is_symlink())
 
-    def send(self, file: Path) -> bool:
-        """Sends a file that is still a regular file.
-
-        User code may have replaced it by a link. Returns False if it is gone.
-        """
+    def upload(self, file: Path) -> bool:
+        """Uploads a file. Returns False if the file is gone, or if users' code has replaced it by a link."""
         try:
             opened = file_below(self._files.root, self._files.relative(file))
         except OSError as error:
@@ -81,7 +93,9 @@ class AttemptOutputs:
             return False
         path = str(file.relative_to(self._folder))
         try:
-            if (key := self._key(path, was_found=self._was_found(opened, path))) is not None:
+            if self._grant.nodes == 1 and self._is_output(opened, path):
+                self._links.append(path)
+            elif (key := self._key(path, was_fetched=self._was_fetched(opened, path))) is not None:
                 self._store.put(Path(f"/proc/self/fd/{opened}"), f"{self._place}/{key}")
         finally:
             os.close(opened)
@@ -89,42 +103,51 @@ class AttemptOutputs:
 
     def mark_complete(self) -> None:
         if is_a_script(self._grant):
-            self._store.write(b"", f"{self._place}/{_mark(self._grant.source, self._grant.nodes)}")
+            mark = f"{self._place}/{_mark(self._grant.source, self._grant.nodes)}"
+            self._store.write(json.dumps(self._links).encode(), mark)
 
-    def _key(self, path: str, *, was_found: bool) -> str | None:
-        """Returns the file's path in the bucket, or None if another node sends it."""
+    def _key(self, path: str, *, was_fetched: bool) -> str | None:
+        """Returns the file's path in the bucket, or None if another node uploads it."""
         first, is_output = self._grant.source == 0, path.startswith(f"{layout.OUTPUTS}/")
-        if self._grant.nodes == 1 or not (was_found or is_output):
+        if self._grant.nodes == 1 or not (was_fetched or is_output):
             return path if first else f"{NODES}/{self._grant.source}/{path}"
         if not is_output:
             return f"{BEFORE}/{path}" if first else None
-        # Another node may have sent a newer file.
-        stands = was_found and (not first or self._store.has(f"{self._place}/{path}"))
-        return None if stands else path
+        # Another node may have uploaded a newer file.
+        has_newer = was_fetched and (not first or self._store.has(f"{self._place}/{path}"))
+        return None if has_newer else path
 
-    def _was_found(self, opened: int, path: str) -> bool:
-        return self._begun_with.get(path) == _look_of(opened)
+    def _was_fetched(self, opened: int, path: str) -> bool:
+        """Returns True if a file came from the attempt before, and was not changed."""
+        return self._fetched.get(path) == _size_and_time(opened)
+
+    def _is_output(self, opened: int, path: str) -> bool:
+        """Returns True if a file of a script has a hard link among the outputs, under the same path."""
+        with suppress(OSError):
+            about, output = os.fstat(opened), os.lstat(self._files.outputs / path)
+            return is_a_script(self._grant) and os.path.samestat(about, output)
+        return False
 
 
-def merged_paths(found: Iterable[str], nodes: int) -> dict[str, str] | None:
-    """Maps each path in the folder to its path in the bucket.
+def merged_paths(uploaded: Iterable[str], nodes: int) -> dict[str, str] | None:
+    """Maps the path of each file in the new folder to its path in the bucket.
 
-    Returns None if not every node has sent everything, because a part of the files is not a state that a run was in.
+    Returns None if a node has not uploaded all of its files, because a run was never in the state of the others alone.
     """
-    there = set(found)
-    if there and not there.issuperset(_mark(node, nodes) for node in range(nodes)):
+    paths = set(uploaded)
+    if paths and not paths.issuperset(_mark(node, nodes) for node in range(nodes)):
         return None
-    left: dict[str, str] = {}
+    merged: dict[str, str] = {}
     for layer in (BEFORE, *(f"{NODES}/{node}" for node in range(nodes - 1, 0, -1))):
-        left |= {path.removeprefix(f"{layer}/"): path for path in there if path.startswith(f"{layer}/")}
-    return left | {path: path for path in there if not path.startswith(f"{NODES}/")}
+        merged |= {path.removeprefix(f"{layer}/"): path for path in paths if path.startswith(f"{layer}/")}
+    return merged | {path: path for path in paths if not path.startswith(f"{NODES}/")}
 
 
 def _mark(node: int, nodes: int) -> str:
     return f"{NODES}/{node}-of-{nodes}"
 
 
-def _look_of(file: Path | int) -> tuple[int, int]:
-    """Returns size and time of a file, which change with a write."""
+def _size_and_time(file: Path | int) -> tuple[int, int]:
+    """Returns the size and the modification time of a file. A write changes one of them."""
     about = os.stat(file)
     return about.st_size, about.st_mtime_ns

@@ -11,13 +11,13 @@ from tests.faults.off import switch
 
 @switch("a checkpoint is told once the store has it", module="worker.attempt.artifact_sync")
 def tell_at_once(shipping: Any) -> None:
-    hold = shipping.ArtifactSync.hold
+    hold = shipping.ArtifactSync.hold_checkpoints
 
     def pass_all(self: Any, events: list[Any]) -> list[Any]:
         hold(self, events)
         return events
 
-    shipping.ArtifactSync.hold = pass_all
+    shipping.ArtifactSync.hold_checkpoints = pass_all
 
 
 @switch("what is replaced loses its manifest first", module="footplate.contract.bucket")
@@ -40,4 +40,4 @@ def take_what_some_have_left(left: Any) -> None:
 
 @switch("what lay there already is nobody's to leave again", module="worker.attempt.output_files")
 def take_all_for_own(left: Any) -> None:
-    left.AttemptOutputs._was_found = lambda self, opened, path: False
+    left.AttemptOutputs._was_fetched = lambda self, opened, path: False
