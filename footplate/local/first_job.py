@@ -24,11 +24,11 @@ SPEC = {
 }
 
 POLL_SECONDS = 0.5
-RESTS = ("succeeded", "failed", "cancelled", "paused")
+SETTLED = ("succeeded", "failed", "cancelled", "paused")
 
 
 def main(url: str, note: Path, *, quiet: bool) -> int:
-    """Submits and shows the job. Errors are printed, and do not affect `footplate up`, which is another process."""
+    """Submits the toy job, and shows its progress. Errors are printed, and `footplate up` goes on without the job."""
     try:
         job = submit(url)
         note.write_text(job["id"])
@@ -51,21 +51,21 @@ def submit(url: str) -> dict[str, Any]:
 
 
 def show(url: str, job: str) -> None:
-    """Shows the job until it rests. In a pipe, prints a line for each state and each tenth of the steps."""
+    """Shows a job until it ends or is paused. In a pipe, prints a line for each state and each tenth of the steps."""
     print(f"A first job to look at: {url}/#{job}", flush=True)
     printed = None
     for snapshot in follow(url, job):
         if sys.stdout.isatty():
-            print(f"\r\033[K{sentence(snapshot)}", end="\n" if snapshot["state"] in RESTS else "", flush=True)
-        elif printed != (printed := (snapshot["state"], tenths(snapshot))):
-            print(sentence(snapshot), flush=True)
+            print(f"\r\033[K{progress_line(snapshot)}", end="\n" if snapshot["state"] in SETTLED else "", flush=True)
+        elif printed != (printed := (snapshot["state"], tenth_of_steps(snapshot))):
+            print(progress_line(snapshot), flush=True)
 
 
 def follow(url: str, job: str) -> Iterator[dict[str, Any]]:
     while True:
         snapshot = request(f"{url}/jobs/{job}")
         yield snapshot
-        if snapshot["state"] in RESTS:
+        if snapshot["state"] in SETTLED:
             return
         time.sleep(POLL_SECONDS)
 
@@ -80,12 +80,12 @@ def request(url: str, body: dict[str, Any] | None = None, headers: dict[str, str
         return parsed
 
 
-def tenths(snapshot: dict[str, Any]) -> int:
+def tenth_of_steps(snapshot: dict[str, Any]) -> int:
     progress = snapshot.get("progress") or {}
     return int(10 * (progress.get("step") or 0) // (progress.get("max_steps") or 1))
 
 
-def sentence(snapshot: dict[str, Any]) -> str:
+def progress_line(snapshot: dict[str, Any]) -> str:
     """Returns a line like `first job running  step 1200/20000  loss 0.1234  about 12 s left`."""
     progress, metrics = snapshot.get("progress") or {}, snapshot.get("metrics") or {}
     waits_for = f": {snapshot.get('message') or snapshot['reason']}" if snapshot["state"] == "queued" else ""

@@ -1,4 +1,4 @@
-"""The home, which is the folder for all state: its lock, and the places of the files in it."""
+"""The home of a one-machine set-up, a folder with all state: its lock, and the paths of the files in it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def hold(path: Path) -> Iterator[Home]:
     with _make(home) as lock:
         if not try_lock(lock.fileno()):
             raise Busy(_who_holds(path, lock.fileno()))
-        note_holder(home, url=None)
+        record_holder(home, url=None)
         yield home
         home.url_file.unlink(missing_ok=True)
 
@@ -77,8 +77,8 @@ def _make(home: Home) -> IO[str]:
         ) from error
 
 
-def note_holder(home: Home, url: str | None) -> None:
-    """Writes this process's pid and URL into the lock file, for the error of another process that wants the home."""
+def record_holder(home: Home, url: str | None) -> None:
+    """Writes this process's pid and URL into the lock file. Another process that needs the home shows them."""
     (home.path / "up.lock").write_text(json.dumps({"pid": os.getpid(), "url": url}))
 
 

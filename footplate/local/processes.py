@@ -1,4 +1,4 @@
-"""Child processes of the launcher. Each has its own session, is restarted if it dies, and dies with the launcher."""
+"""Starts and restarts the child processes of `footplate up`. The kernel kills them if `footplate up` is killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stopped(Exception):
 
 
 class Stop:
-    """The signals that the launcher has received: `asked` after the first one, `now` after a second Ctrl-C.
+    """Receives signals: `asked` is set by the first signal to stop, and `now` by a second Ctrl-C.
 
     A second SIGTERM does not count, because `make` passes a SIGTERM on that the process group may have received, too.
     """
@@ -110,14 +110,14 @@ class Child:
 
 
 class Family:
-    """All children, in the order in which they were started."""
+    """The children of `footplate up`, in the order in which they were started."""
 
     def __init__(self, stop: Stop, say: Callable[[str], None]) -> None:
         self.children: list[Child] = []
         self._stop, self._say = stop, say
 
     def start(self, program: Program) -> Child:
-        put_aside(program.log)
+        rotate(program.log)
         child = Child(program)
         self.children.append(child)
         return child
@@ -129,7 +129,7 @@ class Family:
             self.pause()
         self.children.remove(child)
         if child.popen.returncode != 0:
-            raise Failed(f"{ended(child)}.{last_words(program.log)}")
+            raise Failed(f"{exit_text(child)}.{end_of_log(program.log)}")
 
     def wait_until(
         self, ready: Callable[[], bool], *children: Child, within: float, what: str, every: float = POLL_SECONDS
@@ -139,9 +139,9 @@ class Family:
         while not ready():
             for child in children:
                 if not child.is_running:
-                    raise Failed(f"{ended(child)} before {what}.{last_words(child.program.log)}")
+                    raise Failed(f"{exit_text(child)} before {what}.{end_of_log(child.program.log)}")
             if time.monotonic() > deadline:
-                raise Failed(f"not within {within:g} s: {what}.{last_words(children[-1].program.log)}")
+                raise Failed(f"not within {within:g} s: {what}.{end_of_log(children[-1].program.log)}")
             self.pause(every)
 
     def give_up(self, child: Child) -> None:
@@ -169,15 +169,15 @@ class Family:
             return
         child.kill()
         if child.popen.returncode == UNUSABLE_SETTINGS:
-            raise Failed(f"{ended(child)}.{last_words(child.program.log)}")
+            raise Failed(f"{exit_text(child)}.{end_of_log(child.program.log)}")
         lived = time.monotonic() - child.started_at
         child.quick_deaths = child.quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if child.quick_deaths >= QUICK_DEATHS:
             log = child.program.log
-            raise Failed(f"{child.program.name} died {QUICK_DEATHS} times in a row.{last_words(log)}")
+            raise Failed(f"{child.program.name} died {QUICK_DEATHS} times in a row.{end_of_log(log)}")
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**child.quick_deaths)
         child.start_again_at = time.monotonic() + delay
-        self._say(f"{ended(child)} after {lived:.0f} s; starting it again in {delay:g} s (log: {child.program.log})")
+        self._say(f"{exit_text(child)} after {lived:.0f} s; restarting in {delay:g} s (log: {child.program.log})")
 
     def drain(self, children: Sequence[Child]) -> None:
         """Sends SIGTERM to all of these children, and SIGKILL after their longest deadline or a second Ctrl-C."""
@@ -198,19 +198,20 @@ def python(*words: str) -> list[str]:
     return [sys.executable, "-m", *words]
 
 
-def put_aside(log: Path) -> None:
+def rotate(log: Path) -> None:
+    """Renames a log that has become too large."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > LOG_BYTES:
             log.rename(log.with_name(log.name + ".1"))
 
 
-def ended(child: Child) -> str:
+def exit_text(child: Child) -> str:
     code = child.popen.returncode
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
     return f"{child.program.name} {how}"
 
 
-def last_words(log: Path, lines: int = 8) -> str:
+def end_of_log(log: Path, lines: int = 8) -> str:
     """Returns the end of a log, to be printed below an error."""
     end = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
     return f" The end of its log {log}:\n" + "\n".join(f"    {line}" for line in end)

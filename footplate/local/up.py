@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.local.first_job import request
-from footplate.local.home import Home, hold, note_holder
+from footplate.local.home import Home, hold, record_holder
 from footplate.local.processes import Child, Failed, Family, Program, Stop, Stopped, python
 from footplate.local.redis import redis_for
 
@@ -76,7 +76,7 @@ class Launcher:
         # The nodes start after the service answers, because importing torch takes all of two cores.
         self.start_nodes()
         self.wait_for_components()
-        note_holder(self.home, self.url)
+        record_holder(self.home, self.url)
         self.announce()
         self.start_first_job()
 

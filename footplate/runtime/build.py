@@ -33,7 +33,7 @@ from footplate.trainer.named.spec import parted
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects that a spec names, which are the Trainer's arguments."""
+    """The objects that are built for a spec: the Trainer's arguments."""
 
     model: Any
     processor: Any
@@ -90,7 +90,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
 
 
 def apply_maps(rows: Any, maps: Sequence[Component], spec: JobSpec, roots: Roots, *, processor: Any, model: Any) -> Any:
-    """Returns rows after these maps, which get a processor and a model that exist already."""
+    """Applies a spec's maps to rows, with a processor and a model that exist already."""
     builder = _Builder(spec, roots)
     for component in maps:
         rows = builder.make("maps", component, rows=rows, processor=processor, model=model)
@@ -98,7 +98,7 @@ def apply_maps(rows: Any, maps: Sequence[Component], spec: JobSpec, roots: Roots
 
 
 class _Builder:
-    """Builds each part when it is first needed, because some parts need others."""
+    """Builds the parts of a spec, each when it is first used, because some components need other parts."""
 
     def __init__(self, spec: JobSpec, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
@@ -109,7 +109,7 @@ class _Builder:
         return self._called(_installed(group, component), resolved(component.args, self.roots), more)
 
     def _called(self, target: Callable[..., Any], args: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-        """Calls the target. Parameters before a `/` get parts by their name, as in (rows, processor, /, *, column)."""
+        """Calls a component. Its parameters before a `/` get the parts of their names, as in (rows, processor, /)."""
         parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
         return target(*parts, **args)
 
@@ -263,10 +263,10 @@ def preload() -> None:
 
 
 def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
-    """Checks what depends on several parts, and sets whether the loss shifts labels.
+    """Raises NotBuildable for a sharded model that must merge its adapter, and InvalidSpec for wrong `optimizers`.
 
-    Each parameter must have one optimizer, and a model whose adapter is merged at the end must not be sharded. A set
-    that evaluates by itself must be able to evaluate this model.
+    Each parameter must have exactly one optimizer. A set that evaluates by itself must be able to evaluate this model.
+    Also sets whether the loss shifts labels, by the model's signature.
     """
     sets = trainer.eval_dataset
     for rows in sets.values() if isinstance(sets, dict) else [sets]:

@@ -1,4 +1,4 @@
-"""Emits the events of training: one line of JSON per event on an inherited socket. It never waits for the reader.
+"""Emits the events of training, one line of JSON each, to the supervisor's socket. Training never waits for its reader.
 
 When the socket is full, state, eval, checkpoint and note events are queued. Of log and progress events only the newest
 is kept, and a note says how many were dropped. A byte of shared memory stops training, and costs 40 ns a step to read.
@@ -51,7 +51,7 @@ FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS
 
 
 class Wire:
-    """Sends lines to the supervisor."""
+    """The socket to the supervisor, with a queue for lines that the full socket does not take."""
 
     def __init__(self, fd: int, rank: int = 0) -> None:
         self._is_first = rank == 0
@@ -74,7 +74,7 @@ class Wire:
         *,
         is_users: bool = False,
     ) -> None:
-        """Sends an event. `is_users` marks a note of the user's code. Of many such notes, some may be dropped."""
+        """Sends or queues an event. `is_users` marks a note of the user's code, which may be dropped among many."""
         if not self._is_first and kind in FIRST_RANK_ONLY:
             kind, data = TICK, {}
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
@@ -148,7 +148,7 @@ def _line(event: dict[str, Any]) -> bytes:
 
 
 class StoppedEvaluating(Exception):
-    """A stop while a job evaluates or predicts without training, where there is no step to stop after."""
+    """Raised if a job is stopped while it evaluates or predicts, because there is no training step to stop after."""
 
 
 class Emit(TrainerCallback):
@@ -231,7 +231,7 @@ class Emit(TrainerCallback):
             self._progress(state, now)
 
     def agree(self) -> bool:
-        """Returns True if any rank was stopped, because one rank may read the stop byte a step before another."""
+        """Returns True on all ranks if one was stopped, because ranks may read the stop byte at different steps."""
         if self.peers.any([self.obeyed is not None])[0] and self.obeyed is None:
             self.obeyed = StopMode.GRACEFUL
         return self.obeyed is not None
@@ -288,7 +288,7 @@ class Emit(TrainerCallback):
         reached(Moment.AFTER_CHECKPOINT_REPORTED)
 
     def asked_to_stop(self) -> bool:
-        """Returns True if this rank was stopped, for a user's own loop, which is expected to follow the stop."""
+        """Returns True if this rank has been asked to stop. A user's own loop then has to save and return."""
         if self._stop[0]:
             self._obey(TrainerControl())
         return self.obeyed is not None

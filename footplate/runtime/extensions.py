@@ -1,8 +1,6 @@
-"""Lets bundles build torch extensions: one build at a time on a node, and without the stall limit.
+"""Makes builds of torch extensions on a node wait for each other, and suspends the stall limit while they run.
 
-    watch(tick, note, …)           from here on, builds in this process take turns and report that they run
-
-The results are beside the bundle's files, in TORCH_EXTENSIONS_DIR: see footplate/contract/host/environment.py.
+The built files are beside the bundle's files, in TORCH_EXTENSIONS_DIR. footplate/contract/host/environment.py sets it.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ BUILD_SECONDS = 3600.0
 
 
 class Baton:
-    """A lock in place of torch's FileBaton, which is a file. A killed build left that file, and later builds hung.
+    """Replaces torch's FileBaton by a lock that the kernel releases when a build is killed.
 
-    A second build waits for the lock, and then runs ninja itself. If the first build has finished, there is nothing to
-    do. If the first build was killed, the second one builds everything.
+    A killed build leaves FileBaton's file, and later builds wait for it for ever. With this lock, a second build waits
+    for the first, and then runs ninja, which builds only what is missing.
     """
 
     def __init__(self, lock_file_path: str, *_: Any, **__: Any) -> None:
@@ -75,7 +73,10 @@ class BuildReporter:
 
 
 def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: float) -> None:
-    """Replaces torch's FileBaton. torch.utils.cpp_extension is not imported for that, because it takes 0.25 s."""
+    """Makes builds in this process use Baton, and report to the supervisor while they run.
+
+    torch.utils.cpp_extension is not imported for that, because its import takes 0.25 s.
+    """
     from torch.utils import file_baton
 
     ours = os.getpid()

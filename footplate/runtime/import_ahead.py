@@ -29,16 +29,16 @@ log = logging.getLogger("footplate.warm")
 
 
 class ImportAhead:
-    """The libraries that jobs have needed, and how far their import is."""
+    """The libraries that jobs have needed, and the modules of them that are not imported yet."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._untried: list[str] = []
         self._modules: list[str] = []
-        """The modules that a child has imported without harm."""
+        """The modules to import next. A child has tried them."""
 
     def want(self, libraries: Iterable[str]) -> None:
-        """Notes the libraries that a training process imports by itself now."""
+        """Adds the libraries of a new training process, so that later processes start with them imported."""
         for library in libraries:
             if library in MODULES and library not in self._seen:
                 self._seen.add(library)
@@ -49,12 +49,12 @@ class ImportAhead:
         return bool(self._untried or self._modules)
 
     def take_untried(self) -> list[str]:
-        """Returns the modules that a child has to try first. Each is returned once."""
+        """Returns the modules that a child must try now. The next call returns none of them again."""
         untried, self._untried = self._untried, []
         return untried
 
     def tried(self, modules: Sequence[str], code: int) -> None:
-        """Takes the exit code of the child that tried these modules."""
+        """Records the exit code of the child that tried these modules. Code 0 lets the warm parent import them."""
         if code:
             log.warning("%s cannot be imported ahead (%s), so each job imports it", modules[0], code)
         else:

@@ -33,7 +33,7 @@ NOTHING = bytes(8)
 
 
 class OurRun:
-    """A run of our own Trainer."""
+    """Applies live commands to Footplate's Trainer."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -57,7 +57,7 @@ class OurRun:
 
 
 class TransformersRun:
-    """A run of transformers' Trainer. Its learning rate and its intervals can change between two steps."""
+    """Applies live commands to transformers' Trainer, whose learning rate and intervals can change between steps."""
 
     def __init__(self, trainer: Any, peers: OneProcess) -> None:
         self._trainer, self.peers = trainer, peers
@@ -115,7 +115,7 @@ class Steering(TrainerCallback):
     """A callback that reads live commands after each step, and carries them out on all ranks."""
 
     run: Run
-    """The run that is changed. A script may have several, one after the other."""
+    """The run to which commands are applied. A script may have several runs, one after the other."""
 
     def __init__(self, wire: Wire, stop_fd: int, commands: Sequence[Command]) -> None:
         self._wire = wire
@@ -131,7 +131,7 @@ class Steering(TrainerCallback):
         self.begin_at(0 if folder is None else self.run.peers.from_main(lambda: _step_of(Path(folder))))
 
     def begin_at(self, step: int, since: int = 0) -> None:
-        """Continues at `step`. Commands up to the step `since` were for an earlier run of the script."""
+        """Prepares to continue at `step`. Commands up to the step `since` belong to an earlier stage."""
         held: dict[str, Any] = {}
         self._again.clear()
         for command in self._known:

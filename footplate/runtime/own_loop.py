@@ -38,7 +38,7 @@ from footplate.drop_in import install_if_asked
 from footplate.runtime import own_code, process_group, unprepared, working_folder
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
-from footplate.runtime.script_reports import ScriptReports, ScriptStopped, is_taken
+from footplate.runtime.script_reports import ScriptReports, ScriptStopped, is_checkpoint_copy
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
 from footplate.trainer.precision import fp8_handlers, precision_of
@@ -49,7 +49,7 @@ from footplate.trainer.strategies.peers import OneProcess
 BROUGHT = ".brought"
 """The folder below an attempt's folder with a copy of the checkpoint, for nodes that cannot see the original."""
 BEGUN = ".begun"
-"""The file that marks a script's folder as complete, after the folder of the attempt before was copied."""
+"""The mark of a script's complete working folder. It is written after the earlier attempt's files were copied."""
 
 MOST_NAMES = 20
 
@@ -224,7 +224,7 @@ def _run_function(loop: Component, job: Job) -> Any:
 
 
 def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
-    process_group.first(order, lambda: _continue_in_a_copy(order))
+    process_group.run_on_first_rank(order, lambda: _continue_in_a_copy(order))
     assert spec.code is not None
     laid_out = partial(working_folder.lay_out, folder=order.files.folder)
     bundle = own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), laid_out)
@@ -262,7 +262,7 @@ def not_found(folder: Path) -> str:
 
 
 def _continue_in_a_copy(order: Order) -> None:
-    """Copies the folder of the last attempt that had one, because an attempt writes only to its own folder."""
+    """Copies the script's working folder from the newest earlier attempt, because attempts write only to their own."""
     own = order.files.folder
     for attempt in range(order.attempt - 1, 0, -1):
         theirs = order.artifacts / attempt_folder(order.job, attempt)
@@ -273,10 +273,10 @@ def _continue_in_a_copy(order: Order) -> None:
 
 
 def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
-    """Returns what the next attempt does not get: the mark, and checkpoints that were taken from the script."""
+    """Returns the names that are not copied to the next attempt: the mark, and copies of the script's checkpoints."""
     if Path(folder) != attempt:
         return set()
-    return {BEGUN} | {name for name in names if is_taken(attempt / name)}
+    return {BEGUN} | {name for name in names if is_checkpoint_copy(attempt / name)}
 
 
 def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -> DoneData:

@@ -19,7 +19,7 @@ MANY_NUMBERS = 1000
 
 
 def write(folder: Path, predictions: Any, labels: Any) -> Path:
-    """Writes predictions and labels to one of the two files, and returns its path."""
+    """Writes predictions and labels as lines of JSON, or as tensors if samples are large. Returns the file's path."""
     arrays = {**arrays_of("prediction", predictions), **arrays_of("label", labels)}
     if max((array[0].size for array in arrays.values() if len(array)), default=0) > MANY_NUMBERS:
         save_file({name: numpy.ascontiguousarray(array) for name, array in arrays.items()}, folder / TENSORS)
@@ -40,7 +40,7 @@ def as_texts(tokens: Any, processor: Any) -> Any:
 
 
 def arrays_of(name: str, value: Any) -> dict[str, Any]:
-    """Returns the arrays in a value by name. There may be several, because a model may return more than logits."""
+    """Returns the arrays in a model's output by name. There are several if the model returns more than logits."""
     if value is None:
         return {}
     if isinstance(value, (list, tuple)):

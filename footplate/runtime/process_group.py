@@ -22,24 +22,25 @@ from footplate.trainer.launcher import Place
 from footplate.trainer.strategies.peers import OneProcess, Peers
 
 FIRST_SECONDS = 3600.0
-"""The time that the other ranks wait for the work of the first rank."""
+"""The time that the other ranks wait for the work that only the first rank does."""
 _DONE = "footplate/first"
 _store: Any = None
 """The store that the first rank serves until its process ends."""
 
 
-def join(order: Order, meeting: int | None = None) -> None:
+def join(order: Order, store_fd: int | None = None) -> None:
+    """Sets torchrun's variables. The first rank, which inherits the bound socket `store_fd`, serves torch's store."""
     if order.port is None:
         return
     os.environ.update(environment(order))
     # Libraries that build code find their tools, such as ninja, beside this interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    if meeting is not None:
-        _serve_store(order, meeting)
+    if store_fd is not None:
+        _serve_store(order, store_fd)
 
 
-def first(order: Order, work: Callable[[], None]) -> None:
-    """Runs `work` on the first rank while the others wait. It opens no process group, which the user's code will do."""
+def run_on_first_rank(order: Order, work: Callable[[], None]) -> None:
+    """Runs `work` on the first rank while the others wait. Opens no process group, because users' code does that."""
     if order.rank == 0:
         work()
     if order.port is None:
@@ -96,11 +97,11 @@ def _interfaces(order: Order) -> dict[str, str]:
     return {name: order.interface for name in names if order.interface is not None and name not in os.environ}
 
 
-def _serve_store(order: Order, meeting: int) -> None:
+def _serve_store(order: Order, store_fd: int) -> None:
     global _store
     import torch.distributed as dist
 
     assert order.port is not None
     _store = dist.TCPStore(  # type: ignore[attr-defined]
-        order.host, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=meeting
+        order.host, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=store_fd
     )

@@ -31,7 +31,7 @@ from footplate.contract.arguments import stated
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host import outcome, tracker_folders
-from footplate.contract.host.bundle_files import at_its_place, unpacked
+from footplate.contract.host.bundle_files import copy_to_fixed_path, unpacked
 from footplate.contract.host.data_fingerprint import fingerprints, require_same, write_record
 from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
@@ -55,36 +55,39 @@ FLUSH_SECONDS = 60.0
 """The time that sending the last events may take before the process ends."""
 
 
-def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting: int | None = None) -> int:
-    """Runs one rank of one attempt, and sends its outcome to the supervisor. Returns 0."""
+def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherited: int | None = None) -> int:
+    """Runs one rank of one attempt, and sends its outcome to the supervisor. Returns 0.
+
+    `inherited` is the socket of the rendezvous, or that of a serving session's requests.
+    """
     started = time.monotonic()
     order = read_order(order_fd)
     wire = Wire(events_fd, order.rank)
     emit: Emit | None = None
-    another_s = False
+    is_follow_up = False
     try:
         emit = Emit(wire, stop_fd, order.files)
         notes.set_listener(emit.users_note)
         wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
-        settle(order)
-        process_group.join(order, meeting)
-        done = train(order, emit, meeting)
+        prepare_process(order)
+        process_group.join(order, inherited)
+        done = train(order, emit, inherited)
     except BaseException as error:
         # Without this, torch's handler would raise again here when another data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        verdict, another_s = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
+        verdict, is_follow_up = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
         done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error)
         if emit is not None:
             with suppress(Exception):
                 emit.last_progress()
-    wire.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: another_s})
+    wire.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
     sys.stdout.flush()
     wire.flush(within=FLUSH_SECONDS)
     return 0
 
 
-def settle(order: Order) -> None:
-    """Sets up this process for the attempt: its folder, GPUs, environment and limits."""
+def prepare_process(order: Order) -> None:
+    """Prepares this process for its attempt: the working folder, GPUs, variables, threads and output."""
     folder = order.files.folder
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
@@ -119,7 +122,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
         # A script's bundle is copied into its working folder by own_loop.
         elif not isinstance(spec.loop, Script):
             kept = Path(order.environment[EXTENSIONS_VARIABLE]).parent
-            place = partial(at_its_place, folder=kept)
+            place = partial(copy_to_fixed_path, folder=kept)
             own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
     if EXTENSIONS_VARIABLE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
@@ -152,7 +155,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
 
 
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
-    """Trains, evaluates and predicts, as far as the spec has data for each."""
+    """Trains, evaluates and predicts. Each is skipped if the spec has no data for it."""
     if parts.train is not None:
         start = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.read))
         folder = start.load(trainer) if start else None
@@ -281,7 +284,7 @@ def _drop(outputs: Path) -> None:
 
 def _carry_tracking(order: Order, emit: Emit) -> None:
     try:
-        tracker_folders.carry_over(order)
+        tracker_folders.copy_earlier_files(order)
     except OSError as error:
         emit.note(f"the trackers' files of earlier attempts could not be copied, so their runs start here: {error}")
 

@@ -5,8 +5,8 @@ logs, evaluations, progress and checkpoints as events, and obeys pause, cancel a
 Accelerate alone reports what it passes to `accelerator.log` and `accelerator.save_state`.
 
 `Trainer.train` continues from the job's newest checkpoint, unless the script names a checkpoint itself. A script may
-train several times, for example to fine-tune and then to align. Each call of `train` is then a part of one job. Its
-steps count on from where the part before ended, and it continues from its own checkpoints.
+train several times, for example to fine-tune and then to align. Each call of `train` is then a stage of one job. Its
+steps are counted from the end of the stage before, and it continues from its own checkpoints.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from footplate.trainer.checkpoint import Checkpoint, Verified
 from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
 
-PART = "footplate-part.json"
-"""A file in a checkpoint of a script. It holds the number of the part that wrote it, and the job's steps before it."""
+STAGE = "footplate-part.json"
+"""A file in a script's checkpoint. It holds the number of the stage that wrote it, and the job's steps before that."""
 LINKED_FROM_BYTES = 2**20
 """Smaller files are copied, because a Trainer may write them once more."""
 SAVE_SECONDS = 1800.0
@@ -53,24 +53,24 @@ class ScriptStopped(BaseException):
 
 
 @dataclass(slots=True)
-class Part:
+class Stage:
     number: int
     """The number of calls of `train` before this one."""
     first_step: int
-    """The job's steps before this part."""
+    """The job's steps before this stage."""
     steps: int = 0
 
 
 class ScriptReports:
-    """The reports of one attempt of a script."""
+    """Reports the stages of one attempt of a script, and makes each stage continue from the job's checkpoints."""
 
     def __init__(self, order: Order, emit: Emit) -> None:
         self._order, self._emit = order, emit
-        self._part: Part | None = None
-        self._parts_begun = 0
+        self._stage: Stage | None = None
+        self._stages_begun = 0
         self._steps_before = 0
         self._is_training = False
-        self._newest_of_parts: dict[int, Path] = {}
+        self._newest_of_stages: dict[int, Path] = {}
         self.steering = Steering(emit.wire, emit.stop_fd, order.commands)
 
     @contextmanager
@@ -110,7 +110,7 @@ class ScriptReports:
                 # Last of all callbacks, so that no other one takes a stop back.
                 trainer.remove_callback(reporter)
             trainer.add_callback(_reporter(self, trainer))
-            with self._next_part(trainer):
+            with self._next_stage(trainer):
                 resume_from = self._resume_from(resume_from_checkpoint)
                 output = self._load_if_ended(trainer, resume_from)
                 output = output or train(trainer, resume_from, *args, **kwargs)
@@ -120,16 +120,16 @@ class ScriptReports:
         return wrapped
 
     @contextmanager
-    def _next_part(self, trainer: Any) -> Iterator[None]:
+    def _next_stage(self, trainer: Any) -> Iterator[None]:
         self._emit.peers = self._peers(trainer)
-        self._part = Part(self._parts_begun, self._steps_before)
-        self._parts_begun += 1
+        self._stage = Stage(self._stages_begun, self._steps_before)
+        self._stages_begun += 1
         self._is_training = True
         try:
             yield
         finally:
             self._is_training = False
-            self._steps_before = self._part.first_step + self._part.steps
+            self._steps_before = self._stage.first_step + self._stage.steps
 
     def _peers(self, trainer: Any) -> OneProcess:
         if isinstance(trainer, Trainer):
@@ -137,13 +137,13 @@ class ScriptReports:
         return process_group.peers(self._order, None, trainer.args.ddp_timeout)
 
     def _resume_from(self, asked: Any) -> Any:
-        """Returns the newest valid checkpoint of this part, or what the script asked for."""
+        """Returns the newest valid checkpoint of this stage, or the script's own argument `resume_from_checkpoint`."""
         if isinstance(asked, str | os.PathLike):
             return asked
         return self._emit.peers.from_main(self._newest_checkpoint) or asked
 
     def _load_if_ended(self, trainer: Any, resume_from: Any) -> Any:
-        """Loads the model of a part that had ended before, and returns what `train` returns. None if it had not.
+        """Loads the model of a stage that had ended in an earlier attempt, and returns what `train` returns, or None.
 
         transformers' Trainer trains one step too many if it resumes from the last step. Ours does not.
         """
@@ -160,20 +160,20 @@ class ScriptReports:
         if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             trainer._load_best_model()
         self.count(state)
-        self._emit.note(f"this part of the script had ended at step {state.global_step}, so its model is loaded")
+        self._emit.note(f"this stage of the script had ended at step {state.global_step}, so its model is loaded")
         losses = [row["loss"] for row in state.log_history if "loss" in row]
         return library.TrainOutput(state.global_step, losses[-1] if losses else 0.0, {})
 
     def _newest_checkpoint(self) -> str | None:
-        assert self._part is not None
-        offers = [offer for offer in self._order.checkpoints if self._part_of(offer) == self._part.number]
+        assert self._stage is not None
+        offers = [offer for offer in self._order.checkpoints if self._stage_of(offer) == self._stage.number]
         return newest_valid(offers, self._order, self._emit) if offers else None
 
-    def _part_of(self, offer: CheckpointOffer) -> int | None:
+    def _stage_of(self, offer: CheckpointOffer) -> int | None:
         if offer.of is not None:
             return None
         try:
-            return int(json.loads((self._order.files.root / offer.path / PART).read_text())["part"])
+            return int(json.loads((self._order.files.root / offer.path / STAGE).read_text())["part"])
         except (OSError, ValueError, KeyError, TypeError):
             # Written by a Trainer straight into the attempt's folder, or damaged: verifying it will tell.
             return 0
@@ -200,8 +200,8 @@ class ScriptReports:
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
     def job_state(self, state: Any) -> Any:
-        """Returns what events need of a Trainer's state, with the job's steps."""
-        first_step = self._part.first_step if self._part else self._steps_before
+        """Returns a Trainer's state with the steps of all stages of the job, for events."""
+        first_step = self._stage.first_step if self._stage else self._steps_before
         best_step = getattr(state, "best_global_step", None)
         return SimpleNamespace(
             global_step=first_step + state.global_step,
@@ -212,21 +212,21 @@ class ScriptReports:
         )
 
     def count(self, state: Any) -> None:
-        assert self._part is not None
-        self._part.steps = state.global_step
+        assert self._stage is not None
+        self._stage.steps = state.global_step
 
     def saved(self, source: Path, args: Any, state: Any) -> None:
-        """Takes a checkpoint that a Trainer has just written in `source`, and reports it."""
-        assert self._part is not None
+        """Copies a checkpoint that a Trainer has written to `source` into the job's folder, and reports the copy."""
+        assert self._stage is not None
         peers, job_state = self._emit.peers, self.job_state(state)
         job_state.log_history = [
             {**row, "step": job_state.global_step} for row in state.log_history if row.get("step") == state.global_step
         ]
         kept = peers.from_main(lambda: self._keep(source, job_state.global_step, may_link=True))
         self._emit.on_save(args, job_state, None, checkpoint=kept)  # type: ignore[arg-type]
-        self._newest_of_parts[self._part.number] = kept.path
+        self._newest_of_stages[self._stage.number] = kept.path
         if peers.is_main and kept.path != source:
-            spared = {*self._newest_of_parts.values(), *self._emit.relied_on()}
+            spared = {*self._newest_of_stages.values(), *self._emit.relied_on()}
             checkpoints.rotate(self._order.files.folder, args.save_total_limit, spared)
 
     def saved_by_accelerate(self, source: Path, step: int) -> None:
@@ -239,18 +239,18 @@ class ScriptReports:
         folder, stamp = self._order.files.folder, self._order.stamp
         if source.resolve() == (folder / f"checkpoint-{step}").resolve():
             return checkpoints.seal(source.resolve(), step, stamp)
-        part = self._part or Part(0, 0)
+        stage = self._stage or Stage(0, 0)
 
         def fill(target: Path) -> None:
             _copy(source, target, may_link=may_link)
-            (target / PART).write_text(json.dumps({"part": part.number, "first_step": part.first_step}))
+            (target / STAGE).write_text(json.dumps({"part": stage.number, "first_step": stage.first_step}))
 
         return checkpoints.commit(folder, step, fill, stamp)
 
 
-def is_taken(folder: Path) -> bool:
-    """Returns True for a checkpoint that was taken from a script: the script's own copy lies elsewhere."""
-    return (folder / PART).is_file()
+def is_checkpoint_copy(folder: Path) -> bool:
+    """Returns True for the job's copy of a checkpoint that a script has written to another folder."""
+    return (folder / STAGE).is_file()
 
 
 def _copy(source: Path, target: Path, *, may_link: bool) -> None:

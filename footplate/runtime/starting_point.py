@@ -27,10 +27,11 @@ from footplate.trainer.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """The folder of a checkpoint, and the part of it that is loaded."""
+    """The folder of a checkpoint to start from."""
 
     folder: str
     weights_only: bool = False
+    """True if only the weights are loaded, and training starts at step 0."""
     is_own: bool = False
     """True if the checkpoint is from an earlier attempt of the same job."""
 
@@ -128,10 +129,10 @@ def _sentence(where: str, *, weights_only: bool) -> str:
 
 
 class KeepBest(TrainerCallback):
-    """A callback that keeps the best checkpoint of the job from which this job continues in this job's own folder.
+    """A callback that copies the best checkpoint of another job, from which this job continues, to this job's folder.
 
-    That checkpoint may have to be loaded at the end, when the other job has deleted it. So this job makes hard links to
-    its files, or copies if the store has no hard links. Later attempts find them in that folder.
+    The best checkpoint may be loaded at this job's end, when the other job has deleted it. The copies are hard links,
+    unless the store has none. Later attempts of this job find them in its folder.
     """
 
     def __init__(self, files: AttemptFiles, emit: Emit) -> None:

@@ -1,6 +1,6 @@
-"""Stops an own loop in several processes if its model, loader, optimizer or scheduler was not prepared.
+"""Stops an own loop in several processes if its model, loader, optimizer or scheduler was not passed to `prepare`.
 
-Otherwise each process would train a model of its own on all of the data, and no error would show it.
+Otherwise each process would train a model of its own on all of the data, without an error.
 """
 
 from __future__ import annotations

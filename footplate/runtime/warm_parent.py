@@ -72,7 +72,7 @@ class Attempt:
     """The lock of the user, held while a process runs as this user. None: attempts may share this user."""
     ranks: list[Rank] = field(default_factory=list)
     ended: list[Exited] = field(default_factory=list)
-    """Ranks whose exits are reported once nothing is left of what they forked."""
+    """Ranks that have ended, and whose exits are reported once all processes that they forked have ended."""
 
 
 class WarmParent:
@@ -117,7 +117,7 @@ class WarmParent:
         self._run_in_child(lambda: _describe(path), end)
 
     def _import_ahead(self) -> None:
-        """Makes one step towards having the libraries that earlier jobs needed."""
+        """Imports one module that earlier jobs needed, or lets a child try new modules first."""
         if modules := self._ahead.take_untried():
             self._run_in_child(lambda: try_imports(modules), lambda code: self._ahead.tried(modules, code))
         else:
@@ -221,7 +221,7 @@ class WarmParent:
             self._kill_user(attempt)
 
     def _report_ended(self) -> None:
-        """Kills processes that ended ranks have left. Reports the exits of attempts that have none left."""
+        """Kills processes that ended ranks have forked. Reports the exits of attempts without such processes."""
         users = {uid_of(pid) for pid in self._leftovers.turn()}
         for attempt in [attempt for attempt in self._ending if attempt.uid not in users]:
             self._ending.remove(attempt)
@@ -299,11 +299,11 @@ def _train(fds: list[int], forked_at: float) -> int:
     from footplate.runtime import run
 
     adopt_orphans()
-    order, events, stop, stdout, stderr, *meeting = fds
+    order, events, stop, stdout, stderr, *inherited = fds
     for fd, number in ((stdout, 1), (stderr, 2)):
         os.dup2(fd, number)
         os.close(fd)
-    return run.main(order, events, stop, forked_at, *meeting)
+    return run.main(order, events, stop, forked_at, *inherited)
 
 
 def _describe(path: Path) -> int:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from footplate.contract.host.bundle_files import Bundle
 from footplate.contract.layout import OUTPUTS
-from footplate.runtime.script_reports import is_taken
+from footplate.runtime.script_reports import is_checkpoint_copy
 
 MAX_FILES = 10_000
 MAX_BYTES = 64 * 2**30
@@ -92,7 +92,7 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def _is_left_out(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name == CACHES or is_taken(folder)
+    return folder.name.startswith(".") or folder.name == CACHES or is_checkpoint_copy(folder)
 
 
 def _is_unchanged(file: Path, packed: zipfile.ZipFile, name: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from footplate.local import processes
-from footplate.local.home import Busy, hold, note_holder
+from footplate.local.home import Busy, hold, record_holder
 from footplate.local.processes import Failed, Family, Program, Stop, Stopped
 from footplate.local.redis import bundled_server, redis_for, server
 
@@ -92,7 +92,7 @@ def test_a_step_that_fails_ends_the_start_with_its_last_words(family: Family, tm
 
 def test_a_held_home_names_its_holder_and_is_free_again_afterwards(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
-        note_holder(home, "http://127.0.0.1:8080")
+        record_holder(home, "http://127.0.0.1:8080")
         with pytest.raises(Busy, match=r"in use by process \d+ at http://127\.0\.0\.1:8080"), hold(tmp_path):
             pass
 

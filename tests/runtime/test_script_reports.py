@@ -15,7 +15,7 @@ from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.messages import CheckpointOffer, Command
 from footplate.runtime import own_loop
-from footplate.runtime.script_reports import PART, ScriptReports, ScriptStopped
+from footplate.runtime.script_reports import STAGE, ScriptReports, ScriptStopped
 from footplate.trainer.checkpoint import verify
 from tests.runtime.test_own_loop import Attempt
 
@@ -183,7 +183,7 @@ def test_a_script_that_trains_twice_is_one_job_and_each_part_continues_from_its_
 
     assert steps == [3, 4, 5, 6], "the first part had ended, the second one continues after its step 2"
     assert [event["step"] for event in scripts.of_kind("log") if "loss" in event["data"]] == [7, 8, 9, 10]
-    assert not list(scripts.attempt.order.files.folder.glob(f"checkpoint-2/{PART}")), "the copy leaves these out"
+    assert not list(scripts.attempt.order.files.folder.glob(f"checkpoint-2/{STAGE}")), "the copy leaves these out"
 
 
 def test_checkpoints_in_the_scripts_own_folder_are_taken_where_they_lie(scripts: Scripts) -> None:
@@ -199,7 +199,7 @@ def test_checkpoints_in_the_scripts_own_folder_are_taken_where_they_lie(scripts:
 def test_the_limit_of_checkpoints_holds_for_those_that_are_taken(scripts: Scripts) -> None:
     scripts.run(ONCE, "transformers", more="save_total_limit=1")
 
-    kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{PART}"))
+    kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
     # The first one stays until the service has stored a newer one.
     assert kept == ["checkpoint-2", "checkpoint-8"]
 
@@ -234,4 +234,4 @@ def test_a_bare_accelerate_loop_reports_through_its_tracker_and_stops_after_a_sa
     assert [event["step"] for event in scripts.of_kind("checkpoint")] == [1, 2, 3]
     for event in scripts.of_kind("checkpoint"):
         verify(scripts.folder / event["data"]["path"], event["data"]["manifest_sha256"])
-        assert json.loads((scripts.folder / event["data"]["path"] / PART).read_text())["part"] == 0
+        assert json.loads((scripts.folder / event["data"]["path"] / STAGE).read_text())["part"] == 0

@@ -61,7 +61,7 @@ class Supervisor:
         if self.world.clock - self._synced_at > 1:
             self._synced_at = self.world.clock
             self.journal.sync()
-            self.journal.forget(self.sender.acknowledged)
+            self.journal.drop_acknowledged(self.sender.acknowledged)
             self._synced = self.journal.size
         if self.is_superseded:
             self.training.is_dead = True

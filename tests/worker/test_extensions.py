@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from footplate.contract import layout
-from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, at_its_place, unpack
+from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, copy_to_fixed_path, unpack
 from footplate.runtime import extensions
 from footplate.runtime.extensions import Baton, BuildReporter
 from tests.support.bundles import kept
@@ -108,7 +108,7 @@ def test_every_attempt_has_its_sources_at_one_place_and_as_old(
     kept = tmp_path / "kept"
     kept.mkdir()
 
-    first, other = at_its_place(unpacked("a"), kept), at_its_place(unpacked("b"), kept)
+    first, other = copy_to_fixed_path(unpacked("a"), kept), copy_to_fixed_path(unpacked("b"), kept)
 
     assert first.folder == other.folder == kept / "code"
     assert {(path.name, path.stat().st_mtime) for path in first.folder.iterdir()} == {
@@ -122,7 +122,7 @@ def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
 ) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
-    source = at_its_place(unpacked("a"), kept).folder / "twice.cpp"
+    source = copy_to_fixed_path(unpacked("a"), kept).folder / "twice.cpp"
     source.parent.chmod(0o755)
     if change == "add":
         source.with_name("more.py").write_text("")
@@ -133,7 +133,7 @@ def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
     if change == "link":
         source.symlink_to("/dev/null")
 
-    place = at_its_place(unpacked("b"), kept).folder
+    place = copy_to_fixed_path(unpacked("b"), kept).folder
 
     assert {path.name: path.read_text() for path in place.iterdir()} == FILES
     assert not source.is_symlink()
@@ -143,7 +143,7 @@ def test_where_nothing_can_be_kept_the_bundle_stays_where_it_is(
     unpacked: Callable[[str], Bundle], tmp_path: Path
 ) -> None:
     bundle = unpacked("a")
-    assert at_its_place(bundle, tmp_path / "nowhere") == bundle
+    assert copy_to_fixed_path(bundle, tmp_path / "nowhere") == bundle
 
 
 def test_a_lock_whose_holder_was_killed_is_free(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from worker.node.gpus import inventory
 LOOK = """
 import sys
 from footplate.contract.host.launch import Order
-from footplate.runtime.run import settle
+from footplate.runtime.run import prepare_process
 
-settle(Order.model_validate_json(sys.argv[1]))
+prepare_process(Order.model_validate_json(sys.argv[1]))
 
 import torch
 

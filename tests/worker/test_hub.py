@@ -21,8 +21,8 @@ from tests.support.hub_server import TOKEN, HubServer
 from tests.support.pages import snippets
 from tests.support.processes import Processes, children, until
 from tests.support.s3_server import S3Server
-from worker.attempt import prefetch as module
-from worker.attempt.prefetch import HubFetch
+from worker.attempt import fetch_thread as module
+from worker.attempt.fetch_thread import FetchThread
 from worker.settings import WorkerSettings
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.bin": b"pickle", "onnx/m.onnx": b"x"}
@@ -77,7 +77,7 @@ class Attempt:
             spec=make_spec(**spec).as_json(), lease_seconds=30, beat_seconds=2,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self.hub = HubFetch(WorkerSettings(**values), grant, self.wake, is_for_another_user=is_for_another_user)
+        self.hub = FetchThread(WorkerSettings(**values), grant, self.wake, is_for_another_user=is_for_another_user)
         self.notes: list[dict[str, Any]] = []
         self.hub.fetch()
 
@@ -174,7 +174,7 @@ def test_later_attempts_take_the_commit_of_the_first_without_asking(
     # The control: without the record the job would go on with another model.
     hub.push("models/me/tiny", FILES)
     hub.push("models/me/tiny", FILES)
-    monkeypatch.setattr(HubFetch, "_read", lambda self, attempt: None)
+    monkeypatch.setattr(FetchThread, "_read", lambda self, attempt: None)
     assert attempt(4, node="third").commit == second
 
 

@@ -204,7 +204,7 @@ def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
     sizes = []
     for n in range(200):
         journal.append([log(n * 20 + k, text="x" * 50) for k in range(20)])
-        journal.forget(acknowledged=max(0, journal.last - 30))
+        journal.drop_acknowledged(acknowledged=max(0, journal.last - 30))
         sizes.append(journal.size)
         assert [event["seq"] for event in read(journal, journal.last - 30)] == list(
             range(max(1, journal.last - 29), journal.last + 1)

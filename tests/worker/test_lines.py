@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.attempt.rank_process import BURST_LINES, MAX_LINE_CHARS, Lines
+from worker.attempt.rank_process import BURST_LINES, MAX_LINE_CHARS, PrintedLines
 
 
 def texts(events: list[dict[str, object]]) -> list[object]:
@@ -10,38 +10,38 @@ def texts(events: list[dict[str, object]]) -> list[object]:
 
 
 def test_lines_are_whole_however_they_come() -> None:
-    lines = Lines("stdout")
+    lines = PrintedLines("stdout")
 
-    assert texts(lines.take(b"one\ntw")) == ["one"]
-    assert texts(lines.take(b"o\r\nthr\xc3")) == ["two"]
-    assert texts(lines.take(b"\xa9e")) == []
-    assert texts(lines.take(b"")) == ["thrée"]
+    assert texts(lines.read(b"one\ntw")) == ["one"]
+    assert texts(lines.read(b"o\r\nthr\xc3")) == ["two"]
+    assert texts(lines.read(b"\xa9e")) == []
+    assert texts(lines.read(b"")) == ["thrée"]
 
 
 def test_a_progress_bar_is_its_states() -> None:
-    assert texts(Lines("stderr").take(b"\r10%\r20%\n")) == ["", "10%", "20%"]
+    assert texts(PrintedLines("stderr").read(b"\r10%\r20%\n")) == ["", "10%", "20%"]
 
 
 def test_a_long_line_is_cut_and_says_by_how_much() -> None:
-    [event] = Lines("stdout").take(b"x" * (MAX_LINE_CHARS + 5) + b"\n")
+    [event] = PrintedLines("stdout").read(b"x" * (MAX_LINE_CHARS + 5) + b"\n")
 
     assert len(event["data"]["text"]) == MAX_LINE_CHARS
     assert event["data"]["cut"] == 5
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
-    lines = Lines("stdout")
+    lines = PrintedLines("stdout")
 
-    events = [event for _ in range(200) for event in lines.take(b"x" * 1000)]
+    events = [event for _ in range(200) for event in lines.read(b"x" * 1000)]
 
     assert events
     assert all(len(event["data"]["text"]) == MAX_LINE_CHARS for event in events)
 
 
 def test_a_flood_is_counted_and_marked() -> None:
-    lines = Lines("stdout")
-    indexes = [event for _ in range(100) for event in lines.take(b"line\n" * 1000)]
-    indexes += lines.take(b"")
+    lines = PrintedLines("stdout")
+    indexes = [event for _ in range(100) for event in lines.read(b"line\n" * 1000)]
+    indexes += lines.read(b"")
 
     left_out = sum(event["data"].get("left_out", 0) for event in indexes)
     kept = sum("left_out" not in event["data"] for event in indexes)
@@ -51,7 +51,7 @@ def test_a_flood_is_counted_and_marked() -> None:
 
 
 def test_the_tail_is_what_came_last() -> None:
-    lines = Lines("stderr")
-    lines.take(b"".join(b"%d\n" % n for n in range(5000)))
+    lines = PrintedLines("stderr")
+    lines.read(b"".join(b"%d\n" % n for n in range(5000)))
 
     assert lines.tail[-1] == "4999"

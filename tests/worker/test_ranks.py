@@ -69,7 +69,7 @@ class Stage:
         while ready := self._selector.select(0):
             for key, _ in ready:
                 key.data()
-        self.training.look()
+        self.training.check_ranks()
 
     def asked_to_kill(self) -> bool:
         self.warm.setblocking(False)

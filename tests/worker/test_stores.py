@@ -127,9 +127,11 @@ def test_without_that_look_it_would_lead_anywhere(
 ) -> None:
     """The control shows that the same address works if it is listed."""
     store.redirects["/rows.jsonl"] = f"{secret.url}/secret.jsonl"
-    real = module.aimed
+    real = module.checked_target
     everything = Allowed.of("127.0.0.0/8")
-    monkeypatch.setattr(module, "aimed", lambda url, at, allowed: real(url, at, allowed if at == url else everything))
+    monkeypatch.setattr(
+        module, "checked_target", lambda url, at, allowed: real(url, at, allowed if at == url else everything)
+    )
 
     assert stores(tmp_path).fetch_newest(f"{store.url}/rows.jsonl") == sha256(secret.files["/secret.jsonl"]).hexdigest()
 

@@ -1,7 +1,7 @@
-"""One attempt on this node: its state, its parts, and what it does with everything that comes in.
+"""The state of one attempt on this node, and how it handles events and replies.
 
-Training's events and the notes of our own threads go to the journal. Replies of control go to the parts that they are
-for. The steps of an attempt are in `supervise.py`.
+Events of training and of the supervisor's threads are appended to the journal. Replies of control stop training, or are
+passed on to it. The steps of an attempt are in `supervise.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import AttemptReply, Grant
 from worker.attempt.artifact_sync import ArtifactSync
 from worker.attempt.control_link import ControlLink
+from worker.attempt.fetch_thread import FetchThread
 from worker.attempt.journal import Journal, JournalFull, JournalName
 from worker.attempt.local_ranks import LocalRanks
-from worker.attempt.prefetch import HubFetch
 from worker.attempt.rank_process import Events
 from worker.attempt.rendezvous import Rendezvous
 from worker.attempt.serve_link import ServeLink
@@ -50,20 +50,20 @@ class Phase(StrEnum):
     FETCH = "fetch"
     LAUNCH = "launch"
     TRAIN = "train"
-    HAND_IN = "hand in"
+    UPLOAD = "upload"
     CONCLUDE = "conclude"
     DELIVER = "deliver"
 
 
 @dataclass(slots=True)
 class Clocks:
-    """The times at which the loop last did its periodic work."""
+    """The times of the loop's periodic work."""
 
     turned_at: float
     synced_at: float
     measure_at: float = 0.0
     usage: list[tuple[int, Usage]] = field(default_factory=list)
-    """The resource meters of the ranks, once these have started."""
+    """Each rank's number and the meter of its CPU, memory and GPUs, once the ranks have started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class Attempt:
     """The bound socket at which ranks of other nodes can reach this one. Its address was sent with the claim."""
     spans: Spans = field(default_factory=Untraced)
 
-    # How far it is
+    # Progress
     phase: Phase = Phase.RENDEZVOUS
     since: dict[Phase, float] = field(default_factory=dict)
     """The time at which each phase began."""
@@ -95,21 +95,24 @@ class Attempt:
     is_superseded: bool = False
     """True if control has declared the attempt lost. Its events may not be reported any more."""
     is_closed: bool = False
-    """True if SQL has the last event."""
+    """True if control reported that SQL has the attempt's last event."""
     are_outputs_lost: bool = False
     """True if training finished, but its outputs could not be copied to the artifact store."""
     is_delivered: bool = False
+    """True if the supervisor has waited until SQL had all events."""
     had_checkpoint: bool = False
+    """True if this attempt has committed a checkpoint."""
     oom_kills_before: int = field(default_factory=outcome.oom_kill_count)
 
-    # Its parts
+    # The objects that run the attempt
     sync: ArtifactSync | None = field(default=None, init=False)
     """Copies artifacts from and to a bucket, if the artifact store is one."""
     environment: dict[str, str] = field(init=False)
     hidden: Hidden = field(init=False)
     journal: Journal = field(init=False)
     wake: int = field(init=False)
-    hub: HubFetch = field(init=False)
+    fetch_thread: FetchThread = field(init=False)
+    """Downloads what the spec names on hubs and by URLs."""
     link: ControlLink = field(init=False)
     selector: selectors.BaseSelector = field(init=False)
     ranks: LocalRanks = field(init=False)
@@ -117,7 +120,7 @@ class Attempt:
     training: Training = field(init=False)
     stopping: Stopping = field(init=False)
     serving: ServeLink | None = field(default=None, init=False)
-    """Passes requests to the process, if the job answers requests instead of training."""
+    """Passes requests to the process and answers back, if the job is a serving session."""
     clocks: Clocks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +132,7 @@ class Attempt:
         self.environment = _environment(self)
         self.journal = _new_journal(self)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.hub = HubFetch(settings, grant, self.wake, is_for_another_user=node.rights.is_given_up)
+        self.fetch_thread = FetchThread(settings, grant, self.wake, is_for_another_user=node.rights.is_given_up)
         self.link = ControlLink(self.client, grant, self.journal, self.wake)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.wake, selectors.EVENT_READ, self.receive_from_threads)
@@ -146,36 +149,37 @@ class Attempt:
         self.since[phase] = time.monotonic()
 
     def end_with(self, verdict: Verdict) -> None:
-        """Writes down why the attempt ends. The first reason counts."""
+        """Sets the reason why the supervisor ends the attempt. Later reasons are ignored."""
         self.verdict = self.verdict or verdict
 
     @property
     def is_called_off(self) -> bool:
+        """True if the attempt must end: by a stop, by a verdict, or because control declared it lost."""
         return self.is_superseded or self.stopping.stop is not None or self.verdict is not None
 
     @property
     def has_outcome(self) -> bool:
-        """True if training must end for a reason that is written down already."""
+        """True if training must be killed, because nothing that it does can change the attempt's end."""
         return self.is_superseded or self.verdict is not None
 
     def running_seconds(self, now: float) -> float:
         return 0.0 if self.runs_since is None else now - self.runs_since
 
     def receive(self, longest: float) -> None:
-        """Waits for training or a thread of ours, and calls what the selector has for it."""
-        self.link.turned()
+        """Waits for training or a thread of the supervisor, and calls the functions that the selector has for them."""
+        self.link.record_turn()
         for key, _ in self.selector.select(longest):
             key.data()
 
     def receive_from_training(self, events: Events) -> None:
-        """Appends training's events to the journal. A bucket holds checkpoints back until it has all of their files."""
-        self.append(events if self.sync is None else self.sync.hold(events))
+        """Appends training's events to the journal. With a bucket, a checkpoint's event waits for its upload."""
+        self.append(events if self.sync is None else self.sync.hold_checkpoints(events))
 
     def receive_from_threads(self) -> None:
-        """Takes the events of both fetchers, the replies of control, and the outages that the link has seen."""
+        """Handles the events of the copying threads, the replies of control, and the outages of Redis."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.wake)
-        for events in (self.hub.events, *([self.sync.events] if self.sync else [])):
+        for events in (self.fetch_thread.events, *([self.sync.events] if self.sync else [])):
             while not events.empty():
                 self.append([events.get()])
         while not self.link.replies.empty():
@@ -200,10 +204,10 @@ class Attempt:
         if reply.held_steps is not None:
             training.send_held_steps(reply.held_steps)
         if reply.stop is not None:
-            self.stopping.obey(reply.stop)
+            self.stopping.follow(reply.stop)
 
     def append(self, events: Events) -> None:
-        """Appends events to the journal, unless `done` is there. An event behind `done` would never be acknowledged."""
+        """Appends events to the journal. Events after `done` are dropped, because SQL would never accept them."""
         if not events or self.is_superseded or self.journal.is_done:
             return
         try:
@@ -212,10 +216,10 @@ class Attempt:
             self.end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
             return
         self.spans.add_events(events)
-        self.link.poke(beat=self._has_begun_to_run(events))
+        self.link.send_now(beat=self._record(events))
 
-    def _has_begun_to_run(self, events: Events) -> bool:
-        """Notes checkpoints and the start of training. Returns True for that start, which control must know at once."""
+    def _record(self, events: Events) -> bool:
+        """Records that there is a checkpoint, and that training runs. Returns True if training has just started."""
         was_running = self.runs_since is not None
         for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
@@ -226,7 +230,7 @@ class Attempt:
 
 
 def _environment(attempt: Attempt) -> dict[str, str]:
-    """Returns the variables that the spec asks for. A spec that may not have them ends the attempt."""
+    """Returns the variables that the spec requests. Variables that this node does not allow end the attempt."""
     settings, node = attempt.settings, attempt.node
     try:
         return job_environment(
@@ -238,7 +242,7 @@ def _environment(attempt: Attempt) -> dict[str, str]:
 
 
 def _new_journal(attempt: Attempt) -> Journal:
-    """Opens the journal of the attempt. If the disk is full, opens one in memory, to report the full disk."""
+    """Creates the attempt's journal. If the disk takes no file, ends the attempt, and reports that from memory."""
     grant, settings = attempt.grant, attempt.settings
     name = JournalName(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from footplate.contract import layout
-from footplate.contract.host.bundle_files import FOLDER, at_its_place, unpack
+from footplate.contract.host.bundle_files import FOLDER, copy_to_fixed_path, unpack
 from footplate.contract.host.environment import EXTENSIONS, EXTENSIONS_VARIABLE, built_for, extensions_owner
 from footplate.contract.host.linux import try_lock
 from footplate.contract.host.scratch import remove
@@ -23,50 +23,46 @@ from footplate.contract.host.user import User, change_owner, close_to_lists, mak
 
 
 class BuildFolder:
-    """The build folder of one attempt."""
+    """The folder in which one attempt builds extensions, and its bundle's files beside that folder."""
 
     def __init__(self, root: Path, spec: Mapping[str, Any], project: str, user: User) -> None:
         self._root, self._spec, self._project, self._user = root, spec, project, user
         self._lock: int | None = None
         self.folder: Path | None = None
-        """The folder that is lent to the attempt's user.
-
-        None: the attempt changes nothing outside its temporary folder.
-        """
+        """The folder that belongs to the attempt's user for now. None: the attempt builds in its temporary folder."""
 
     def environment(self, scratch: str) -> dict[str, str]:
-        """Returns the variable that names the build folder, for an attempt that may build extensions."""
+        """Makes the build folder, and returns the variable that names it. A job without extensions needs no folder."""
         if (owner := extensions_owner(self._spec)) is None:
             return {}
         below = PurePosixPath(EXTENSIONS, owner)
-        shelf = self._root / below
-        if shelf.exists() and shelf.lstat().st_uid != os.geteuid():
-            # Left by a node whose attempts shared one user, who may have written anything.
-            remove(shelf)
+        builds = self._root / below
+        if builds.exists() and builds.lstat().st_uid != os.geteuid():
+            # Files of a user that all attempts shared: code of any job may have changed them.
+            remove(builds)
         make_passable_folders(self._root, below)
         close_to_lists(self._root, [EXTENSIONS])
         close_to_lists(self._root / EXTENSIONS, [owner])
-        shelf.touch()
+        builds.touch()
         folder = Path(scratch, EXTENSIONS)
         name = sha256(self._project.encode()).hexdigest()[:16]
-        if self._is_free(shelf / f"{name}.lock"):
+        if self._is_free(builds / f"{name}.lock"):
             self.folder = folder = make_writable_folder(self._root, below / name, self._user)
             change_owner(folder, os.geteuid(), self._user.uid, self._user.gid)
         return {EXTENSIONS_VARIABLE: str(folder / built_for())}
 
     def unpacked(self, artifacts: Path, scratch: str) -> Path | None:
-        """Returns the folder with the bundle's files, or None if the job has no bundle.
+        """Unpacks the bundle, and returns its folder. Returns None without a bundle, and for a script.
 
-        A script's files are in its working folder. Raises OwnCodeError if the bundle cannot be used.
+        A script's training process unpacks the bundle into its working folder. Raises OwnCodeError for a bad bundle.
         """
         if not (code := self._spec.get("code")) or "script" in (self._spec.get("loop") or {}):
             return None
-        shelf = self._root / EXTENSIONS / code["bundle"]
-        fresh = unpack(code["bundle"], artifacts / layout.bundle_file(code["bundle"]), Path(scratch, FOLDER))
-        placed = at_its_place(fresh, shelf)
-        if placed.folder != fresh.folder:
-            remove(fresh.folder)
-        return placed.folder
+        unpacked = unpack(code["bundle"], artifacts / layout.bundle_file(code["bundle"]), Path(scratch, FOLDER))
+        copy = copy_to_fixed_path(unpacked, self._root / EXTENSIONS / code["bundle"])
+        if copy.folder != unpacked.folder:
+            remove(unpacked.folder)
+        return copy.folder
 
     def close(self) -> None:
         if self._lock is not None:

@@ -1,8 +1,8 @@
-"""The link between one attempt and control.
+"""The thread through which one attempt's supervisor talks to control, by Redis.
 
-A thread sends events and heartbeats, and receives control's replies. No other thread of the attempt uses Redis. If
-Redis is down, frozen or empty, only this thread waits. The supervisor goes on writing its journal, and the thread later
-sends everything again from the last acknowledged event.
+The thread sends events and heartbeats, and receives control's replies. If Redis is down or frozen, only this thread
+waits. The supervisor goes on writing its journal. When Redis answers, the thread sends all events that SQL has not
+acknowledged.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ WINDOW_BYTES = 8 * 1024 * 1024
 GATHER_SECONDS = 0.01
 """The pause between two sends under load. The first event after a silence is sent at once."""
 LOOK_SECONDS = 0.25
-"""The time between two reads of the watermark while an event is not acknowledged."""
+"""The interval of reads of the watermark while events are unacknowledged. SQL has all events up to the watermark."""
 HURRY_SECONDS = 0.02
-"""The time between two reads of the watermark if the attempt waits for nothing else."""
+"""The interval of these reads if the attempt has ended and waits for nothing else."""
 SILENCE_SECONDS = 5.0
 """The time without an acknowledgement after which events are sent again. It doubles with each try."""
 LONGEST_SILENCE_SECONDS = 60.0
 HUNG_SECONDS = 60.0
-"""The supervisor's loop turns twice a second. A longer silence means that training is not watched any more."""
+"""The time without a turn of the supervisor's loop after which it hangs. The loop turns twice a second."""
 OUTAGE_SECONDS = 2.0
 """The length from which an outage of Redis is noted in the job's history."""
 
@@ -54,11 +54,11 @@ def batch(name: JournalName, first: int, events: list[bytes]) -> bytes:
 
 
 class Sender:
-    """Sends a journal's events, and knows which are sent and which are acknowledged."""
+    """Sends a journal's events, and again those that are not acknowledged in time."""
 
     def __init__(self, journal: Journal, acknowledged: int = 0) -> None:
         self.journal = journal
-        # Events that the journal has dropped were acknowledged.
+        # Events before `journal.first` were dropped, because they were acknowledged.
         self.acknowledged = self._sent = max(acknowledged, journal.first - 1)
         self._sent_bytes: list[tuple[int, int]] = []
         self._epoch: bytes | None = None
@@ -74,13 +74,13 @@ class Sender:
         return self.acknowledged < self._sent
 
     def rewind(self) -> None:
-        """Sends everything again that is not acknowledged, because a connection or a Redis may have lost it."""
+        """Makes the next `exchange` send all unacknowledged events again, because they may be lost."""
         self._sent = self.acknowledged
         self._sent_bytes.clear()
         self._moved_at = time.monotonic()
 
     def exchange(self, client: redis.Redis, beat: AttemptBeat | None = None) -> None:
-        """Makes one round trip. Sends a few batches and a heartbeat, and reads the watermark and the epoch of Redis."""
+        """Sends a few batches of events and a heartbeat, and reads which events SQL has, in one round trip to Redis."""
         name = self.journal.name
         upto, sizes = self._sent, list[tuple[int, int]]()
         with client.pipeline(transaction=False) as pipeline:
@@ -103,7 +103,7 @@ class Sender:
         self._sent = upto
         self._sent_bytes += sizes
         self.acknowledge(int(mark or 0))
-        self._watch(epoch, mark)
+        self._rewind_if_lost(epoch, mark)
 
     def acknowledge(self, mark: int) -> None:
         if mark > self.acknowledged:
@@ -112,10 +112,10 @@ class Sender:
             self._sent_bytes = [sent for sent in self._sent_bytes if sent[0] > self.acknowledged]
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
-    def _watch(self, epoch: bytes | None, mark: bytes | None) -> None:
-        """Sends events again if they may be lost.
+    def _rewind_if_lost(self, epoch: bytes | None, mark: bytes | None) -> None:
+        """Sends events again if they may be lost: in another Redis or an empty one, or after a silence.
 
-        A Redis can restart empty, and a stream can lose entries. SQL can come back from an old backup.
+        After a silence the watermark may also be lower, because SQL was restored from a backup.
         """
         if epoch != self._epoch:
             if self._epoch is not None or epoch is None:
@@ -134,21 +134,22 @@ class Sender:
 
 
 class ControlLink(threading.Thread):
-    """A thread that starts with the grant and ends with `close`. It writes to `wake` after it has filled `replies`."""
+    """The thread. After it has put a reply or an outage into its queue, it makes the eventfd `wake` readable."""
 
     def __init__(self, client: redis.Redis, grant: Grant, journal: Journal, wake: int) -> None:
         super().__init__(name=f"link-{grant.claim}", daemon=True)
         self.replies: SimpleQueue[AttemptReply] = SimpleQueue()
         self.outages: SimpleQueue[float] = SimpleQueue()
-        """The seconds of each outage, put here when Redis answers again."""
+        """The seconds of each outage of Redis, put here when Redis answers again."""
         self.is_hurried = False
+        """True if the attempt waits for nothing but its last acknowledgement."""
         self.last_command = max((command.no for command in grant.commands), default=0)
         """The number of the newest command that training has. Heartbeats report this number."""
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
-        self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._send_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Copies that the thread closes itself, because `close` does not wait for a thread that hangs.
-        self._poked, self._wake = os.dup(self._poke), os.dup(wake)
+        self._send_event_copy, self._wake = os.dup(self._send_event), os.dup(wake)
         self._closing = threading.Event()
         self._number = self._beats_unattended = 0
         self._beat_due = self._sent_at = 0.0
@@ -160,28 +161,28 @@ class ControlLink(threading.Thread):
     def acknowledged(self) -> int:
         return self._sender.acknowledged
 
-    def poke(self, *, beat: bool = False) -> None:
+    def send_now(self, *, beat: bool = False) -> None:
         """Makes the thread send now. With `beat` it also sends a heartbeat, for news that control needs at once."""
         if beat:
             self._beat_due = 0.0
-        os.eventfd_write(self._poke, 1)
+        os.eventfd_write(self._send_event, 1)
 
-    def turned(self) -> None:
-        """Records a turn of the supervisor's loop. A supervisor that hangs must not keep its lease."""
+    def record_turn(self) -> None:
+        """Records that the supervisor's loop works. A supervisor that hangs is killed."""
         self._beats_unattended = 0
 
     def close(self, within: float = 1.0) -> None:
-        """Ends the thread. A thread that hangs in a frozen Redis is not waited for."""
+        """Ends the thread. If the thread waits for a frozen Redis, it is left behind after `within` seconds."""
         self._closing.set()
-        self.poke()
+        self.send_now()
         self.join(within)
-        os.close(self._poke)
+        os.close(self._send_event)
 
     def run(self) -> None:
         try:
             self._connect_and_talk()
         finally:
-            os.close(self._poked)
+            os.close(self._send_event_copy)
             os.close(self._wake)
 
     def _connect_and_talk(self) -> None:
@@ -210,15 +211,15 @@ class ControlLink(threading.Thread):
         heard_at = time.monotonic()
         while not self._closing.is_set():
             self._exchange()
-            readable, _, _ = select.select([listener.fd, self._poked], [], [], self._pause())
+            readable, _, _ = select.select([listener.fd, self._send_event_copy], [], [], self._pause())
             now = time.monotonic()
             if listener.fd in readable:
                 heard_at = now
                 self._receive(listener.read())
             elif now - heard_at > BLOCK_SECONDS + 3:
                 raise TimeoutError("Redis does not answer")
-            if self._poked in readable:
-                os.eventfd_read(self._poked)
+            if self._send_event_copy in readable:
+                os.eventfd_read(self._send_event_copy)
 
     def _pause(self) -> float:
         """Returns how many seconds the thread may wait for replies before it must send again."""
@@ -251,7 +252,7 @@ class ControlLink(threading.Thread):
             os.eventfd_write(self._wake, 1)
 
     def _beat(self) -> AttemptBeat:
-        self._look_at_the_supervisor()
+        self._kill_hung_supervisor()
         self._number += 1
         self._beat_due = time.monotonic() + self._grant.beat_seconds
         grant = self._grant
@@ -266,8 +267,8 @@ class ControlLink(threading.Thread):
             last_command=self.last_command,
         )
 
-    def _look_at_the_supervisor(self) -> None:
-        """Kills a supervisor that hangs. Training dies with it, the node reports the death, and the job is rescued."""
+    def _kill_hung_supervisor(self) -> None:
+        """Kills this process if its loop hangs. Training dies with it, and control retries the job."""
         # Counted in heartbeats, because a frozen process misses as many of these as turns of its loop.
         self._beats_unattended += 1
         if self._beats_unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._sender.journal.is_done:

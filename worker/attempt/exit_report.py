@@ -1,11 +1,11 @@
-"""Decides how an attempt ended, from what its ranks reported, what was requested, and how the processes exited.
+"""Decides how an attempt ended: from the reports and exit codes of its ranks, the stop, and the supervisor's verdict.
 
 The first line that applies decides.
 
-    finished       has priority over a stop that came too late
-    our verdict    has priority over what training reports after it was killed
-    a stop         has priority over what the ranks report, unless one of them failed for a reason of its own
-    a rank's end   is the rank's own report, or its exit status if it sent none
+    training finished         also if a stop came while it finished
+    the supervisor's verdict  also if killed ranks reported something else
+    a stop                    unless a rank failed for a reason of its own
+    a rank failed             by the rank's report, or by its exit code if it sent no report
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from worker.attempt.training_processes import Training
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """The facts that are known once nothing of training is left."""
+    """The facts about an attempt after its last training process has ended."""
 
     grant: Grant
     world: int
@@ -37,7 +37,7 @@ class ExitFacts:
     is_draining: bool
     """True if this node drains."""
     are_outputs_lost: bool
-    """True if training finished, but its outputs could not be handed in."""
+    """True if training finished, but its outputs could not be copied to the artifact store."""
     oom_kills: int
     """Kills by the kernel's OOM killer on this machine while the attempt ran."""
 
@@ -50,8 +50,8 @@ def exit_report(facts: ExitFacts) -> DoneData:
         return _failed(facts.verdict)
     # A rank that failed before another node's stop came has a reason of its own.
     by_itself = stop is not None and stop.because == "peer" and failed is not None
-    has_said_why = by_itself or (failed is not None and failed.report is not None)
-    if stop is not None and not has_said_why:
+    has_own_reason = by_itself or (failed is not None and failed.report is not None)
+    if stop is not None and not has_own_reason:
         return _stopped(facts, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
         return _by_rank(failed.report, facts.world).model_copy(update={"another_s": failed.is_follow_up})
@@ -68,17 +68,17 @@ def crashed(message: str) -> Verdict:
 def _stopped(facts: ExitFacts, stop: Stop, result: dict[str, Any]) -> DoneData:
     if stop.because == "time_limit":
         return _failed(outcome.time_limit((facts.grant.spec.get("resources") or {}).get("time_limit")), result)
-    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=_obeyed(facts, stop), result=result)
+    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=_reported_stop(facts, stop), result=result)
 
 
-def _obeyed(facts: ExitFacts, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
-    """Returns the stop that `done` reports. Of several nodes only the one that drains reports a drain."""
+def _reported_stop(facts: ExitFacts, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
+    """Returns the stop that `done` names. If the job has several nodes, only a node that drains names a drain."""
     another_s = stop.because == "drain" and facts.grant.nodes > 1 and not facts.is_draining
     return None if another_s or stop.because == "time_limit" else stop.because
 
 
 def _by_rank(done: DoneData, world: int) -> DoneData:
-    """Names the rank in the message, if there are several."""
+    """Adds the rank to the error's message, if the attempt has several ranks."""
     if world == 1 or done.error is None or done.error.rank is None:
         return done
     message = f"rank {done.error.rank} of {world}: {done.error.message}"

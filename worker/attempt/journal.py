@@ -33,10 +33,10 @@ SUFFIX = ".journal"
 NAME = re.compile(r"(job_\w+)-(\d+)-(\d+)-(\d+)-(claim_\w+)\.journal")
 UNREADABLE = ".unreadable"
 """The suffix of journals that cannot be sent. They are set aside for an operator."""
-FORGET_BYTES = 16 * 1024 * 1024
-"""The bytes of acknowledged events after which the file is made smaller."""
+DROP_BYTES = 16 * 1024 * 1024
+"""The bytes of acknowledged events from which the file is made smaller."""
 INDEX_EVERY = 256
-"""The number of lines between two remembered offsets."""
+"""The number of lines between two entries of the index, which holds the offset of every 256th line."""
 CHUNK = 256 * 1024
 _unforked = threading.Lock()
 """Held while a lock is only tried. A child forked in that moment would inherit the lock and keep it for its whole life.
@@ -46,7 +46,7 @@ os.register_at_fork(before=_unforked.acquire, after_in_parent=_unforked.release,
 
 
 class JournalFull(AttemptError):
-    """The limit for waiting events is reached. The attempt ends, because events are never dropped silently."""
+    """The disk is full, or too many events wait on it. The attempt fails, because no event may be lost silently."""
 
     code = "journal_full"
 
@@ -80,23 +80,25 @@ class JournalName:
 
 
 class Journal:
-    """One thread writes while another one reads. `size` and `last` only grow, and count whole lines only."""
+    """The journal of one attempt. One thread appends events while another thread reads them."""
 
     def __init__(self, path: Path, fd: int, name: JournalName, max_bytes: int) -> None:
         self.path, self.name = path, name
         self.size = 0
+        """The bytes of whole lines in the file."""
         self.first = 1
-        """The oldest seq in the file."""
+        """The number of the oldest event in the file."""
         self.last = 0
+        """The number of the newest event."""
         self.is_done = False
         self._lock = threading.Lock()
-        """Held by a reader, and by `forget`, which moves every line."""
+        """Held while events are read, and while `drop_acknowledged` moves every line."""
         self._fd, self._max_bytes = fd, max_bytes
         self._index: list[tuple[int, int]] = []
         self._cursor = (1, 0)
-        self._beyond: list[bytes] = []
-        """Lines that the disk did not take, which is at most `done`."""
-        self._dirty = self._is_named = False
+        self._unwritten: list[bytes] = []
+        """Lines that the disk did not take, and that are in memory only. Only `done` may be among them."""
+        self._dirty = self._is_folder_synced = False
 
     @classmethod
     def create(cls, folder: Path, name: JournalName, max_mb: float) -> Self:
@@ -139,7 +141,7 @@ class Journal:
         return journal
 
     def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
-        """Numbers and writes events. Important kinds are on the disk before this returns."""
+        """Numbers events and writes them to the file. If one must never be lost, waits until the disk has them."""
         lines: list[bytes] = []
         offset, seq, must_sync, done = self.size, self.last, False, False
         for event in events:
@@ -155,7 +157,7 @@ class Journal:
         if not lines:
             return
         if offset > self._max_bytes and not even_if_full:
-            self._forget_index(after=self.last)
+            self._cut_index(after=self.last)
             raise JournalFull(
                 f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, its limit",
                 hint="bring the service or its Redis back, log less often, or raise FOOTPLATE_JOURNAL_MAX_MB",
@@ -163,10 +165,10 @@ class Journal:
         try:
             self._write(b"".join(lines))
         except OSError as error:
-            self._forget_index(after=self.last)
+            self._cut_index(after=self.last)
             if not even_if_full:
                 raise JournalFull.of(error) from error
-            self._beyond += lines
+            self._unwritten += lines
         self.last = seq
         self.is_done = self.is_done or done
         reached(Moment.AFTER_JOURNAL_WRITE)
@@ -179,18 +181,21 @@ class Journal:
                     raise JournalFull.of(error) from error
 
     def sync(self) -> None:
-        """Writes the file to the disk. Its name follows with the first important event."""
+        """Waits until the disk has all events, and at the first call also the file's name."""
         if not self._dirty:
             return
         self._dirty = False
         os.fdatasync(self._fd)
-        if not self._is_named:
-            self._is_named = True
+        if not self._is_folder_synced:
+            self._is_folder_synced = True
             _sync_folder(self.path.parent)
         reached(Moment.AFTER_JOURNAL_SYNC)
 
     def read(self, after: int, max_events: int, max_bytes: int = CHUNK) -> list[bytes]:
-        """Returns the events after a seq as JSON, without holes. Returns at least one if there is any."""
+        """Returns the events after number `after` as JSON. An event that is lost is returned as a gap.
+
+        Returns at least one event if there is one, even if it is larger than `max_bytes`.
+        """
         events: list[bytes] = []
         last, total = self.last, 0
         with self._lock:
@@ -201,13 +206,13 @@ class Journal:
                 total += len(event) + 1
         return events
 
-    def forget(self, acknowledged: int) -> None:
-        """Drops acknowledged events, once they are worth a copy of the rest."""
+    def drop_acknowledged(self, acknowledged: int) -> None:
+        """Makes the file smaller by the acknowledged events, if they are a large part of it."""
         place = bisect_right(self._index, (acknowledged + 1, 1 << 62)) - 1
-        if place < 0 or self._beyond:
+        if place < 0 or self._unwritten:
             return
         seq, start = self._index[place]
-        if start < min(FORGET_BYTES, self._max_bytes // 4):
+        if start < min(DROP_BYTES, self._max_bytes // 4):
             return
         fresh = self.path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -231,7 +236,7 @@ class Journal:
         self._cursor = self._index[0]
 
     def close(self) -> None:
-        """Unlocks the journal, so that the node sends it."""
+        """Closes the file, which unlocks it, so that the node's heartbeat thread sends the rest of the events."""
         with suppress(OSError):
             self.sync()
         os.close(self._fd)
@@ -254,7 +259,7 @@ class Journal:
         self.size += len(data)
 
     def _from(self, seq: int, last: int) -> Iterator[bytes]:
-        """Yields events up to `last`. A line that is broken or missing becomes a gap."""
+        """Yields the events from `seq` to `last`. An event whose line is broken or missing becomes a gap."""
         if self._cursor[0] > seq or self._cursor[0] <= seq - INDEX_EVERY:
             place = bisect_right(self._index, (seq, 1 << 62)) - 1
             self._cursor = self._index[place] if place >= 0 else (self.first, 0)
@@ -272,7 +277,7 @@ class Journal:
             expected = number + 1
             if number >= seq:
                 yield event
-                # Only when the reader continues: it may stop at an event that is too large for it, and read it again.
+                # Moved only when the reader continues, because a reader may stop at a large event, and read it again.
                 self._cursor = (expected, end)
         while expected <= last:
             if expected >= seq:
@@ -280,7 +285,7 @@ class Journal:
             expected += 1
 
     def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
-        """Yields each line and the offset of its end."""
+        """Yields each line of the file and the offset of its end, and then the unwritten lines."""
         size, rest = self.size, b""
         while offset < size:
             length = min(CHUNK, size - offset)
@@ -298,7 +303,7 @@ class Journal:
             for line in lines:
                 start += len(line) + 1
                 yield line, start
-        for line in self._beyond:
+        for line in self._unwritten:
             yield line[:-1], size
 
     def _recover(self) -> None:
@@ -321,13 +326,13 @@ class Journal:
         self.first = self.first or 1
         self._cursor = (self.first, 0)
 
-    def _forget_index(self, after: int) -> None:
+    def _cut_index(self, after: int) -> None:
         while self._index and self._index[-1][0] > after:
             self._index.pop()
 
 
 def is_owned(path: Path) -> bool:
-    """Returns True if a living supervisor holds the journal."""
+    """Returns True if a supervisor has the journal locked, which means that it is alive."""
     with _unforked:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

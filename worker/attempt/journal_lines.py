@@ -1,4 +1,4 @@
-"""The lines of a journal. Each is a CRC-32 in hex, a space, and an event as JSON that every database accepts."""
+"""Encodes and checks the lines of a journal: a CRC-32 in hex, a space, and an event as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unseal(line: bytes) -> bytes | None:
 
 
 def encode(seq: int, event: dict[str, Any]) -> bytes:
-    """Encodes an event with `seq` and `kind` first, because readers find them there without parsing."""
+    """Returns an event as JSON that every database accepts, at most 64 KiB long, with `seq` and `kind` first."""
     try:
         return _encode(seq, event)
     except RecursionError:
@@ -59,7 +59,7 @@ def _without_traps(value: Any) -> Any:
 
 
 def _shortened(data: Any, size: int) -> dict[str, Any]:
-    """Returns the part of a huge event that fits: small values, and the beginning of long texts."""
+    """Returns the data of an event that is too long, with long texts cut, and without the values that do not fit."""
     kept: dict[str, Any] = {"truncated": True, "bytes": size}
     room = MAX_EVENT_BYTES // 4
     for name, value in (data if isinstance(data, dict) else {}).items():
@@ -72,6 +72,7 @@ def _shortened(data: Any, size: int) -> dict[str, Any]:
 
 
 def gap(seq: int) -> bytes:
+    """Returns the event that takes the place of a lost one."""
     text = f"event {seq} of this attempt is lost, because the node's journal does not have it any more"
     data = {"message": text, "from": seq, "to": seq}
     return encode(seq, {"kind": Kind.GAP, "at": now_text(), "data": data})

@@ -21,16 +21,18 @@ from worker.user_range import ReservedUser, lock_folder, reserve_user
 
 
 class LocalRanks:
+    """The user, the folders and the orders of an attempt's ranks on this node."""
+
     def __init__(self, settings: WorkerSettings, node: Node, grant: Grant) -> None:
         self._settings, self._node, self._grant = settings, node, grant
         self.user = node.rights.user
         self._reserved: ReservedUser | None = None
-        """The user that no other attempt has, once one is taken."""
+        """The attempt's own user and its lock, once reserved."""
         self._build: BuildFolder | None = None
         self._unpacked: Path | None = None
-        self._place: dict[str, str] = {}
+        self._build_variables: dict[str, str] = {}
         self._shared: int | None = None
-        """The attempt's folder, locked while ranks of this node write to it. Used if other nodes write to it too."""
+        """A descriptor of the attempt's folder, if several nodes share the folder. Locked while this node uses it."""
         self.root = settings.artifacts_path
         """The folder that training uses as the artifact store."""
         self.scratch = ""
@@ -44,8 +46,8 @@ class LocalRanks:
         self.needs_rendezvous = self.world > 1 or needs_a_launcher(resources)
         """True if ranks have to find each other."""
 
-    def has_user(self) -> bool:
-        """Returns True if training's user is known. Takes a free one if each attempt has its own."""
+    def reserve_user(self) -> bool:
+        """Reserves a user, if each attempt has its own. Returns False if none is free now."""
         if (users := self._node.rights.users) is not None and self._reserved is None:
             grant, locks = self._grant, lock_folder(self._node.folder.root / "users")
             self._reserved = reserve_user(users, locks, grant.job, grant.attempt, grant.nodes)
@@ -60,7 +62,7 @@ class LocalRanks:
     def make_folders(self, *, was_fetched: bool) -> None:
         """Makes the folders that training writes to, owned by its user.
 
-        With the node's own rights training makes them itself.
+        If training has the node's own rights, it makes them itself.
         """
         if (user := self.user) is None:
             return
@@ -78,19 +80,19 @@ class LocalRanks:
     def _lend(self, reserved: ReservedUser, room: Path, *, was_fetched: bool) -> None:
         grant = self._grant
         self._build = BuildFolder(self._node.folder.root, grant.spec, grant.project or grant.job, reserved.user)
-        self._place = self._build.environment(self.scratch)
+        self._build_variables = self._build.environment(self.scratch)
         reserved.lend(folder for folder in (room, self._build.folder) if folder is not None)
         self._unpacked = self._build.unpacked(self.root, self.scratch)
         if grant.nodes > 1 and not was_fetched:
             self._shared = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._shared, fcntl.LOCK_SH)
 
-    def take_back(self) -> None:
-        """Gives training's files back to root. No process of training may be left on this node."""
+    def take_files_back(self) -> None:
+        """Makes root the owner of training's files. All training processes on this node must have ended."""
         if self._reserved is None:
             return
         if self._shared is not None and not _is_last(self._shared):
-            # The last of several nodes does it for all.
+            # The last of several nodes makes the shared folder root's.
             self._reserved.lend([] if self._build is None or self._build.folder is None else [self._build.folder])
         self._reserved.take_back()
 
@@ -103,12 +105,14 @@ class LocalRanks:
         self._reserved = self._shared = self._build = None
 
     def orders(self, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
-        """Returns one order for each rank. `hub` maps each repository to its folder on this node."""
+        """Returns one order for each rank. `hub` maps each repository and URL to its files on this node."""
         own = {} if self.user is None else self.user.environment(self.scratch)
-        return [self._order(rank, address, {**own, **environment, **self._place}, hub) for rank in self._ranks]
+        return [
+            self._order(rank, address, {**own, **environment, **self._build_variables}, hub) for rank in self._ranks
+        ]
 
     def gpus_of(self, rank: int) -> list[str]:
-        """Returns the rank's own GPU if each rank has one, else all GPUs."""
+        """Returns the GPU of this rank if there are as many GPUs as ranks, else all GPUs of the attempt."""
         gpus = self._grant.gpus
         return [gpus[rank - self._ranks.start]] if len(gpus) == len(self._ranks) else gpus
 
@@ -151,10 +155,7 @@ class LocalRanks:
 
 
 def _is_last(shared: int) -> bool:
-    """Releases the lock, and returns True if no other node holds one.
-
-    So exactly the last of several nodes gets True.
-    """
+    """Releases this node's lock, and locks the folder alone. Returns False if another node still has its lock."""
     try:
         fcntl.flock(shared, fcntl.LOCK_UN)
         return try_lock(shared)

@@ -1,7 +1,7 @@
-"""One training process, as its supervisor sees it: its events, its output and its exit.
+"""Reads the events and the printed lines of one training process, for its supervisor.
 
-Events from its socket are checked, because user code shares that socket and may write anything. Printed lines become
-`line` events. Long lines are cut, and a flood is counted instead of kept.
+Events are checked, because users' code can write anything to the process's socket. Printed lines become `line` events.
+Long lines are cut, and lines that are printed too fast are only counted.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MOST_READS = 16
 MAX_LINE_BYTES = 1024 * 1024
 BUFFER_BYTES = 4 * 1024 * 1024
 LAST_REPORTS_SECONDS = 2.0
-"""The time after an exit in which output is still read. A process that escaped may hold the pipe open for longer."""
+"""The time after an exit in which output is still read, because a process that escaped may hold the pipe open."""
 MAX_LINE_CHARS = 4096
 LINES_PER_SECOND = 200.0
 BURST_LINES = 2000.0
 TAIL_LINES = 100
-"""Enough for faulthandler's report of a crash inside torch."""
+"""The last lines that an error quotes: enough for faulthandler's report of a crash inside torch."""
 KINDS_OF_EVERY_RANK = frozenset({Kind.STATE, Kind.NOTE})
 KINDS_OF_THE_FIRST_RANK = KINDS_OF_EVERY_RANK | {Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO}
 
 Events = list[dict[str, Any]]
 
 
-class Lines:
-    """The printed lines of one stream of one rank. The explanation of a crash quotes `tail`."""
+class PrintedLines:
+    """Turns the bytes of one rank's stdout or stderr into `line` events. `tail` has the last lines, for errors."""
 
     def __init__(self, stream: str, rank: int = 0) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -55,8 +55,8 @@ class Lines:
         self._room, self._seen_at = BURST_LINES, time.monotonic()
         self._left_out = 0
 
-    def take(self, chunk: bytes) -> Events:
-        """Returns the events for what was read. An empty chunk ends the stream."""
+    def read(self, chunk: bytes) -> Events:
+        """Returns the events of the lines in a chunk. An empty chunk ends the stream."""
         self._refill()
         whole, self._rest = self._cut(chunk)
         if not whole:
@@ -82,7 +82,7 @@ class Lines:
         self._seen_at = now
 
     def _cut(self, chunk: bytes) -> tuple[bytes, bytes]:
-        """Returns the whole lines and the rest. A line without an end is cut when it is too long."""
+        """Returns the whole lines and the beginning of the next line. A very long beginning counts as a line."""
         data = self._rest + chunk
         if not chunk or (len(data) > 16 * MAX_LINE_CHARS and b"\n" not in data):
             return data, b""
@@ -105,7 +105,7 @@ class Lines:
 
 
 class Rank:
-    """One rank. The selector holds its descriptors, with the function to call as data."""
+    """One training process. Its socket and pipes are in the selector, each with the function that reads it."""
 
     def __init__(
         self, number: int, selector: selectors.BaseSelector, on_events: Callable[[Rank, Events], None]
@@ -115,21 +115,21 @@ class Rank:
         self.exit: Exited | None = None
         self.exited_at = 0.0
         self.report: DoneData | None = None
-        """The rank's own report of its end."""
+        """The outcome that the rank itself has reported."""
         self.is_follow_up = False
-        """True if the rank reported that it failed because another rank was gone."""
+        """True if the rank reported that it failed because another rank had failed."""
         self._has_logged_start = False
         self.runs = False
         """True once the rank reported that it runs."""
         self._selector, self._on_events = selector, on_events
         self._streams: dict[int, Any] = {}
         self._unread = b""
-        self._lines = {name: Lines(name, number) for name in ("stdout", "stderr")}
+        self._lines = {name: PrintedLines(name, number) for name in ("stdout", "stderr")}
         self._kinds = KINDS_OF_EVERY_RANK if number else KINDS_OF_THE_FIRST_RANK
 
     @contextmanager
     def opened(self) -> Iterator[tuple[int, int, int]]:
-        """Yields the process's ends of its socket, stdout and stderr, and closes them afterwards."""
+        """Opens a socket and two pipes. Yields the descriptors for the new process, and closes its ends afterwards."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         ours.setblocking(False)
@@ -151,16 +151,16 @@ class Rank:
 
     @property
     def is_gone(self) -> bool:
-        """True if the process ended. Without a warm parent only the end of its streams shows that."""
+        """True if the process has ended. If the warm parent has died, the end of the process's streams shows that."""
         return self.exit is not None or self.pid is None or not self._streams
 
     @property
     def is_read_out(self) -> bool:
-        """True if everything that it sent has been read."""
+        """True if everything that the process sent has been read."""
         return not self._streams
 
     def tail(self) -> str:
-        """Returns the last lines of its output."""
+        """Returns the last lines that the process printed."""
         lines = [line for stream in self._lines.values() for line in stream.tail]
         return "\n".join(lines[-outcome.OUTPUT_LINES :])[-outcome.TRACEBACK_CHARS :]
 
@@ -168,8 +168,8 @@ class Rank:
         for fd in list(self._streams):
             self._end_stream(fd)
 
-    def _pipe(self, lines: Lines) -> int:
-        """Returns the end of a new pipe that the process writes to."""
+    def _pipe(self, lines: PrintedLines) -> int:
+        """Opens a pipe, and returns the end to which the process writes."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         self._listen(reading, reading, partial(self._read_lines, reading, lines))
@@ -198,21 +198,21 @@ class Rank:
             *lines, self._unread = (self._unread + chunk).split(b"\n")
             if len(self._unread) > MAX_LINE_BYTES:
                 self._unread = b""
-            self._on_events(self, [event for line in lines if (event := self._understand(line)) is not None])
+            self._on_events(self, [event for line in lines if (event := self._parse(line)) is not None])
 
-    def _read_lines(self, fd: int, lines: Lines) -> None:
+    def _read_lines(self, fd: int, lines: PrintedLines) -> None:
         for _ in range(MOST_READS):
             try:
                 chunk = os.read(fd, READ_BYTES)
             except BlockingIOError:
                 return
-            self._on_events(self, lines.take(chunk))
+            self._on_events(self, lines.read(chunk))
             if not chunk:
                 self._end_stream(fd)
                 return
 
-    def _understand(self, line: bytes) -> dict[str, Any] | None:
-        """Returns the event in a line, or None if the line is not an event."""
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        """Returns the event in a line of the socket. Returns None for ticks, reports, and what is not an event."""
         try:
             message = json.loads(line)
             kind, data = message["kind"], message["data"]
@@ -229,7 +229,7 @@ class Rank:
         return _checked(message, self.number) if kind in self._kinds else None
 
     def _log_start(self, forked_ms: object) -> None:
-        """Logs once that training runs. User code may have sent the number."""
+        """Logs once how long the fork of the process took. Users' code may have sent another number."""
         if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
             self._has_logged_start = True
             log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))

@@ -1,6 +1,6 @@
-"""The rendezvous of an attempt's ranks: where it is, and how this node reaches it.
+"""The rendezvous of an attempt's ranks: its address, and how this node reaches it.
 
-The place depends on the number of nodes.
+The address depends on the number of nodes.
 
     one node        a port on loopback, chosen by the kernel while the ranks are started
     several nodes   the port that the first node bound with its claim, once control reports that every node has claimed
@@ -28,7 +28,7 @@ from worker.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class RendezvousAddress:
-    """The facts that each rank needs to find the others."""
+    """The address at which the ranks of an attempt connect to each other."""
 
     host: str = LOOPBACK
     port: int | None = None
@@ -44,12 +44,12 @@ NO_RENDEZVOUS = RendezvousAddress()
 
 class Rendezvous:
     def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
-        """Takes the port that this node bound for its claim. It is used if this node is the first of the attempt."""
+        """Takes the socket that this node bound for its claim. Other nodes connect to it if this is the first node."""
         self._is_first, self._has_several_nodes = grant.source == 0, grant.nodes > 1
         self._claimed, self._address = claimed, grant.rendezvous
 
     def open(self, address: str | None) -> None:
-        """Takes the address that control reports. The first one counts."""
+        """Sets the address that control reports. Later addresses are ignored."""
         self._address = self._address or address
 
     @property
@@ -73,9 +73,9 @@ class Rendezvous:
 
     @contextmanager
     def address(self) -> Iterator[RendezvousAddress]:
-        """Yields the address while ranks are started.
+        """Yields the address while ranks are started, and closes this process's socket afterwards.
 
-        Afterwards the first rank alone has the socket, so that a connection is refused once that rank is dead.
+        Then only the first rank has the socket, so that connections are refused once that rank is dead.
         """
         if not self._has_several_nodes:
             with bound_socket(LOOPBACK) as own:
@@ -101,7 +101,7 @@ def own_address(settings: WorkerSettings) -> str:
 
 
 def _address_towards(url: str) -> str:
-    """Connects a datagram socket, which sends nothing, to see which of our addresses the kernel chooses."""
+    """Returns the address from which the kernel would send to a URL's host. Nothing is sent."""
     parts = urlsplit(url)
     if parts.scheme != "unix":
         with suppress(OSError):
@@ -127,11 +127,11 @@ def require_own(settings: WorkerSettings) -> None:
 
 @contextmanager
 def bound_socket(address: str) -> Iterator[socket.socket]:
-    """Yields a socket on a free port. It is bound before its address is sent, so no other process gets the port."""
+    """Yields a socket that is bound to a free port, so that no other process gets the port after it was announced."""
     try:
         bound = _bind(address)
     except OSError:
-        # The address and the way to other nodes are gone, but jobs on this node alone still work.
+        # This machine has lost the address. Jobs on several nodes fail now, but jobs on this node alone work.
         bound = _bind(LOOPBACK)
     with bound:
         yield bound
@@ -148,7 +148,7 @@ def _bind(address: str) -> socket.socket:
 
 
 def address_text(bound: socket.socket) -> str:
-    """Returns `host:port`, as it is sent to other nodes."""
+    """Returns a socket's own address as `host:port`, with brackets for IPv6."""
     host, port, *_ = bound.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -159,7 +159,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def can_reach(own: str, host: str) -> bool:
-    """Returns False if only one of the two is a loopback address, which is valid on its own machine only."""
+    """Returns False if only one of two addresses is a loopback address, because that reaches its own machine only."""
     return _is_loopback(own) == _is_loopback(host)
 
 

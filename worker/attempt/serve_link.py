@@ -1,9 +1,9 @@
-"""The link between Redis and a serving process: it passes requests in, and the pieces of their answers out.
+"""Passes requests from Redis to a serving process, and the pieces of its answers back to Redis.
 
 The serving process has no access to Redis, and users' code may run in it. So every piece is checked: it must belong to
-a request that the process has. Two threads block on Redis and on the process's socket; the supervisor's loop does not.
+a request that the process has. One thread waits for Redis, another for the process's socket.
 
-A request is popped only if the process has room for it, so the list in Redis is the queue.
+A request is popped from its list in Redis only if the process has room for it. So the list is the queue.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ READ_BYTES = 256 * 1024
 
 
 class ServeLink:
-    """Passes requests and answers from `start` to `close`, which any thread of the supervisor may call."""
+    """The two threads that pass requests and answers of one serving session."""
 
     def __init__(self, client: redis.Redis, session: JobId, limit: int, clean: Callable[[Any], Any]) -> None:
         self._client, self._session, self._limit, self._clean = client, session, limit, clean
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        """The ends of the socket: this process's own, and the one that the serving process inherits."""
+        """The two ends of the socket pair. The serving process inherits `theirs`."""
         self._taken: dict[str, bool] = {}
-        """The requests that the process has, with True if it has started to work on them."""
+        """The requests that the serving process has, by id. True: it has begun to answer."""
         self._guard = threading.Lock()
         self._has_room, self._is_ready, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
@@ -57,7 +57,7 @@ class ServeLink:
             self._threads.append(thread)
 
     def close(self, within: float = 1.0) -> None:
-        """Ends the threads. Requests without a whole answer get an error, or are sent to another session."""
+        """Ends the threads. Requests without a complete answer get an error, or go to another session."""
         self._closing.set()
         self._has_room.set()
         self._is_ready.set()
@@ -102,7 +102,7 @@ class ServeLink:
         request = popped[1].decode()
         body: Any = self._client.getdel(keys.serving_request(request))
         if body is None:
-            # Its client has gone, or it has waited for longer than the time after which Redis drops it.
+            # The request has expired in Redis, or its client has withdrawn it.
             return
         with self._guard:
             self._taken[request] = False
@@ -187,7 +187,7 @@ class ServeLink:
             pipeline.execute()
 
     def _end(self, request: str) -> None:
-        """Answers a request that the process can no longer answer."""
+        """Ends a request that the serving process cannot answer any more: with an error, or by another session."""
         with self._guard:
             is_started = self._taken.pop(request, None)
         if is_started is None:

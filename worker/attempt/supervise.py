@@ -1,10 +1,10 @@
 """Supervises one attempt, from its grant until SQL has its last event.
 
-`supervise` names the steps. Each step is a function on one `Attempt`, whose `phase` says which step runs. A step that
-finds a reason to end the attempt only writes that reason down. `watch` then ends training, and `conclude` reports why.
+`supervise` lists the steps. Each step is a function on one `Attempt`, whose `phase` is the current step. A step with a
+reason to end the attempt only sets `Attempt.verdict`. `watch` then ends training, and `conclude` reports the verdict.
 
-The supervisor imports no torch, and blocks only in `select`. A thread of the link talks to Redis, so that training
-goes on whatever happens to Redis.
+The supervisor imports no torch, and blocks only in `select`. Only the thread in `control_link.py` waits for Redis, so
+that training goes on without Redis.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("footplate.worker")
 
 TICK_SECONDS = 0.5
-"""The longest sleep of the loop, and so the longest time between two checks of limits and of the drain notice."""
+"""The longest sleep of the loop, and so the longest time between two checks of time limits and of a drain."""
 SYNC_SECONDS = 1.0
 SYSTEM_SECONDS = 10.0
 WARM_SECONDS = 120.0
 """The longest wait of a launch for a warm parent that is being restarted."""
 LAST_SAVE_SECONDS = 60.0
-"""The time for a checkpoint at a time limit."""
+"""The time that training has for its last checkpoint when it reaches the job's time limit."""
 FROZEN_SECONDS = TICK_SECONDS + 2.0
-"""A turn that took longer than this: the supervisor was frozen, and could not read what training sent."""
+"""The length of one turn of the loop after which the supervisor was frozen, and could not read training's events."""
 
 
 def supervise(
@@ -68,15 +68,15 @@ def supervise(
     reached(Moment.AFTER_JOURNAL_MADE)
     attempt.link.start()
     try:
-        # Killed processes clean nothing up. What training and its data workers leave is removed with this folder.
+        # Killed processes do not clean up. The temporary files of training and its data workers are in this folder.
         with scratch(node.id) as attempt.ranks.scratch, artifact_folder(attempt):
-            meet(attempt)
+            await_nodes(attempt)
             fetch(attempt)
             if launch(attempt):
                 reached(Moment.AFTER_LAUNCH)
                 watch(attempt)
-                take_back(attempt)
-                hand_in(attempt)
+                take_files_back(attempt)
+                upload_outputs(attempt)
             if not attempt.is_superseded:
                 reached(Moment.AFTER_TRAINING)
                 conclude(attempt)
@@ -87,10 +87,10 @@ def supervise(
         close(attempt)
 
 
-# ── Before training: each of these ends early if the attempt is called off ─────────────────────────────────────────
+# ── Before training. Each step ends early if the attempt is called off, which a stop or a failure does ──────────────
 
 
-def meet(attempt: Attempt) -> None:
+def await_nodes(attempt: Attempt) -> None:
     """Waits until every node of the job has claimed its part of the attempt."""
     if not attempt.rendezvous.is_open:
         attempt.spans.begin_phase("meet")
@@ -101,13 +101,13 @@ def meet(attempt: Attempt) -> None:
 
 @contextmanager
 def artifact_folder(attempt: Attempt) -> Iterator[None]:
-    """Makes a folder that stands for the artifact store, if that is a bucket."""
+    """Makes the folder that training uses in place of the artifact store, if that store is a bucket."""
     if (bucket := attempt.settings.bucket) is None:
         yield
         return
     with scratch(attempt.node.id, attempt.node.folder.work) as folder:
         root = attempt.ranks.root = Path(folder)
-        # Training's user may pass the folder and not list it: bundles and fetched files lie there under secret names.
+        # Training's user must not list the folder, because the names of bundles and uploaded files are secret.
         root.chmod(0o711)
         attempt.sync = ArtifactSync(bucket, attempt.grant, root, attempt.wake)
         try:
@@ -117,9 +117,9 @@ def artifact_folder(attempt: Attempt) -> Iterator[None]:
 
 
 def fetch(attempt: Attempt) -> None:
-    """Fetches what training needs from a bucket and from a hub. A store that does not answer is waited for."""
+    """Downloads the attempt's files from the bucket, and those that the spec names on hubs and by URLs."""
     attempt.enter(Phase.FETCH)
-    for source in (attempt.sync, attempt.hub):
+    for source in (attempt.sync, attempt.fetch_thread):
         if source is None or attempt.is_called_off:
             continue
         source.fetch()
@@ -130,7 +130,7 @@ def fetch(attempt: Attempt) -> None:
 
 
 def launch(attempt: Attempt) -> bool:
-    """Requests training from the warm parent. Returns False if the attempt is called off before."""
+    """Starts training by the warm parent. Returns False if the attempt is called off before training starts."""
     if attempt.is_called_off:
         return False
     attempt.spans.begin_phase("launch")
@@ -153,19 +153,19 @@ def launch(attempt: Attempt) -> bool:
 
 
 def _await_user(attempt: Attempt) -> None:
-    """Waits until training has a user that no other attempt has, if the node gives each attempt its own."""
-    if attempt.ranks.has_user():
+    """Waits until a user is free for training, if each attempt on this node gets a user of its own."""
+    if attempt.ranks.reserve_user():
         return
     attempt.append([event_of(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
-    while not attempt.is_called_off and not attempt.ranks.has_user():
+    while not attempt.is_called_off and not attempt.ranks.reserve_user():
         turn(attempt)
 
 
 def _start(attempt: Attempt) -> None:
     ranks = attempt.ranks
     with attempt.rendezvous.address() if ranks.needs_rendezvous else nullcontext(NO_RENDEZVOUS) as address:
-        orders = ranks.orders(address, attempt.environment, attempt.hub.folders)
-        # A serving session is one process, which meets no other rank, so its socket takes the place of that socket.
+        orders = ranks.orders(address, attempt.environment, attempt.fetch_thread.folders)
+        # A serving session is one process, so it needs no rendezvous, and inherits the socket of its requests instead.
         inherited = address.listening if attempt.serving is None else attempt.serving.theirs
         attempt.training.start(attempt.node.folder.run, orders, inherited, ranks.user, ranks.lock)
         if attempt.serving is not None:
@@ -182,7 +182,7 @@ def _wait(attempt: Attempt, is_done: Callable[[], bool]) -> None:
 
 
 def watch(attempt: Attempt) -> None:
-    """Runs the loop until nothing of training is left, and kills training once its end is decided."""
+    """Runs the loop until all training processes have ended, and kills them once the attempt has a verdict."""
     training = attempt.training
     while not training.is_gone:
         turn(attempt)
@@ -193,11 +193,11 @@ def watch(attempt: Attempt) -> None:
     deadline = time.monotonic() + LAST_REPORTS_SECONDS
     while not training.is_read_out and time.monotonic() < deadline:
         turn(attempt, 0.1)
-    training.look()
+    training.check_ranks()
 
 
 def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
-    """Handles what has come in, and then what is due."""
+    """Makes one turn of the loop: waits for events and replies, handles them, and checks stops and limits."""
     training, clocks = attempt.training, attempt.clocks
     attempt.receive(attempt.stopping.due_in(min(longest, TICK_SECONDS)))
     now = time.monotonic()
@@ -205,7 +205,7 @@ def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
         training.last_event_at = now
     clocks.turned_at = now
     _check_stops(attempt, now)
-    training.look()
+    training.check_ranks()
     if attempt.verdict is None and not training.has_exited:
         _check_training(attempt, now)
     if now - clocks.synced_at >= SYNC_SECONDS:
@@ -217,14 +217,14 @@ def _check_stops(attempt: Attempt, now: float) -> None:
     _check_drain(attempt)
     left = attempt.grant.time_left_seconds
     if left is not None and attempt.running_seconds(now) > left:
-        attempt.stopping.obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
-    attempt.stopping.look(now)
+        attempt.stopping.follow(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
+    attempt.stopping.send_due_signals(now)
 
 
 def _check_drain(attempt: Attempt) -> None:
     if attempt.node.folder.is_draining():
         within = attempt.settings.drain_seconds
-        attempt.stopping.obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
+        attempt.stopping.follow(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
 
 
 def _check_training(attempt: Attempt, now: float) -> None:
@@ -246,7 +246,7 @@ def _stall_seconds(grant: Grant) -> float:
 
 
 def _measure(attempt: Attempt, now: float) -> None:
-    """Records what each rank uses of its machine, every ten seconds."""
+    """Appends a `system` event for each rank every ten seconds, with its use of CPU, memory and GPUs."""
     clocks = attempt.clocks
     if not clocks.usage:
         gpus_of, ranks = attempt.ranks.gpus_of, attempt.training.ranks
@@ -263,7 +263,7 @@ def _measure(attempt: Attempt, now: float) -> None:
 def _sync_journal(attempt: Attempt) -> None:
     try:
         attempt.journal.sync()
-        attempt.journal.forget(attempt.link.acknowledged)
+        attempt.journal.drop_acknowledged(attempt.link.acknowledged)
     except OSError as error:
         attempt.end_with(disk_full(error))
 
@@ -271,19 +271,19 @@ def _sync_journal(attempt: Attempt) -> None:
 # ── After training ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def take_back(attempt: Attempt) -> None:
-    """Gives training's files back to root. If the warm parent died, the next attempt with this user does it."""
+def take_files_back(attempt: Attempt) -> None:
+    """Makes root the owner of training's files. If the warm parent has died, the user's next attempt does that."""
     if attempt.training.has_exited:
-        attempt.ranks.take_back()
+        attempt.ranks.take_files_back()
 
 
-def hand_in(attempt: Attempt) -> None:
-    """Copies what training left to a bucket, before anyone can see that it ended. A stop may leave no time for it."""
-    attempt.enter(Phase.HAND_IN)
+def upload_outputs(attempt: Attempt) -> None:
+    """Uploads training's files to a bucket before its end is reported, unless a stop leaves no time for that."""
+    attempt.enter(Phase.UPLOAD)
     sync = attempt.sync
     if sync is None or attempt.is_superseded:
         return
-    sync.finish()
+    sync.upload_outputs()
     while not sync.is_idle and not attempt.is_superseded:
         attempt.receive(TICK_SECONDS)
         _check_drain(attempt)
@@ -298,7 +298,7 @@ def hand_in(attempt: Attempt) -> None:
 
 
 def conclude(attempt: Attempt) -> None:
-    """Decides how the attempt ended, and appends that as `done`, the last event."""
+    """Decides how the attempt ended, and appends the last event, `done`, which says so."""
     attempt.enter(Phase.CONCLUDE)
     facts = ExitFacts(
         grant=attempt.grant,
@@ -320,11 +320,11 @@ def conclude(attempt: Attempt) -> None:
 
 
 def deliver(attempt: Attempt) -> None:
-    """Waits until SQL has every event. A node that drains waits less, because its next start sends the rest."""
+    """Waits until SQL has every event. A node that drains waits less long, because its next start sends the rest."""
     attempt.enter(Phase.DELIVER)
     link, journal = attempt.link, attempt.journal
     link.is_hurried = True
-    link.poke(beat=True)
+    link.send_now(beat=True)
     deadline: float | None = None
     while link.acknowledged < journal.last and not attempt.is_closed and not attempt.is_superseded:
         attempt.receive(TICK_SECONDS)
@@ -337,8 +337,8 @@ def deliver(attempt: Attempt) -> None:
 
 
 def close(attempt: Attempt) -> None:
-    """Closes every part. The journal is deleted if nobody needs it any more."""
-    attempt.hub.close()
+    """Closes all parts of the attempt. Deletes the journal if SQL has every event, or will not accept them."""
+    attempt.fetch_thread.close()
     if attempt.serving is not None:
         attempt.serving.close()
     attempt.link.close()

@@ -1,9 +1,9 @@
-"""The training processes of one attempt on this node: starting, receiving, stopping, and their ends.
+"""Starts and stops the training processes of one attempt on this node, and decides which rank failed first.
 
-    orders, sockets, one stop byte, pipes   ->  warm parent  ->  the ranks
+    orders, sockets, pipes, the stop byte   ->  warm parent  ->  the ranks
     events, each with its rank              ->  `on_events`
 
-If one rank fails, the others would wait for it for ever. So they are killed, and its end is the reason.
+If one rank fails, the others would wait for it for ever. So they are killed, and the first failure is reported.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Training:
     def __init__(self, selector: selectors.BaseSelector, on_events: Callable[[Events], None]) -> None:
         self.ranks: list[Rank] = []
         self.was_cancelled = False
-        """True if the attempt was ended before the warm parent had started it."""
+        """True if the attempt was ended before the warm parent had started its ranks."""
         self.last_event_at = time.monotonic()
-        """The time of the newest event of any rank. Ranks wait for each other, so one that hangs silences all."""
+        """The time of the newest event of any rank. If one rank hangs, all are silent, because they wait for it."""
         self._selector, self._on_events = selector, on_events
         self._warm: socket.socket | None = None
         self._failed: list[Rank] = []
@@ -64,11 +64,10 @@ class Training:
         user: User | None = None,
         lock: int | None = None,
     ) -> None:
-        """Sends the orders to the warm parent, and `inherited` to the first rank. `lock` reserves the attempt's user.
+        """Sends the orders to the warm parent in this folder. Raises OSError while there is no warm parent.
 
-        `inherited` is the socket of the rendezvous, or that of a serving session.
-
-        Raises OSError while there is no warm parent.
+        The first rank gets the socket `inherited`: that of the rendezvous, or that of a serving session. The warm
+        parent gets `lock`, which reserves the attempt's user.
         """
         warm = launch.connect(folder)
         self.close_ranks()
@@ -87,12 +86,12 @@ class Training:
 
     @property
     def report(self) -> DoneData | None:
-        """The first rank's report of its end, which counts for all ranks if they finish or stop."""
+        """The outcome that the first rank has reported. It counts for all ranks if none failed."""
         return self.ranks[0].report if self.ranks else None
 
     @property
     def failed(self) -> Rank | None:
-        """The rank whose end is the reason of all other ends. If several failed alike, it is the first."""
+        """The rank that failed first. If several failed with the same error, the one with the lowest number."""
         if not self._failed:
             return None
         first = min(self._failed, key=lambda rank: rank.is_follow_up)
@@ -111,12 +110,12 @@ class Training:
 
     @property
     def has_warm_parent(self) -> bool:
-        """True if there is a warm parent, which will report the exits."""
+        """True if the warm parent is alive, which reports the exits of ranks."""
         return self._warm is not None
 
     @property
     def is_gone(self) -> bool:
-        """True if all ranks and their children are gone. Without a warm parent the end of their streams shows that."""
+        """True if all ranks and their children have ended. After the warm parent's death, closed streams show that."""
         if self._warm is not None:
             return self.has_exited
         return all(rank.is_gone for rank in self.ranks)
@@ -131,10 +130,7 @@ class Training:
         self._stop_byte[0] = STOP_BYTES[mode]
 
     def send_stored_step(self, step: int) -> None:
-        """Reports the newest checkpoint in SQL, so that training may delete older ones.
-
-        An older number changes nothing.
-        """
+        """Reports the step of the newest checkpoint in SQL to training, which may then delete older checkpoints."""
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
         self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
 
@@ -145,20 +141,20 @@ class Training:
         self._command_bytes += len(line)
         self._stop_byte[COMMANDS_AT] = self._command_bytes.to_bytes(8, "little")
 
-    def look(self) -> None:
-        """Kills ranks that wait for one that is gone, after a moment in which they may report what they saw."""
+    def check_ranks(self) -> None:
+        """Kills the other ranks a second after one has failed. In that second they may report their own errors."""
         for rank in self.ranks:
-            self._judge(rank)
+            self._check_rank(rank)
         if self._kill_others_at is not None and time.monotonic() > self._kill_others_at:
             self._kill_others_at = None
             self.signal(signal.SIGKILL)
 
     def send_held_steps(self, steps: Sequence[int]) -> None:
-        """Reports the checkpoints that must stay, because other jobs start from them."""
+        """Reports the steps of checkpoints that training must not delete, because other jobs start from them."""
         launch.hold_steps(self._stop_byte, steps)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal through the warm parent, which alone knows that a pid still belongs to the rank."""
+        """Signals all ranks through the warm parent, because only a parent knows that a child's pid is not reused."""
         # From now on a rank's failure is a result of the signal.
         self._is_being_killed = True
         if self.has_exited:
@@ -218,19 +214,19 @@ class Training:
     def _receive(self, rank: Rank, events: Events) -> None:
         self.last_event_at = time.monotonic()
         if rank.report is not None:
-            self._judge(rank)
-        self._on_events([passed for event in events if (passed := self._of_all(rank, event)) is not None])
+            self._check_rank(rank)
+        self._on_events([passed for event in events if (passed := self._joined(rank, event)) is not None])
 
-    def _of_all(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
-        """Passes on an event. Of the ranks' reports that they run, only the last one is passed, as rank 0's."""
+    def _joined(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the event. Of the ranks' reports that they run, returns only the last one, for all ranks."""
         if event["kind"] != Kind.STATE:
             return event
         rank.runs, ran = True, self._runs
         self._runs = all(rank.runs for rank in self.ranks)
         return {**event, "rank": 0} if self._runs and not ran else None
 
-    def _judge(self, rank: Rank) -> None:
-        """Decides what a rank's report or exit means for the other ranks."""
+    def _check_rank(self, rank: Rank) -> None:
+        """Records a rank's failure, and sets the time at which the other ranks are killed if a rank has ended."""
         if self._is_being_killed:
             return
         finished = self.report is not None and self.report.ending is Ending.FINISHED
@@ -245,19 +241,19 @@ class Training:
 
 
 class Stopping:
-    """The stop of one attempt: first a request, then SIGTERM, then SIGKILL."""
+    """Stops training: first by the stop byte, then by SIGTERM, then by SIGKILL."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self.stop: Stop | None = None
-        """The stop that is followed now."""
+        """The stop that training is following now."""
         self._until = 0.0
         self._escalations: list[tuple[float, signal.Signals]] = []
 
-    def obey(self, stop: Stop) -> None:
-        """Follows a stop, which comes again with every heartbeat.
+    def follow(self, stop: Stop) -> None:
+        """Starts a stop. The same stop comes again with every reply, and changes nothing.
 
-        A different one has its own time, but never a later end.
+        A stop with another cause or mode replaces the current one, but never ends later.
         """
         current, ours = self.stop, stop.because in ("drain", "time_limit")
         if current is not None and (ours or (current.because, current.mode) == (stop.because, stop.mode)):
@@ -276,14 +272,14 @@ class Stopping:
         """Returns the seconds until the next signal, at most `longest`."""
         return min(longest, max(0.0, self._escalations[0][0] - time.monotonic())) if self._escalations else longest
 
-    def look(self, now: float) -> None:
+    def send_due_signals(self, now: float) -> None:
         while self._escalations and now >= self._escalations[0][0]:
             self._training.signal(self._escalations.pop(0)[1])
 
     @property
     def leaves_no_time(self) -> bool:
-        """True if there is no time to hand in what training has written."""
-        # After another node's end this node still hands in what a script has written.
+        """True if there is no time left to upload training's files."""
+        # After a failure on another node, this node still uploads the files of its script.
         if self.stop is None or self.stop.because == "peer":
             return False
         return self.stop.mode is StopMode.KILL or time.monotonic() > self._until

@@ -1,4 +1,4 @@
-"""Fetches a file by its URL, from hosts that the operator allows and up to the size that he allows.
+"""Downloads the file of a URL, from the hosts and up to the size that the operator allows.
 
 Each redirect is checked like the URL itself. No proxy is used, because a proxy would resolve names itself.
 """
@@ -34,6 +34,8 @@ class Model(BaseModel):
 
 
 class Fetched(Model):
+    """A place whose files are on this node now."""
+
     place: str
     folder: str
     files: int
@@ -41,15 +43,16 @@ class Fetched(Model):
 
 
 class FetchFailure(Model):
+    """The error of a download, for the job's user."""
+
     code: str
     message: str
     hint: str
     may_retry: bool = False
-    """True if a retry may succeed."""
 
 
 def unfinished_file(stores: Path, pid: int) -> Path:
-    """Returns the path of a download that is not complete."""
+    """Returns the path of the file that a process is downloading now."""
     return stores / f".part-{pid}"
 
 
@@ -60,13 +63,13 @@ class FetchError(Exception):
 
 
 class UrlFiles:
-    """Files that are named by their sha256. Equal bytes are one file, and a different file never replaces another."""
+    """The folder of downloaded files, each named by its sha256, so that no file ever replaces a different one."""
 
     def __init__(self, folder: Path, allowed: Allowed, most_bytes: int) -> None:
         self.folder, self.allowed, self.most_bytes = folder, allowed, most_bytes
 
     def fetch_newest(self, url: str) -> str:
-        """Fetches the file as it is now, and returns its sha256."""
+        """Downloads the file that the URL has now, and returns its sha256."""
         part = unfinished_file(self.folder, os.getpid())
         try:
             with _writing(url, self.folder):
@@ -78,9 +81,9 @@ class UrlFiles:
             part.unlink(missing_ok=True)
 
     def fetch_pinned(self, url: str, pinned: str) -> Fetched:
-        """Returns the file with this sha256, and fetches it only if it is not here."""
+        """Returns the file with this sha256. Downloads the URL only if this node does not have the file."""
         file = self._file(url, pinned)
-        if not _is(file, pinned) and (digest := self.fetch_newest(url)) != pinned:
+        if not _has_digest(file, pinned) and (digest := self.fetch_newest(url)) != pinned:
             raise FetchError(
                 "dataset_changed",
                 f"{shown(url)} is not what this job began with: its sha256 was {pinned}, and is {digest}",
@@ -94,7 +97,7 @@ class UrlFiles:
 
     def _write(self, url: str, part: Path) -> str:
         digest, size = sha256(), 0
-        with _answer(url, self.allowed) as answer, part.open("wb") as file:
+        with _response(url, self.allowed) as answer, part.open("wb") as file:
             self._require_size(url, answer.length or 0)
             for piece in _pieces(url, answer):
                 self._require_size(url, size := size + len(piece))
@@ -112,7 +115,7 @@ class UrlFiles:
             )
 
 
-def _is(file: Path, digest: str) -> bool:
+def _has_digest(file: Path, digest: str) -> bool:
     with suppress(FileNotFoundError), file.open("rb") as opened:
         return file_digest(opened, "sha256").hexdigest() == digest
     return False
@@ -122,13 +125,13 @@ def _is(file: Path, digest: str) -> bool:
 
 
 @contextmanager
-def _answer(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
+def _response(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
     at = url
     for _ in range(MOST_HOPS):
-        target, address = aimed(url, at, allowed)
+        target, address = checked_target(url, at, allowed)
         connection = _connection(target, address)
         try:
-            answer = _asked(url, connection, target)
+            answer = _request(url, connection, target)
             if answer.status == 200:
                 yield answer
                 return
@@ -140,8 +143,8 @@ def _answer(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
     raise FetchError("store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "use its last address")
 
 
-def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
-    """Checks a URL or a redirect, and returns the address to connect to."""
+def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
+    """Returns the target of the URL or of its redirect `at`, and the address to connect to. Raises FetchError."""
     try:
         target = read_url(at)
         if not allowed.lists(target.host):
@@ -157,7 +160,7 @@ def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
 
 
 def check(target: Target, address: Address, allowed: Allowed) -> None:
-    """Raises Refused if the URL may not be fetched."""
+    """Raises Refused if this node may not connect to an address of the URL's host."""
     if allowed.has(address):
         return
     if not is_public(address):
@@ -170,12 +173,12 @@ def _addresses(url: str, target: Target) -> list[str]:
     try:
         infos = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise _away(url, f"{target.host} cannot be resolved: {error}") from error
+        raise _unreachable(url, f"{target.host} cannot be resolved: {error}") from error
     return [str(info[4][0]) for info in infos]
 
 
 def _connection(target: Target, address: str) -> http.client.HTTPConnection:
-    """Connects to the address that was checked. The certificate must match the name."""
+    """Returns a connection to the checked address. A TLS certificate must match the host's name all the same."""
     kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=SECONDS)
     vars(connection)["_create_connection"] = partial(_connected, address)
@@ -186,7 +189,7 @@ def _connected(address: str, named: tuple[str, int], *more: Any) -> socket.socke
     return socket.create_connection((address, named[1]), *more)
 
 
-def _asked(url: str, connection: http.client.HTTPConnection, target: Target) -> http.client.HTTPResponse:
+def _request(url: str, connection: http.client.HTTPConnection, target: Target) -> http.client.HTTPResponse:
     try:
         connection.request("GET", target.path, headers={"User-Agent": "footplate", "Accept-Encoding": "identity"})
         return connection.getresponse()
@@ -194,7 +197,7 @@ def _asked(url: str, connection: http.client.HTTPConnection, target: Target) -> 
         why = f"{shown(url)}: the certificate of {target.host} is not valid: {error.verify_message}"
         raise FetchError("store_refused", why, "SSL_CERT_FILE on the nodes names the trusted authorities") from error
     except (OSError, http.client.HTTPException) as error:
-        raise _away(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
+        raise _unreachable(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
 
 
 def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -202,13 +205,13 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while piece := answer.read(PIECE):
             yield piece
     except (OSError, http.client.HTTPException) as error:
-        raise _away(url, f"the answer broke off: {error or type(error).__name__}") from error
+        raise _unreachable(url, f"the answer broke off: {error or type(error).__name__}") from error
     # `read` does not report this if it is given a size.
     if answer.length:
-        raise _away(url, f"the answer broke off {answer.length} bytes before its end")
+        raise _unreachable(url, f"the answer broke off {answer.length} bytes before its end")
 
 
-def _away(url: str, why: str) -> FetchError:
+def _unreachable(url: str, why: str) -> FetchError:
     return FetchError(
         "store_unreachable",
         f"{shown(url)} cannot be fetched: {why}",
@@ -219,7 +222,7 @@ def _away(url: str, why: str) -> FetchError:
 
 def _refusal(url: str, status: int) -> FetchError:
     if status == 429 or status >= 500:
-        return _away(url, f"its server answers {status}")
+        return _unreachable(url, f"its server answers {status}")
     if status in (401, 403):
         return FetchError(
             "dataset_not_allowed", f"the server of {shown(url)} refuses this node: {status}", "nodes send no password"

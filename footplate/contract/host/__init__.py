@@ -1,4 +1,4 @@
-"""Agreements between a node's processes, the supervisors of attempts and their training processes.
+"""The agreement between a node's supervisors and their training processes.
 
-These are the order that starts a rank, the wire format, folders, users, and the meaning of exit codes.
+It holds the order that starts a rank, the wire format, folders, users, and the meaning of errors and exit codes.
 """

@@ -37,13 +37,13 @@ class AttemptFiles:
         return str(path)
 
     def here(self, path: str) -> str:
-        """Returns this node's path of a checkpoint that is named by another node's path."""
+        """Returns the path on this node of a checkpoint with a path of another node. Other paths do not change."""
         place = layout.checkpoint_in(path)
         is_moved = place is not None and not Path(path).is_dir() and (self.root / place).is_dir()
         return str(self.root / str(place)) if is_moved else path
 
     def existing(self, path: str) -> Path:
-        """Returns the folder of a checkpoint that the service offered. Raises if the path leads out of the store."""
+        """Returns the folder of a checkpoint in the store. Raises CheckpointCorrupt if a link leads out of it."""
         root = self.root.resolve()
         try:
             folder = (root / path).resolve()

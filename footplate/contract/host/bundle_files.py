@@ -1,4 +1,4 @@
-"""The files of a bundle on a node: verified, unpacked read-only, and kept at one path for compiled extensions."""
+"""Verifies and unpacks a bundle on a node, and copies it to a fixed path for compiled extensions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from footplate.contract.host.scratch import remove
 
 FOLDER = "code"
 UNPACKED_AT = 315_532_800
-"""The first second that a zip can name. It is older than any compiled file."""
+"""The modification time of unpacked files: 1980, the first second that a zip can name, before any compiled file."""
 _PIECE = 1024 * 1024
 CODE, LOCK = "code", "code.lock"
 
@@ -38,13 +38,13 @@ class Bundle:
 
 
 def unpacked(sha256: str, folder: Path) -> Bundle:
-    """Returns a bundle that root has unpacked for this process, which may not change the files."""
+    """Returns the bundle in a folder into which the supervisor has unpacked it."""
     paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Bundle(sha256, folder, tuple(paths))
 
 
 def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
-    """Unpacks a bundle after every byte was verified, because the store may have changed."""
+    """Unpacks a bundle into a new, read-only folder. Raises OwnCodeError if its bytes do not have this sha256."""
     try:
         with open_stored(file, sha256) as archive:
             entries = look_into(archive, os.fstat(archive.fileno()).st_size)
@@ -75,11 +75,11 @@ def _unpack_one(packed: zipfile.ZipFile, name: str, path: Path) -> None:
     path.chmod(0o444)
 
 
-def at_its_place(bundle: Bundle, folder: Path) -> Bundle:
-    """Copies the bundle to a path below `folder` that stays the same in every attempt.
+def copy_to_fixed_path(bundle: Bundle, folder: Path) -> Bundle:
+    """Copies the bundle to the same path below `folder` in every attempt, and returns the copy.
 
-    Ninja knows sources by path and time, but each attempt unpacks to another folder. If there is no room for a copy,
-    the bundle stays where it is, and its extensions are built again.
+    Each attempt unpacks to another folder, but Ninja recognises sources by path and time. If the copy fails, as on a
+    full disk, the unpacked bundle is returned, and its extensions are built again.
     """
     place = folder / CODE
     with suppress(OSError), _held(folder / LOCK):
@@ -91,7 +91,7 @@ def at_its_place(bundle: Bundle, folder: Path) -> Bundle:
 
 
 def _is_copy(bundle: Bundle, place: Path) -> bool:
-    """Compares every byte, because other jobs' code runs as the user that owns this folder."""
+    """Compares every byte with the bundle, because other jobs' code may run as the user that owns the copy."""
     there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
     _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
     return there == set(bundle.paths) and not differ and not missing

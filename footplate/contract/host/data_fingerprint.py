@@ -15,22 +15,22 @@ from footplate.contract.errors import DatasetError
 from footplate.contract.host.file_roots import Files
 
 RECORD = "data.json"
-"""The record's name in the attempt's folder."""
+"""The file in the attempt's folder that holds the fingerprints of its data."""
 BLOCK, BLOCKS = 1 << 16, 1024
-"""The most blocks that are read, 64 MiB in all, for any number of files. Smaller data is read completely."""
+"""The bytes of a block, and the most blocks that are read, which are 64 MiB. Smaller data is read completely."""
 
 Fingerprints = dict[str, str]
 
 
 def fingerprints(files: Files) -> Fingerprints:
-    """Returns `3 files of 1,234 bytes, sha256 …` for each name in a spec. Nodes with equal files return equal texts."""
+    """Returns a text such as `3 files of 1,234 bytes, sha256 …` for the files of each name in a spec."""
     try:
-        return {name: _look([Path(path) for path in paths]) for name, paths in files.items()}
+        return {name: _fingerprint([Path(path) for path in paths]) for name, paths in files.items()}
     except OSError as error:
         raise DatasetError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def _look(paths: list[Path]) -> str:
+def _fingerprint(paths: list[Path]) -> str:
     files = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
     sizes = [path.stat().st_size for path in files]
     stride = max(1, -(-sum(sizes) // (BLOCK * BLOCKS)))
@@ -57,15 +57,18 @@ def write_record(folder: Path, now: Fingerprints) -> None:
 
 
 def require_same(before: Path, now: Fingerprints) -> None:
-    """Compares with the record in `before`, the folder of the attempt that is continued. Passes if it has no record."""
+    """Raises DatasetError if a fingerprint differs from the record in `before`, an earlier attempt's folder.
+
+    If that folder has no record, nothing is compared.
+    """
     try:
-        before_looks = json.loads((before / RECORD).read_text())
+        recorded = json.loads((before / RECORD).read_text())
     except (OSError, ValueError):
         return
-    for name, look in now.items():
-        if before_looks.get(name, look) != look:
+    for name, fingerprint in now.items():
+        if recorded.get(name, fingerprint) != fingerprint:
             raise DatasetError(
-                f"{name} has changed: the checkpoint was trained on {before_looks[name]}, and now it is {look}",
+                f"{name} has changed: the checkpoint was trained on {recorded[name]}, and now it is {fingerprint}",
                 hint="put back what was there and resume; or fork the job, to go on from its checkpoint with what is "
                 "there now",
             )

@@ -1,4 +1,4 @@
-"""The environment of one job: what its spec asks for and this node allows."""
+"""Returns the environment variables of a job: `env` and secrets of its spec, and the folder of compiled extensions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ UNUSED_SECONDS = 30 * 86_400
 def job_environment(
     spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str], root: Path, user: User | None = None
 ) -> dict[str, str]:
-    """Returns the job's `env`, its secrets and the folder for extensions, for this Python, this torch and this user.
+    """Returns the job's `env`, its secrets, and the folder for its extensions, which belongs to `user`.
 
-    Raises InvalidSpec if this node does not allow or have them. The service has checked too, but with its own settings
-    and against all nodes.
+    Raises InvalidSpec if this node does not allow a variable, or lacks a secret. The service has checked that before,
+    but by its own settings and for all nodes together.
     """
     env: dict[str, str] = spec.get("env") or {}
     names: list[str] = spec.get("secrets") or []
@@ -43,7 +43,10 @@ def job_environment(
 
 
 def extensions_owner(spec: Mapping[str, Any]) -> str | None:
-    """Returns the owner of the job's extensions: its bundle or DeepSpeed. None if the job builds none."""
+    """Returns the name of the folder for the job's extensions: its bundle's sha256, or `deepspeed`.
+
+    Returns None for a job that builds no extensions.
+    """
     if code := spec.get("code"):
         return str(code["bundle"])
     return "deepspeed" if needs_a_launcher(spec.get("resources") or {}) else None
@@ -54,25 +57,25 @@ def _extensions(root: Path, whose: str, user: User | None) -> Path:
     with suppress(OSError):
         builder = os.geteuid() if user is None else user.uid
         if folder.exists() and folder.lstat().st_uid != builder:
-            # Another user built it before training had this one. This user could not write to it, and anyone may have
-            # built it.
+            # The node had another training user before. This user could not write to the folder, and code of any job
+            # may have written to it.
             remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
             make_writable_folder(root, PurePosixPath(EXTENSIONS, whose), user)
-        # The time of last use, also if the job finds nothing in it.
+        # Sets the time of last use, also if the folder is empty.
         folder.touch()
     return folder
 
 
 @cache
 def built_for() -> str:
-    """Returns Python's tag and torch's version, read without importing torch. Other versions cannot load the files."""
+    """Returns a folder name for extensions built with this Python and torch. Other versions cannot load them."""
     return f"{sys.implementation.cache_tag}-torch-{version('torch')}"
 
 
 def forget_unused(root: Path) -> None:
-    """Removes extensions that no job has used for a month, at a node's start. A later job builds them again."""
+    """Removes extensions that no job has used for 30 days. A later job builds them again."""
     for folder in (root / EXTENSIONS).glob("*"):
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > UNUSED_SECONDS:

@@ -23,7 +23,7 @@ MOST_FILES = 100_000
 
 
 Files = dict[str, list[str]]
-"""The files by their name in the spec."""
+"""Maps names in a spec, such as `data://a/*.jsonl`, to the paths of their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Roots:
     """The files of each `data://` name that was resolved. Uploaded files are not listed, because they cannot change."""
 
     def resolve(self, name: str) -> str:
-        """Returns the file of `data://a/b`, of an uploaded file or of a URL.
+        """Returns the path on this node of `data://a/b`, of an uploaded file's id or of a URL.
 
-        Raises DatasetError if it is outside its root.
+        Raises DatasetError if there is no such file, or if a link leads out of its root.
         """
         if is_file(name):
             return str(self._uploaded(FileId(name)))
@@ -55,7 +55,7 @@ class Roots:
                 _of_hub(neighbours) if is_hub_name(name) else f"put it below {root}"
             )
             raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
-        return self._noted(name, [str(path)])[0]
+        return self._recorded(name, [str(path)])[0]
 
     def _uploaded(self, name: FileId) -> Path:
         """Returns the path of an uploaded file.
@@ -89,9 +89,9 @@ class Roots:
         files = sorted({str(_inside(root, path, name)) for path in self._glob(root, rest, name) if path.is_file()})
         if not files:
             raise DatasetError(f"{name} matches no file on this node", hint=f"{rest} is looked for below {root}")
-        return self._noted(name, files)
+        return self._recorded(name, files)
 
-    def _noted(self, name: str, found: list[str]) -> list[str]:
+    def _recorded(self, name: str, found: list[str]) -> list[str]:
         if name.startswith("data://"):
             self.read[name] = found
         return found
@@ -134,7 +134,7 @@ def _leads_out(name: str) -> NoReturn:
 
 
 def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
-    """Returns a component's arguments with paths instead of names of files."""
+    """Returns a component's arguments, in which names such as `data://a` are replaced by paths on this node."""
     return {name: _value(value, roots, name in PATH_ARGUMENTS) for name, value in args.items()}
 
 

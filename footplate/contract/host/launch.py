@@ -1,8 +1,8 @@
 """The order that starts a rank, and the wire between a supervisor and the warm parent.
 
-A supervisor connects and sends one packet per rank with its descriptors. It keeps the connection to kill the ranks and
-to receive their exit codes. The end of the connection also kills the ranks. The order itself is in a memory file, which
-may have any size and leaves nothing behind.
+A supervisor connects, and sends one packet with descriptors for each rank. Through the connection the supervisor also
+kills the ranks, and receives their exit codes. When the connection ends, the warm parent kills the ranks. The order
+itself is in a memory file, whose descriptor is in the packet, because a packet's size is limited.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ STORED_AT = slice(8, 16)
 COMMANDS_AT = slice(1024, 1032)
 """The bytes that hold the length of the live commands. These follow the page, one line of JSON each."""
 HELD_FROM, MOST_HELD = 16, 64
-"""The bytes from which the checkpoints that must stay are listed: their number, and then the step of each."""
+"""The place of the list of checkpoints that must stay, and its greatest length. A count is followed by the steps."""
 TICK = "tick"
-"""A line that only shows that the process still works."""
+"""The kind of a line that only shows that the process still works."""
 OUTCOME = "outcome"
-"""The line with training's outcome, as DoneData."""
+"""The kind of the line with a rank's outcome, as DoneData."""
 FOLLOW_UP = "another_s"
-"""A field beside the outcome, set if a rank failed because another one died."""
+"""A field beside the outcome. True if the rank failed because another rank had failed."""
 
 
 class Order(BaseModel):
@@ -91,7 +91,7 @@ class Order(BaseModel):
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """Returns the owner of a checkpoint, for its manifest."""
+        """Returns the job, attempt and fence that the manifest of a checkpoint names."""
         return {"job": self.job, "attempt": self.attempt, "fence": self.fence}
 
     @property
@@ -155,7 +155,7 @@ serving session the socket with its requests.
 
 
 def hold_steps(page: mmap.mmap, steps: Sequence[int]) -> None:
-    """Writes the newest steps that fit into the page.
+    """Writes the steps of checkpoints that must stay into the shared page, at most the newest 64.
 
     The count is written last, so that no reader sees a partial step.
     """
@@ -227,7 +227,7 @@ def send_start(
 
 
 def libraries_of(spec: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the libraries that the spec's model and processor need."""
+    """Returns the libraries that training will import for the spec's model and processor: transformers and peft."""
     parts = [part for part in (spec.get("model"), spec.get("processor")) if part]
     if not any(part["use"].startswith("hf/") for part in parts):
         return ()

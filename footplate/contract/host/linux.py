@@ -21,9 +21,9 @@ _STARTED = 19
 """The index of the start time among the fields of a process, counted from its state."""
 _DEAD = ("Z", "X")
 PAUSE_SECONDS = 0.002
-"""The pause between two turns over processes that are to end, in which the kernel ends them."""
+"""The pause between two turns of `Leftovers`, in which the kernel ends the killed processes."""
 TURN_SECONDS = 0.05
-"""The longest time that one turn takes."""
+"""The longest time that one turn of `Leftovers` takes."""
 
 # Looked up once, before any fork, so that no child has to search for a library.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +41,7 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def end_with_parent(by: signal.Signals) -> None:
-    """Does the same as `die_with_parent`, for a process that notices by other means if its parent has ended already."""
+    """Makes the kernel signal this process when the thread that forked it ends. Does not check that it still runs."""
     _call(_PR_SET_PDEATHSIG, int(by))
 
 
@@ -99,8 +99,8 @@ class _Process:
 class Leftovers:
     """The processes below this one that no supervisor waits for, such as the children of a dead training.
 
-    Each `turn()` passes over them and stops all that run, because a stopped process cannot fork. When a pass finds none
-    that runs, all are killed. The next turn finds any that escaped, because no process can leave its ancestors.
+    Each `turn()` lists them repeatedly and stops all that run, because a stopped process cannot fork. When none of them
+    runs, all are killed. Processes that escaped are found in the next turn, because no process can leave its ancestors.
     """
 
     def __init__(self, is_ours: Callable[[int], bool]) -> None:
@@ -109,9 +109,9 @@ class Leftovers:
         self._stopped: set[_Process] = set()
 
     def turn(self) -> list[int]:
-        """Makes one more turn and returns the children that are left.
+        """Stops or kills leftover processes, and returns this process's children that are left.
 
-        An empty list means that no descendant is left.
+        The list is empty once all leftover processes have ended.
         """
         until = time.monotonic() + TURN_SECONDS
         while roots := self._living():
@@ -134,7 +134,7 @@ class Leftovers:
             time.sleep(PAUSE_SECONDS)
 
     def _living(self) -> list[int]:
-        """Waits for dead children until none is left, and returns the living. Children of the dead are ours by then."""
+        """Reaps dead children, and returns the living ones. Children of a dead child become this process's own."""
         while True:
             roots = [pid for pid in children() if not self._is_ours(pid)]
             dead = [pid for pid in roots if _is_reaped(pid)]

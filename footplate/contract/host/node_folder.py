@@ -1,4 +1,4 @@
-"""The files in a node's folder, among them notes from one of its processes to another."""
+"""The files in a node's folder. With some of them, one process of the node informs the others."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class NodeFolder:
 
     @property
     def drain(self) -> Path:
-        """Returns the file whose existence drains this node. It works even if Redis does not."""
+        """Returns the file whose existence drains this node until its end. A signal to the node creates the file."""
         return self.run / "drain"
 
     @property
     def drain_by_control(self) -> Path:
-        """Returns a second such file, for a drain that an operator requested and may take back."""
+        """Returns the file that exists while an operator drains this node through the service."""
         return self.run / "drain-by-control"
 
     @property

@@ -1,4 +1,4 @@
-"""Turns exceptions of others, exit codes and signals into our errors. No other module does so."""
+"""Turns exceptions, exit codes and signals into verdicts: a reason, and an error with a code, a message and a hint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUT_LINES = 100
 
 
 class Verdict(NamedTuple):
-    """The reason of a failure, which decides about a retry, and the error that the user reads."""
+    """The reason of an attempt's failure, which decides about a retry, and the error that the user reads."""
 
     reason: Reason
     error: Failure
@@ -72,7 +72,7 @@ def _lost_data_worker(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | EOFError) and "/multiprocessing/" in frames[-1].filename
 
 
-OTHER_RANKS = "see this and the other ranks' lines"
+OTHER_RANKS = "the lines that all ranks printed may show why: footplate logs"
 SMALLER = "a smaller per_device_train_batch_size with more gradient_accumulation_steps needs less memory"
 
 OUT_OF_RANGE = (
@@ -80,6 +80,7 @@ OUT_OF_RANGE = (
     '"resources": {"gpus_per_node": 0} the error names the value'
 )
 
+BLOCKING = 'with "env": {"CUDA_LAUNCH_BLOCKING": "1"} the traceback shows the operation that failed'
 DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_num_workers need less"
 
 EXCEPTIONS = (
@@ -97,9 +98,8 @@ EXCEPTIONS = (
     _Row(_is("torch.distributed.DistBackendError"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
     _Row(lost_a_peer, Reason.CRASHED, "peer_lost", OTHER_RANKS),
     _Row(_says("device-side assert"), Reason.CRASHED, "cuda_error", OUT_OF_RANGE),
-    _Row(_is("torch.AcceleratorError"), Reason.CRASHED, "cuda_error", "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
-    _Row(_says("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS"), Reason.CRASHED, "cuda_error",
-         "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
+    _Row(_is("torch.AcceleratorError"), Reason.CRASHED, "cuda_error", BLOCKING),
+    _Row(_says("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS"), Reason.CRASHED, "cuda_error", BLOCKING),
     _Row(_says("NCCL"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
     _Row(_lost_data_worker, Reason.CRASHED, "data_worker_lost", DATA_WORKERS),
     _Row(lambda error: isinstance(error, FloatingPointError), Reason.ERROR, "nan",
@@ -111,7 +111,7 @@ EXCEPTIONS = (
 
 
 def of_exception(error: BaseException, rank: int = 0) -> Verdict:
-    """Returns the verdict on an exception from user code, torch or us inside of training."""
+    """Returns the verdict on an exception in training, whether users' code, torch or Footplate raised it."""
     for row in EXCEPTIONS:
         if row.matches(error):
             return Verdict(row.reason, _failure(error, row.code, row.hint, rank))
@@ -143,7 +143,7 @@ def _note(error: BaseException) -> str | None:
 
 
 def of_exit(code: int, *, rank: int, peak_rss_mb: float, oom_kills: int, output: str) -> Verdict:
-    """Returns the verdict on a process that ended without an outcome. `code` is its exit code, or minus the signal."""
+    """Returns the verdict on a process that sent no outcome. `code` is its exit code, or minus the signal's number."""
     reason, name, message, hint = _exit_row(code, peak_rss_mb, oom_kills)
     return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
 
@@ -169,13 +169,10 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-STALLED = "nothing came from training for {seconds:.0f} s, its stall limit, so it was killed"
-
-
 def stalled(seconds: float, output: str) -> Verdict:
     hint = "raise resources.stall_limit if a step, an evaluation or loading may take that long"
-    error = Failure(code="stalled", message=STALLED.format(seconds=seconds), hint=hint, traceback=output or None)
-    return Verdict(Reason.STALLED, error)
+    text = f"training made no progress and printed nothing for {seconds:.0f} s, its stall limit, so it was killed"
+    return Verdict(Reason.STALLED, Failure(code="stalled", message=text, hint=hint, traceback=output or None))
 
 
 def time_limit(seconds: float | None) -> Verdict:

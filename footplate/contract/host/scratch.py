@@ -19,15 +19,15 @@ from footplate.contract.host.linux import try_lock
 from footplate.contract.ids import NodeId
 
 LONGEST = 60
-"""The longest path of a temporary folder, because data workers make sockets below it, and their paths end at 107."""
+"""The longest path of a temporary folder. Data workers make sockets below it, whose paths have at most 107 bytes."""
 YOUNG_SECONDS = 5.0
-"""The age below which a folder may not be locked yet."""
+"""The age below which a folder is not removed, because its supervisor may not have locked it yet."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
-    """Makes a locked folder below the temporary folder, or below another one."""
+    """Makes a locked folder below the temporary folder or `below`, and removes it at the end."""
     root = below or temporary()
     root.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix=_prefix(node), dir=root)

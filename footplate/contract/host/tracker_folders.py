@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import MutableMapping
-from pathlib import Path
 from typing import Any
 
 from footplate.contract.host.launch import Order
-from footplate.contract.layout import attempt_folder
+from footplate.contract.layout import outputs_folder
 from footplate.contract.spec import JobSpec
 
 FOLDER = "tensorboard"
-"""The folder's name below the outputs."""
+"""TensorBoard's folder below an attempt's outputs."""
 FOLDERS = (FOLDER, "wandb", "mlflow", "trackio")
 """The folders of all trackers that write files. Below the outputs, so that the files can be downloaded."""
 
@@ -32,7 +31,7 @@ def arguments(spec: JobSpec, order: Order) -> dict[str, Any]:
 
 
 def use_outputs(spec: JobSpec, order: Order, environ: MutableMapping[str, str]) -> None:
-    """Sets variables with which trackers write to the outputs what they do not send to a server.
+    """Sets the variables that make trackers write their files to the attempt's outputs.
 
     Variables that are set already are not changed. Without a key, W&B works offline instead of asking for the key.
     """
@@ -50,22 +49,14 @@ def use_outputs(spec: JobSpec, order: Order, environ: MutableMapping[str, str]) 
         environ.setdefault("TRACKIO_DIR", str(outputs / "trackio"))
 
 
-def carry_over(order: Order) -> list[Path]:
-    """Copies the trackers' files of the last attempt that has some, so that the run continues.
+def copy_earlier_files(order: Order) -> None:
+    """Copies each tracker's files from the newest attempt that has some, so that the tracker's run continues.
 
-    An attempt writes below its own folder only, so the files are copied. TensorBoard ignores their points after the
-    checkpoint when the run continues.
+    TensorBoard ignores the points after the checkpoint from which the run continues.
     """
-    return [mine for name in FOLDERS if order.checkpoints and (mine := _carried(order, name)) is not None]
-
-
-def _carried(order: Order, name: str) -> Path | None:
-    mine = order.files.outputs / name
-    if mine.exists():
-        return None
-    for attempt in range(order.attempt - 1, 0, -1):
-        theirs = order.artifacts / attempt_folder(order.job, attempt) / "outputs" / name
-        if theirs.is_dir():
-            shutil.copytree(theirs, mine, symlinks=True)
-            return mine
-    return None
+    for name in FOLDERS if order.checkpoints else ():
+        mine = order.files.outputs / name
+        for attempt in range(order.attempt - 1, 0, -1):
+            theirs = order.artifacts / outputs_folder(order.job, attempt) / name
+            if theirs.is_dir() and not mine.exists():
+                shutil.copytree(theirs, mine, symlinks=True)

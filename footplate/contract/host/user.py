@@ -62,9 +62,9 @@ class User(BaseModel):
 
 
 def give(folder: Path, user: User, group: int | None = None) -> None:
-    """Makes a folder of root's training's own, without what is in it.
+    """Makes training's user the owner of a folder that root owns, but not of the files in the folder.
 
-    A folder of another user stays, because another node's training may use it already.
+    A folder that another user owns does not change, because another node's training may use it already.
     """
     handle = os.open(folder, _FOLDER)
     try:
@@ -75,10 +75,10 @@ def give(folder: Path, user: User, group: int | None = None) -> None:
 
 
 def make_writable_folder(root: Path, below: PurePosixPath, user: User, *, is_passed: bool = False) -> Path:
-    """Makes a folder that training writes to, in one that it may not write to.
+    """Makes a folder that training may write to, below folders that training may not write to.
 
-    Only the root folder's group may list it, for a service that is neither root nor training. If `is_passed`, other
-    users may open files in it whose names they know.
+    Only the group of `root` may list the folder, for a service that is neither root nor training. If `is_passed`, other
+    users may open files in the folder whose names they know.
     """
     at = make_passable_folders(root, below)
     if at.stat().st_uid == os.geteuid():
@@ -102,10 +102,9 @@ def make_passable_folders(root: Path, below: PurePosixPath) -> Path:
 
 
 def close_to_lists(root: Path, names: Iterable[str]) -> None:
-    """Does the same for folders that exist already.
+    """Lets all users pass these existing folders of root's, but not list them.
 
-    If the store's root folder is not root's, nothing is changed, because its service may be another user who has to
-    list the folders.
+    If `root` belongs to another user, nothing changes, because the service may be that user, and has to list them.
     """
     if root.stat().st_uid != os.geteuid():
         return
@@ -120,9 +119,9 @@ def close_to_lists(root: Path, names: Iterable[str]) -> None:
 
 
 def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
-    """Makes fetched files readable for all users, with any umask, and gives those below `below` to training.
+    """Makes downloaded files readable for all users, and makes training's user the owner of those below `below`.
 
-    Only root has written there so far, so that there is no link among them.
+    There is no link among the files, because only root has written there so far.
     """
     own = root / below
     for parent, folders, names in os.walk(root, topdown=False):
@@ -134,9 +133,9 @@ def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
 
 
 def take_files_back(folder: Path, user: User) -> None:
-    """Makes root the owner of the files that training has left. All users may read them, and none may change them.
+    """Makes root the owner of training's files, which all users may then read, and none may change.
 
-    The user's processes must have ended, because files are reached by their names.
+    All processes of training's user must have ended, because they could replace files by links meanwhile.
     """
     change_owner(folder, user.uid, os.geteuid(), os.getegid())
 

@@ -1,11 +1,11 @@
-"""Fetches what an attempt needs from a hub or by a URL, before training starts.
+"""Fetches what an attempt needs from hubs and URLs, before training starts.
 
-A revision is pinned once. The first attempt resolves it to a commit, and writes that to its folder before anything
-trains. Every later attempt and every other node uses the same commit. A file by its URL is pinned by its sha256, and a
+The first attempt of a job resolves each revision to a commit, and writes the commit to its folder before training
+starts. Every later attempt and every other node uses the same commit. The file of a URL is pinned by its sha256, and a
 different file is refused.
 
-A thread of the supervisor runs `worker/attempt/fetch.py` in a process of its own. Training holds no token, contacts no
-hub, and finds a folder.
+A thread of the supervisor runs `worker/attempt/fetch_process.py`, which downloads. Training gets only the folders of
+the downloaded files. It has no token, and contacts no hub.
 """
 
 from __future__ import annotations
@@ -31,23 +31,20 @@ from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import file_below
 from worker.attempt.background import FIRST_SECONDS, LONGEST_SECONDS, Background
-from worker.attempt.fetch import Commit, FetchItem, FetchOrder
+from worker.attempt.fetch_process import Commit, FetchItem, FetchOrder
 from worker.attempt.url_files import Fetched, FetchFailure, unfinished_file
 from worker.settings import WorkerSettings
 
 RECORD = "hub.json"
-"""The file in the attempt's folder that maps each place to its commit."""
+"""The file in the attempt's folder that maps each place, such as `hub://owner/name@main`, to its commit."""
 AWAY_SECONDS = 300.0
-"""The time for which a hub that does not answer is retried.
-
-Afterwards the attempt fails, and the job may be retried.
-"""
+"""The time for which a hub that does not answer is retried. Then the attempt fails, and control may retry the job."""
 
 _PINNED = TypeAdapter(dict[str, Commit])
 
 
-class HubFetch(Background):
-    """Fetches what one attempt needs, and reports with `events` what it has done."""
+class FetchThread(Background):
+    """Downloads the repositories and URLs that one attempt's spec names, and reports each download as an event."""
 
     def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
         super().__init__(wake)
@@ -55,7 +52,7 @@ class HubFetch(Background):
         self._is_for_another_user = is_for_another_user
         self.items = _fetch_items(grant.spec)
         self.folders: dict[str, str] = {}
-        """The folder on this node of each place."""
+        """The downloaded folder of each repository and the downloaded file of each URL, by its place."""
         self.is_idle = True
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -78,7 +75,7 @@ class HubFetch(Background):
         except Exception as error:
             self.failure = error
         self.is_idle = True
-        self._ring()
+        self._wake_supervisor()
 
     def _fetch(self) -> None:
         names = ", ".join(
@@ -105,13 +102,13 @@ class HubFetch(Background):
             wait = min(2 * wait, LONGEST_SECONDS)
 
     def _try(self, pinned: dict[str, str]) -> FetchFailure | None:
-        """Runs the process once. Adds commits to `pinned` as they become known, so that a retry uses the same ones."""
+        """Runs the process once, and returns its failure or None. Adds commits to `pinned`, for the next try."""
         began = time.monotonic()
         for line in self._lines(pinned):
             if "pinned" in line:
                 self._pin(line["pinned"], pinned)
             elif "here" in line:
-                self._take(Fetched.model_validate(line["here"]), time.monotonic() - began)
+                self._note_fetched(Fetched.model_validate(line["here"]), time.monotonic() - began)
             else:
                 return FetchFailure.model_validate(line["failed"])
         if len(self.folders) == len(self.items) or self._given_up.is_set():
@@ -123,7 +120,7 @@ class HubFetch(Background):
         wanted = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.items]
         cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
         order = FetchOrder(
-            parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted,
+            parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, items=wanted,
             stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
             stores_max_bytes=int(self._settings.stores_max_mb * 2**20),
         )  # fmt: skip
@@ -132,7 +129,7 @@ class HubFetch(Background):
         with self._lock:
             if self._is_closed:
                 return
-            command = [sys.executable, "-m", "worker.attempt.fetch"]
+            command = [sys.executable, "-m", "worker.attempt.fetch_process"]
             pipe = subprocess.PIPE
             self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True)
         try:
@@ -151,7 +148,7 @@ class HubFetch(Background):
     # ── Commits ──
 
     def _pinned(self) -> dict[str, str]:
-        """Returns the commits that are known, from the names or from the node that resolved them."""
+        """Returns the known commits: of earlier attempts, of the first node, and those that the spec itself names."""
         named = {repository.place: repository.commit for repository in self.items if repository.commit is not None}
         if self._grant.source:
             return {**self._of_the_first_node(), **named}
@@ -168,7 +165,7 @@ class HubFetch(Background):
         return {}
 
     def _pin(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
-        """Writes down commits before they are used, so that no attempt trains on data that a later one cannot find."""
+        """Records new commits before any download, so that later attempts use the same ones."""
         if not self._grant.source:
             self._write(commits)
         for place, commit in commits.items():
@@ -177,7 +174,7 @@ class HubFetch(Background):
                 self._note(text, code="hub_pinned", commit=commit)
         pinned.update(commits)
 
-    def _take(self, here: Fetched, seconds: float) -> None:
+    def _note_fetched(self, here: Fetched, seconds: float) -> None:
         commit = Path(here.folder).stem
         size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
         text = f"{shown(here.place)}, {pin_of(here.place, commit)}, was fetched to this node: {size}"
@@ -229,7 +226,7 @@ class HubFetch(Background):
 
 
 def _fetch_items(spec: dict[str, Any]) -> list[FetchItem]:
-    """Returns each repository once for each revision that is named."""
+    """Returns the spec's places. A repository that is named at two revisions is two places."""
     names: dict[str, set[str]] = {}
     for _, name in on_hub(texts_of(spec)):
         names.setdefault(hub_name(name).place, set()).add(name)

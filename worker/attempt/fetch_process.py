@@ -1,13 +1,14 @@
-"""`python -m worker.attempt.fetch` downloads what a job names on a hub, or by a URL, to this node.
+"""`python -m worker.attempt.fetch_process` downloads to this node what a job names on a hub or by a URL.
 
-This is a process of its own, so that it can be killed at once, and so that the token is not in training's process.
+The download runs in its own process, so that it can be killed at once, and training's process never has the token.
 
-    in      a FetchOrder, as JSON
-    out     one line of JSON for each step:
-            {"pinned": {place: commit}} once all commits are known
-            {"here": Fetched} for each place, or {"failed": FetchFailure}
+    stdin     a FetchOrder, as JSON
+    stdout    one line of JSON for each step:
+              {"pinned": {place: commit}} once all commits are known
+              {"here": Fetched} for each place that was downloaded, or {"failed": FetchFailure}
 
-It fetches only text and safetensors. Files that could run code when they are opened are never fetched.
+A place is a repository at a revision, or a URL. Only text and safetensors are downloaded, and no file that could run
+code when it is opened.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ FETCHED_PATTERNS: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
     "dataset": ["*.parquet", "*.jsonl", "*.ndjson", "*.json", "*.csv", "*.tsv", "*.txt", "*.arrow", "README.md"],
 }
-"""The files that are fetched if a name means a whole repository."""
+"""The files that are downloaded if a spec names a whole repository."""
 NEVER_FETCHED = [
     f"*{suffix}" for suffix in (
         ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".msgpack", ".h5", ".keras", ".npy", ".npz",
         ".py", ".pyc", ".so", ".sh", ".gguf", ".onnx", ".zip", ".tar", ".gz", ".exe", ".dll",
     )
 ]  # fmt: skip
-"""Files that are not fetched, even if a path names them."""
+"""Files that are never downloaded, even if a spec names the file itself."""
 OTHER_WEIGHTS = "*/*.safetensors"
-"""Weights of other models, in subfolders of a model's repository. A name must include the folder to get these."""
+"""Weights in subfolders of a model's repository. They are downloaded only if the spec names the subfolder."""
 
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
 
 
 class FetchItem(Model):
-    """A repository at a revision, and the names of the spec that mean it."""
+    """A place to fetch from: a URL, or a repository at a revision with the spec's names for it."""
 
     place: str
     names: list[str]
@@ -55,13 +56,16 @@ class FetchItem(Model):
 
 class FetchOrder(Model):
     parent: int
+    """The process id of the supervisor. The download ends with this process."""
     cache: Path
+    """The folder of files from hubs."""
     is_read_by_all: bool = False
     """True if training runs as another user than this process."""
-    all: list[FetchItem]
-    stores: Path = Path()
-    stores_allow: str = ""
-    stores_max_bytes: int = 0
+    items: list[FetchItem]
+    stores: Path
+    """The folder of files from URLs."""
+    stores_allow: str
+    stores_max_bytes: int
 
 
 def main() -> None:
@@ -71,17 +75,17 @@ def main() -> None:
         os.umask(0o022)
     os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
     stores = UrlFiles(order.stores, Allowed.of(order.stores_allow), order.stores_max_bytes)
-    repository = order.all[0]
+    repository = order.items[0]
     try:
         pinned = {}
-        for repository in order.all:
+        for repository in order.items:
             pinned[repository.place] = repository.commit or (
                 stores.fetch_newest(repository.place)
                 if is_url(repository.place)
                 else commit_of(hub_name(repository.place))
             )
         send(pinned=pinned)
-        for repository in order.all:
+        for repository in order.items:
             commit = pinned[repository.place]
             if is_url(repository.place):
                 send(here=stores.fetch_pinned(repository.place, commit).model_dump())
@@ -109,7 +113,7 @@ def commit_of(name: HubName) -> str:
 
 
 def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
-    """Returns a repository's files. If the cache has all of them, the hub is not contacted."""
+    """Downloads the files of a repository at a commit. If the cache has all of them, the hub is not contacted."""
     from huggingface_hub import snapshot_download
 
     name = hub_name(repository.place)
@@ -138,7 +142,7 @@ def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
 
 
 def failure_of(error: Exception, name: HubName, place: str) -> FetchFailure:
-    """Translates an error of huggingface_hub into ours."""
+    """Returns the FetchFailure for an error of huggingface_hub."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     code, message, hint = _explanation(error, status, name, place)
     return FetchFailure(code=code, message=message, hint=hint, may_retry=code == "hub_unreachable")
