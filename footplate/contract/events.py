@@ -6,6 +6,7 @@ count and makes ingest exactly-once. Worker events have no `no` yet, because SQL
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -202,6 +203,23 @@ def now_text() -> str:
 
 def to_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+MAX_EVENT_BYTES = 64 * 1024
+"""The longest event as JSON. The data of a longer event is cut."""
+
+
+def cut(data: Any, size: int) -> dict[str, Any]:
+    """Returns the data of an event that is too long, with long texts cut, and without the values that do not fit."""
+    kept: dict[str, Any] = {"truncated": True, "bytes": size}
+    room = MAX_EVENT_BYTES // 4
+    for name, value in (data if isinstance(data, dict) else {}).items():
+        short = value[:4096] if isinstance(value, str) else value
+        bytes_needed = len(name) + len(json.dumps(json_safe(short)))
+        if bytes_needed <= room:
+            room -= bytes_needed
+            kept[name[:256]] = short
+    return kept
 
 
 def json_safe(value: Any) -> Any:

@@ -19,12 +19,14 @@ from typing import Any, Literal
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.events import (
     KEPT,
+    MAX_EVENT_BYTES,
     CheckpointData,
     DoneData,
     Ending,
     Kind,
     ProgressData,
     StateData,
+    cut,
     json_safe,
     now_text,
 )
@@ -38,8 +40,7 @@ from footplate.trainer.strategies.peers import OneProcess
 
 QUEUE_BYTES = 256 * 1024
 """The size of the queue up to which log events are queued, too. Events that must be kept are queued beyond it."""
-MAX_LINE_BYTES = 512 * 1024
-"""The longest line. It is more than the journal keeps of an event, and a longer event is cut before it is sent."""
+
 MAX_NOTE = 4000
 """The most characters of a user's note."""
 PROGRESS_SECONDS = 0.25
@@ -140,10 +141,8 @@ def _line(event: dict[str, Any]) -> bytes:
         text = json.dumps(event, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
         text = json.dumps(json_safe(event), separators=(",", ":"))
-    if len(text) > MAX_LINE_BYTES:
-        kept = {key: value for key, value in event["data"].items() if len(json.dumps(json_safe(value))) < 4096}
-        kept = dict(list(kept.items())[:64]) | {"truncated": True, "bytes": len(text)}
-        text = json.dumps(json_safe({**event, "data": kept}), separators=(",", ":"))
+    if len(text) > MAX_EVENT_BYTES:
+        text = json.dumps(json_safe({**event, "data": cut(event["data"], len(text))}), separators=(",", ":"))
     return text.encode() + b"\n"
 
 

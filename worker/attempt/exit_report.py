@@ -10,71 +10,58 @@ The first line that applies decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import time
+from typing import Any
 
 from footplate.contract.errors import AttemptError
 from footplate.contract.events import DoneData, Ending
 from footplate.contract.host import outcome
 from footplate.contract.host.outcome import Verdict
 from footplate.contract.lifecycle import Reason
-from footplate.contract.messages import Grant, Stop
+from footplate.contract.messages import Stop
+from worker.attempt.attempt_state import Attempt
 from worker.attempt.rank_process import Rank
-from worker.attempt.training_processes import Training
 
 
-@dataclass(frozen=True, slots=True)
-class ExitFacts:
-    """The facts about an attempt after its last training process has ended."""
-
-    grant: Grant
-    world: int
-    """The number of ranks on all nodes."""
-    training: Training
-    verdict: Verdict | None
-    """The reason why the supervisor ended the attempt, if no stop did."""
-    stop: Stop | None
-    is_draining: bool
-    """True if this node drains."""
-    are_outputs_lost: bool
-    """True if training finished, but its outputs could not be copied to the artifact store."""
-    oom_kills: int
-    """Kills by the kernel's OOM killer on this machine while the attempt ran."""
+def exit_report(attempt: Attempt) -> DoneData:
+    """Returns the data of the event `done`. All training processes of the attempt must have ended."""
+    running_s = round(attempt.running_seconds(time.monotonic()), 3)
+    return _decide(attempt).model_copy(update={"running_s": running_s, "had_checkpoint": attempt.had_checkpoint})
 
 
-def exit_report(facts: ExitFacts) -> DoneData:
-    report, stop, failed = facts.training.report, facts.stop, facts.training.failed
-    if report is not None and report.ending is Ending.FINISHED and failed is None and not facts.are_outputs_lost:
+def _decide(attempt: Attempt) -> DoneData:
+    report, stop, failed = attempt.training.report, attempt.stopping.stop, attempt.training.failed
+    if report is not None and report.ending is Ending.FINISHED and failed is None and not attempt.are_outputs_lost:
         return report
-    if facts.verdict is not None:
-        return _failed(facts.verdict)
+    if attempt.verdict is not None:
+        return _failed(attempt.verdict)
     # A rank that failed before another node's stop came has a reason of its own.
     by_itself = stop is not None and stop.because == "peer" and failed is not None
     has_own_reason = by_itself or (failed is not None and failed.report is not None)
     if stop is not None and not has_own_reason:
-        return _stopped(facts, stop, report.result if report else {})
+        return _stopped(attempt, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
-        return _by_rank(failed.report, facts.world).model_copy(update={"another_s": failed.is_follow_up})
+        done = _by_rank(failed.report, attempt.ranks.world)
+        return done.model_copy(update={"another_s": failed.is_follow_up})
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report
-    return _by_rank(_failed(_why_it_died(failed, facts.oom_kills)), facts.world)
+    kills = outcome.oom_kill_count() - attempt.oom_kills_before
+    return _by_rank(_failed(_why_it_died(failed, kills)), attempt.ranks.world)
 
 
 def crashed(message: str) -> Verdict:
+    """Returns a verdict for training that could not start, or whose exit is unknown. The job may be retried."""
     return outcome.of_ours(AttemptError(message), Reason.CRASHED)
 
 
-def _stopped(facts: ExitFacts, stop: Stop, result: dict[str, Any]) -> DoneData:
+def _stopped(attempt: Attempt, stop: Stop, result: dict[str, Any]) -> DoneData:
     if stop.because == "time_limit":
-        return _failed(outcome.time_limit((facts.grant.spec.get("resources") or {}).get("time_limit")), result)
-    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=_reported_stop(facts, stop), result=result)
-
-
-def _reported_stop(facts: ExitFacts, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
-    """Returns the stop that `done` names. If the job has several nodes, only a node that drains names a drain."""
-    another_s = stop.because == "drain" and facts.grant.nodes > 1 and not facts.is_draining
-    return None if another_s or stop.because == "time_limit" else stop.because
+        return _failed(outcome.time_limit((attempt.grant.spec.get("resources") or {}).get("time_limit")), result)
+    # If the job has several nodes, only a node that drains reports a drain.
+    drains_elsewhere = stop.because == "drain" and attempt.grant.nodes > 1 and not attempt.node.folder.is_draining()
+    reported = None if drains_elsewhere else stop.because
+    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=reported, result=result)
 
 
 def _by_rank(done: DoneData, world: int) -> DoneData:

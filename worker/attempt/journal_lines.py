@@ -7,9 +7,7 @@ import re
 from typing import Any
 from zlib import crc32
 
-from footplate.contract.events import Kind, json_safe, now_text
-
-MAX_EVENT_BYTES = 64 * 1024
+from footplate.contract.events import MAX_EVENT_BYTES, Kind, cut, json_safe, now_text
 
 SEQ = re.compile(rb'\{"seq":(\d+),"kind":"(\w+)"')
 """The beginning of every event, so that readers find seq and kind without parsing."""
@@ -42,7 +40,7 @@ def _encode(seq: int, event: dict[str, Any]) -> bytes:
     if "\\u0000" in text or "\\ud" in text:
         text = json.dumps(_without_traps(json.loads(text)), separators=(",", ":"))
     if len(text) > MAX_EVENT_BYTES:
-        return _encode(seq, {**event, "data": _shortened(event.get("data"), len(text))})
+        return _encode(seq, {**event, "data": cut(event.get("data"), len(text))})
     return text.encode()
 
 
@@ -56,19 +54,6 @@ def _without_traps(value: Any) -> Any:
     if isinstance(value, dict):
         return {_without_traps(key): _without_traps(item) for key, item in value.items()}
     return [_without_traps(item) for item in value] if isinstance(value, list) else value
-
-
-def _shortened(data: Any, size: int) -> dict[str, Any]:
-    """Returns the data of an event that is too long, with long texts cut, and without the values that do not fit."""
-    kept: dict[str, Any] = {"truncated": True, "bytes": size}
-    room = MAX_EVENT_BYTES // 4
-    for name, value in (data if isinstance(data, dict) else {}).items():
-        short = value[:4096] if isinstance(value, str) else value
-        room -= len(name) + len(json.dumps(json_safe(short)))
-        if room < 0:
-            break
-        kept[name[:256]] = short
-    return kept
 
 
 def gap(seq: int) -> bytes:

@@ -30,7 +30,7 @@ from footplate.contract.lifecycle import Reason, StopMode
 from footplate.contract.messages import Grant, Stop
 from worker.attempt.artifact_sync import ArtifactSync
 from worker.attempt.attempt_state import Attempt, Phase, disk_full, event_of
-from worker.attempt.exit_report import ExitFacts, crashed, exit_report
+from worker.attempt.exit_report import crashed, exit_report
 from worker.attempt.rank_process import LAST_REPORTS_SECONDS
 from worker.attempt.rendezvous import NO_RENDEZVOUS
 from worker.attempt.usage import Usage
@@ -300,18 +300,7 @@ def upload_outputs(attempt: Attempt) -> None:
 def conclude(attempt: Attempt) -> None:
     """Decides how the attempt ended, and appends the last event, `done`, which says so."""
     attempt.enter(Phase.CONCLUDE)
-    facts = ExitFacts(
-        grant=attempt.grant,
-        world=attempt.ranks.world,
-        training=attempt.training,
-        verdict=attempt.verdict,
-        stop=attempt.stopping.stop,
-        is_draining=attempt.node.folder.is_draining(),
-        are_outputs_lost=attempt.are_outputs_lost,
-        oom_kills=outcome.oom_kill_count() - attempt.oom_kills_before,
-    )
-    running_s = round(attempt.running_seconds(time.monotonic()), 3)
-    done = exit_report(facts).model_copy(update={"running_s": running_s, "had_checkpoint": attempt.had_checkpoint})
+    done = exit_report(attempt)
     attempt.journal.append([attempt.hidden(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
     attempt.spans.record_outcome(done)
     # Training may have sent any text as its reason.
