@@ -198,9 +198,9 @@ def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], run: Run) -> str:
-    said = [word for word, does in (("saves", saves), ("evaluates", evaluates)) if does]
-    said += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
+    sentences = [text for text, does in (("saves a checkpoint", saves), ("evaluates the model", evaluates)) if does]
+    sentences += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
     if "learning_rate" in changed.values or "max_steps" in changed.values:
-        said.append(f"the rate is {run.learning_rate():.6g} now")
-    said += [f"{name} is not done: {why}" for name, why in refused.items()]
-    return "; ".join(said)
+        sentences.append(f"the current learning rate is {run.learning_rate():.6g}")
+    sentences += [f"{name} is not done: {why}" for name, why in refused.items()]
+    return "; ".join(sentences)

@@ -345,7 +345,7 @@ def main() -> None:
     # It listens only now. A supervisor that connected to a parent whose imports fail would report a crashed attempt.
     warm = WarmParent(listen(folder), lifeline)
     node_folder.be_ready()
-    log.info("warm after %.1f s", time.monotonic() - started)
+    log.info("the warm parent is ready after %.1f s", time.monotonic() - started)
     warm.describe(node_folder.catalogue)
     warm.serve()
 

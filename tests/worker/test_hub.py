@@ -222,7 +222,7 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
         ("lost", "not_buildable", "model_file_not_found", "lists a file of hub://me/tiny@main and does not have it"),
         ("pickled", "not_buildable", "model_file_not_found", "pickled files and code are never fetched"),
         ("data", "dataset_error", "dataset_not_found", "has no dataset me/rows"),
-        ("off", "not_buildable", "hub_is_off", "fetches nothing from a hub"),
+        ("off", "not_buildable", "hub_is_off", "may not fetch from a hub"),
     ],
 )
 def test_what_is_not_to_be_had_is_said(

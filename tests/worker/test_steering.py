@@ -102,7 +102,7 @@ def test_a_save_and_an_evaluation_are_those_that_the_arguments_would_have_asked_
     [message] = line.told()
     assert message["data"] == {
         "status": "done",
-        "message": "saves; evaluates",
+        "message": "saves a checkpoint; evaluates the model",
         "asked": 9,
         "save": True,
         "evaluate": True,

@@ -123,7 +123,7 @@ class ArtifactSync(Background):
             paths.append(str(layout.bundle_file(code["bundle"])))
         for path in paths:
             # Training reports a missing file, and says what needs it.
-            self._retry_while_unreachable(path, partial(self._fetch_file, path))
+            self._retry_while_unreachable(f"the download of {path}", partial(self._fetch_file, path))
         if self._grant.source == 0:
             # The first node chooses the checkpoint for all nodes.
             self._fetch_checkpoint()
@@ -135,7 +135,8 @@ class ArtifactSync(Background):
         offers = self._grant.checkpoints
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             began = time.monotonic()
-            if self._retry_while_unreachable(f"{offer.path} to continue from", partial(self._fetch_offer, offer)):
+            what = f"the download of the checkpoint {offer.path}"
+            if self._retry_while_unreachable(what, partial(self._fetch_offer, offer)):
                 took = time.monotonic() - began
                 text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
                 self._report(Kind.NOTE, {"message": text, "checkpoint": offer.path})
@@ -230,7 +231,7 @@ class ArtifactSync(Background):
         deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]
         try:
             names = self._link_files(path, aside, str(data.get("manifest_sha256")))
-            what = f"the checkpoint of step {event.get('step')}"
+            what = f"the upload of the checkpoint of step {event.get('step')}"
             if names is None:
                 # Training has deleted this checkpoint meanwhile, because a newer one follows.
                 self._unreported_deletions += deleted
@@ -241,7 +242,9 @@ class ArtifactSync(Background):
             else:
                 self._remove_partial(path)
         except OSError as error:
-            failed = CheckpointData(status="failed", path=path, message=f"the checkpoint could not be sent: {error}")
+            failed = CheckpointData(
+                status="failed", path=path, message=f"the checkpoint could not be uploaded: {error}"
+            )
             self._report(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
         finally:
             shutil.rmtree(aside, ignore_errors=True)

@@ -38,7 +38,10 @@ class Background:
             self._is_closed = True
 
     def _retry_while_unreachable(self, what: str, do: Callable[[], T]) -> T | None:
-        """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`."""
+        """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`.
+
+        `what` names the copy in notes, such as "the download of file_1".
+        """
         away_since, wait = None, FIRST_SECONDS
         while not self._given_up.is_set():
             try:
@@ -46,14 +49,14 @@ class Background:
             except StoreUnreachable as error:
                 if away_since is None:
                     away_since = time.monotonic()
-                    text = f"{what} waits, because the artifact store does not answer: {error}"
+                    text = f"the artifact store does not answer, so this is retried: {what}: {error}"
                     self._report(Kind.NOTE, {"message": text, "code": "store_away"})
                 self._given_up.wait(wait)
                 wait = min(2 * wait, LONGEST_SECONDS)
                 continue
             if away_since is not None:
                 away = time.monotonic() - away_since
-                text = f"the artifact store answers again, after {away:.0f} s, and {what} is done"
+                text = f"the artifact store answers again after {away:.0f} s; done: {what}"
                 self._report(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
             return done
         return None

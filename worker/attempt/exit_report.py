@@ -75,7 +75,7 @@ def _by_rank(done: DoneData, world: int) -> DoneData:
 def _why_it_died(rank: Rank | None, oom_kills: int) -> Verdict:
     exit = rank.exit if rank is not None else None
     if rank is None or exit is None:
-        return crashed("training is gone, and its exit status is unknown")
+        return crashed("the training process has ended, and its exit code is unknown")
     if exit.never_started is not None:
         return crashed(f"the node could not start training: {exit.never_started}")
     return outcome.of_exit(

@@ -83,7 +83,9 @@ class FetchThread(Background):
         )
         if names and self._settings.hub == "off":
             raise NotFetched(
-                "hub_is_off", f"this node fetches nothing from a hub: {names}", hint="FOOTPLATE_HUB=on there"
+                "hub_is_off",
+                f"this node may not fetch from a hub, and the spec names {names}",
+                hint="the operator allows it with FOOTPLATE_HUB=on on this node; data:// and models:// need no hub",
             )
         pinned = self._pinned()
         away_since, wait = None, FIRST_SECONDS
@@ -189,7 +191,9 @@ class FetchThread(Background):
     def _read(self, attempt: int) -> dict[str, str] | None:
         path = self._path(attempt)
         with suppress(FileNotFoundError):
-            content = self._retry_while_unreachable(f"{path} with the pinned revisions", lambda: self._content(path))
+            content = self._retry_while_unreachable(
+                f"the read of {path}, with the pinned revisions", lambda: self._content(path)
+            )
             return None if content is None else _PINNED.validate_json(content)
         return None
 
@@ -207,7 +211,9 @@ class FetchThread(Background):
         content, path = json.dumps(commits, indent=1).encode(), self._path(self._grant.attempt)
         bucket = self._settings.bucket
         if bucket is not None:
-            self._retry_while_unreachable(f"{path} with the pinned revisions", lambda: bucket.write(content, str(path)))
+            self._retry_while_unreachable(
+                f"the write of {path}, with the pinned revisions", lambda: bucket.write(content, str(path))
+            )
             return
         file = self._settings.artifacts_path / path
         if not self._is_for_another_user:

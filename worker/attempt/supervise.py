@@ -156,7 +156,8 @@ def _await_user(attempt: Attempt) -> None:
     """Waits until a user is free for training, if each attempt on this node gets a user of its own."""
     if attempt.ranks.reserve_user():
         return
-    attempt.append([event_of(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
+    text = "waits, because each attempt on this node runs as a user of its own, and no user is free"
+    attempt.append([event_of(Kind.NOTE, {"message": text, "code": "no_free_user"})])
     while not attempt.is_called_off and not attempt.ranks.reserve_user():
         turn(attempt)
 
@@ -231,7 +232,7 @@ def _check_training(attempt: Attempt, now: float) -> None:
     training = attempt.training
     if not training.has_started:
         if attempt.phase is Phase.LAUNCH and now - attempt.since[Phase.LAUNCH] > WARM_SECONDS:
-            attempt.end_with(crashed("this node's warm parent does not start anything"))
+            attempt.end_with(crashed(f"this node's warm parent has not started training within {WARM_SECONDS:.0f} s"))
         return
     if attempt.phase is Phase.LAUNCH:
         attempt.enter(Phase.TRAIN)
