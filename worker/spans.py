@@ -32,7 +32,7 @@ from footplate.contract.events import DoneData, Ending, Kind
 from footplate.contract.messages import Grant
 
 LAST_SECONDS = 3.0
-"""The longest time for the last spans at a node's end, because Celery waits no longer for its pool."""
+"""The longest time for sending the last spans at a node's end. Celery waits no longer for its pool processes."""
 STEPPED = frozenset({Kind.PROGRESS, Kind.LOG})
 
 

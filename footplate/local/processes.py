@@ -75,7 +75,7 @@ class Child:
     started_at: float = field(init=False)
     quick_deaths: int = 0
     start_again_at: float | None = None
-    """The time of the next start, while the child is down."""
+    """The time of the next start, if the child has died and waits for its restart."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -212,6 +212,6 @@ def exit_text(child: Child) -> str:
 
 
 def end_of_log(log: Path, lines: int = 8) -> str:
-    """Returns the end of a log, to be printed below an error."""
+    """Returns the last lines of a log, which errors quote."""
     end = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
     return f" The end of its log {log}:\n" + "\n".join(f"    {line}" for line in end)

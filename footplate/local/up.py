@@ -45,7 +45,7 @@ class Options:
 
 
 def up(options: Options) -> int:
-    """Runs until a signal. All processes that were started are stopped in any case."""
+    """Starts everything, and runs until a signal. At the end, also after an error, stops what was started."""
     with hold(options.home) as home:
         stop = Stop()
         stop.listen()
@@ -61,7 +61,7 @@ def up(options: Options) -> int:
 
 
 class Launcher:
-    """Starts and stops the children in the right order."""
+    """Starts Redis, the service and the nodes in this order, and stops the nodes first."""
 
     def __init__(self, home: Home, options: Options, family: Family) -> None:
         self.home, self.options, self.family = home, options, family

@@ -49,11 +49,11 @@ class Parts:
     rewards: list[Any]
     """The reward functions among the arguments of a library's trainer."""
     make_trainer: Callable[..., Any] | None
-    """The component that makes a library's trainer. None: our Trainer, or a subclass."""
+    """The component that makes a library's trainer, such as TRL's. None: Footplate's Trainer, or a subclass."""
     trainer_args: dict[str, Any]
-    """The arguments of the component, or those of the subclass beyond our Trainer's."""
+    """Further arguments of that component, or of the Trainer's subclass."""
     read: Files
-    """The files that were read for names whose data may change."""
+    """The files of the spec's `data://` names, for their fingerprints."""
 
 
 def build(spec: JobSpec, roots: Roots) -> Parts:
@@ -164,7 +164,7 @@ class _Builder:
 
     @cached_property
     def collator(self) -> Any:
-        """The collator that the spec names, or that its kind of model needs. None: the Trainer has one."""
+        """The collator that the spec names, or that its kind of model needs. None: the Trainer chooses one."""
         is_chosen_here = self.spec.collator is None and self.spec.library_trainer is None
         if is_chosen_here and self.processor is not None and self.spec.model is not None:
             name = COLLATORS.get(self.spec.model.use)
@@ -223,7 +223,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def named_optimizers(optimizers: Sequence[Optimizer] | None) -> list[Any]:
-    """Returns the optimizers in the order in which they step. The list is empty if `training` describes the one."""
+    """Returns the optimizers of a spec's `optimizers`, in the order in which they step, or an empty list."""
     return [
         NamedOptimizer(
             id=optimizer.id,
@@ -242,7 +242,7 @@ def named_optimizers(optimizers: Sequence[Optimizer] | None) -> list[Any]:
 
 
 def metric(component: Component) -> Any:
-    """Returns the name of a metric, or a function that makes it. The Trainer makes each metric for each evaluation."""
+    """Returns a metric's name, or a function that makes the metric, which the Trainer calls for each evaluation."""
     name, args = component.use, component.args
     if name in (*METRICS, *TEXTS) and not args:
         return name

@@ -200,7 +200,7 @@ class Emit(TrainerCallback):
         self.wire.send(Kind.NOTE, {"message": message}, is_users=True)
 
     def report_checkpoint(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
-        """Reports a change of a checkpoint that was committed earlier."""
+        """Reports that an earlier attempt's checkpoint is corrupt, or that a corrupt one is valid again."""
         data = CheckpointData(status=status, path=offer.path, manifest_sha256=offer.manifest_sha256, message=message)
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
 
@@ -261,7 +261,7 @@ class Emit(TrainerCallback):
         self.on_evaluate(args, state, control, metrics=kwargs["metrics"])
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Reports a checkpoint after its commit."""
+        """Reports a committed checkpoint with its size, metrics and score, and the checkpoints that it replaced."""
         saved = kwargs["checkpoint"]
         if saved is None:
             # A subclass's own `_save_checkpoint` wrote something else, which no attempt could continue from.
@@ -336,7 +336,7 @@ class Emit(TrainerCallback):
 
 
 def _score(args: Any, state: TrainerState, step: int) -> float | None:
-    """Returns the metric by which checkpoints are ranked, or None without an evaluation at this step."""
+    """Returns the value of `metric_for_best_model` at this step, or None without an evaluation at this step."""
     name = args.metric_for_best_model or ""
     name = name if name.startswith("eval_") else f"eval_{name}"
     values = [entry[name] for entry in state.log_history if entry.get("step") == step and name in entry]

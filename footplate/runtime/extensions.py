@@ -16,7 +16,7 @@ from typing import Any
 from footplate.contract.host.bundle_files import lock
 
 BUILD_SECONDS = 3600.0
-"""The time for which a build suspends the stall limit. It is limited, because a compiler may hang."""
+"""The longest time for which a build suspends the stall limit, because a compiler may hang."""
 
 
 class Baton:

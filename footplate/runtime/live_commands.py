@@ -63,7 +63,7 @@ class TransformersRun:
         self._trainer, self.peers = trainer, peers
 
     def begin_with(self, values: dict[str, Any]) -> None:
-        """Sets the intervals. A learning rate needs nothing, because the checkpoint's schedule already has it."""
+        """Sets changed intervals. A changed learning rate is already in the schedule that the checkpoint holds."""
         intervals = {name: value for name, value in values.items() if name in CADENCES}
         for name, value in intervals.items():
             setattr(self._trainer.args, name, value)
@@ -190,7 +190,7 @@ def _step_of(folder: Path) -> int:
 
 
 def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """Returns a later change, merged with an earlier one if both set learning rates of different optimizers."""
+    """Returns a later change of arguments, with the earlier change's learning rates of other optimizers."""
     before = held.get("learning_rate")
     rate = later.get("learning_rate")
     both = isinstance(before, dict) and isinstance(rate, dict)

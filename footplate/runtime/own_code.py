@@ -30,9 +30,9 @@ from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
 from footplate.contract.host.bundle_files import FOLDER, Bundle, unpack
 
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics", "rewards"})
-"""The groups whose functions are the part itself. In other groups, a function makes the part."""
+"""The groups of components in which a function is used itself. In other groups, the function's result is used."""
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
-"""The groups whose classes are passed to the Trainer, which makes the objects once there are parameters."""
+"""The groups whose classes the Trainer calls itself, because the objects need the model's parameters."""
 TRACE_CHARS = 6000
 OUR_PROGRAMS = frozenset({"service", "worker", "migrations"})
 OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
@@ -44,12 +44,12 @@ _opened: Bundle | None = None
 def opened(
     sha256: str, artifacts: Path, scratch: Path, place: Callable[[Bundle], Bundle] = lambda unpacked: unpacked
 ) -> Bundle:
-    """Unpacks this process's bundle, moves it with `place`, and lets Python find its modules."""
+    """Unpacks the job's bundle, lets `place` copy it to another folder, and lets Python find its modules there."""
     return use(place(unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER)))
 
 
 def use(bundle: Bundle) -> Bundle:
-    """Lets Python find the bundle's modules from now on."""
+    """Makes the modules of a bundle importable in this process, until the process ends."""
     global _opened
     _opened = bundle
     # The folder is read-only, so Python could not write its caches there.
@@ -66,9 +66,9 @@ def folder() -> Path | None:
 
 
 class _UsersPackages(MetaPathFinder):
-    """Finds a user's folder `worker/` or `service/` that has no `__init__.py`, although ours of that name has one.
+    """Finds a user's folder `worker/` or `service/` without an `__init__.py` before Footplate's package of that name.
 
-    Python prefers a package with `__init__.py` anywhere on the path to a folder without one.
+    Python would prefer Footplate's package, because that has an `__init__.py`.
     """
 
     def find_spec(
@@ -165,7 +165,7 @@ def _is_below(place: str | None, folder: Path) -> bool:
 
 
 def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the target. Arguments that do not fit its signature raise an OwnCodeError that shows the signature."""
+    """Wraps a class or function. Arguments that do not fit its signature raise an OwnCodeError with the signature."""
 
     @functools.wraps(target, updated=())
     def called(*parts: Any, **args: Any) -> Any:
@@ -176,7 +176,7 @@ def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_it_is(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a builder for a part that is a function. It returns that function with the arguments of the spec set."""
+    """Returns a function that takes a spec's arguments, and returns the user's function with these arguments bound."""
 
     def fixed(**args: Any) -> Any:
         _require_parameters(name, function, args)
@@ -198,7 +198,7 @@ def _require_fit(name: str, target: Callable[..., Any], parts: tuple[Any, ...], 
 
 
 def _require_parameters(name: str, target: Callable[..., Any], args: dict[str, Any]) -> None:
-    """Raises OwnCodeError for an argument that the target does not have."""
+    """Raises OwnCodeError for an argument that the user's class or function does not have."""
     signature = _signature(target)
     parameters = list(signature.parameters.values()) if signature else []
     if signature is None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -223,7 +223,7 @@ def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def where(error: BaseException) -> str:
-    """Returns the error with its deepest place in the bundle, as `net.py, line 3: SyntaxError: …`."""
+    """Returns an error's text with the deepest line in the bundle, as `net.py, line 3: SyntaxError: …`."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{_short(error.filename or '?')}, line {error.lineno}: {type(error).__name__}: {error.msg}"

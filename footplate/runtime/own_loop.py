@@ -47,7 +47,7 @@ from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.peers import OneProcess
 
 BROUGHT = ".brought"
-"""The folder below an attempt's folder with a copy of the checkpoint, for nodes that cannot see the original."""
+"""The folder in an attempt's folder for a copy of the checkpoint, on nodes that cannot see the original."""
 BEGUN = ".begun"
 """The mark of a script's complete working folder. It is written after the earlier attempt's files were copied."""
 
@@ -56,7 +56,7 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The checkpoint to continue from. Every byte of it is verified."""
+    """The checkpoint to continue from, after every byte was verified."""
 
     path: Path
     step: int
@@ -140,7 +140,7 @@ class Job:
         return Latest(shared_folder.fetch(self._peers, seen, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
-        """Reports metrics of training, and the progress."""
+        """Reports metrics of training as a log, and reports the step as progress."""
         self._is_at(step, epoch)
         self._emit.on_log(self.args, self._state, self._control, logs=_plain(values))
         self._emit.progress(self._state)
@@ -201,7 +201,7 @@ class Job:
 
 
 def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
-    """Runs the loop to its end, or until it is stopped."""
+    """Runs a user's function or script to its end, or until the job is stopped. Returns the outcome."""
     returned: Any = None
     if isinstance(spec.loop, Script):
         _run_script(spec, spec.loop, order, emit)

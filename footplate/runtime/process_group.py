@@ -25,7 +25,7 @@ FIRST_SECONDS = 3600.0
 """The time that the other ranks wait for the work that only the first rank does."""
 _DONE = "footplate/first"
 _store: Any = None
-"""The store that the first rank serves until its process ends."""
+"""Torch's store, which the first rank serves until its process ends."""
 
 
 def join(order: Order, store_fd: int | None = None) -> None:
@@ -56,7 +56,7 @@ def run_on_first_rank(order: Order, work: Callable[[], None]) -> None:
 
 
 def peers(order: Order, backend: str | None, timeout_seconds: float) -> OneProcess:
-    """Returns the communication with the other ranks, over the process group that is open, or one of its own."""
+    """Returns the communication with the other ranks. Opens a process group, unless one is open already."""
     if order.world == 1:
         return OneProcess()
     device = torch.device("cuda" if order.gpus else "cpu")

@@ -42,7 +42,7 @@ from footplate.trainer.trainer import Trainer
 STAGE = "footplate-part.json"
 """A file in a script's checkpoint. It holds the number of the stage that wrote it, and the job's steps before that."""
 LINKED_FROM_BYTES = 2**20
-"""Smaller files are copied, because a Trainer may write them once more."""
+"""The size from which files are linked. Smaller files are copied, because a Trainer may write to them again."""
 SAVE_SECONDS = 1800.0
 """The longest that the ranks of a loop without a Trainer wait for each other after a save."""
 THEIRS = "transformers.trainer"
@@ -145,7 +145,7 @@ class ScriptReports:
     def _load_if_ended(self, trainer: Any, resume_from: Any) -> Any:
         """Loads the model of a stage that had ended in an earlier attempt, and returns what `train` returns, or None.
 
-        transformers' Trainer trains one step too many if it resumes from the last step. Ours does not.
+        transformers' Trainer trains one step too many if it resumes from the last step. Footplate's does not.
         """
         if isinstance(trainer, Trainer) or not isinstance(resume_from, Verified):
             return None
@@ -269,7 +269,7 @@ def _copy(source: Path, target: Path, *, may_link: bool) -> None:
 
 
 class _Reports:
-    """The callback's methods. The class that is added to a Trainer also derives from that Trainer's own base class."""
+    """The methods of the callback that is added to a Trainer. `_reporter` adds that Trainer's own base class."""
 
     def __init__(self, reports: ScriptReports, trainer: Any) -> None:
         self._reports, self._trainer = reports, trainer
@@ -386,7 +386,7 @@ def _send_logged(emit: Emit, values: dict[str, Any], state: Any) -> None:
 
 
 class _WhenImported(MetaPathFinder):
-    """Calls a function once with transformers' module of the Trainer, as soon as the script has imported it."""
+    """Calls a function with the module `transformers.trainer`, as soon as the script has imported that module."""
 
     def __init__(self, then: Callable[[Any], Any]) -> None:
         self.then = then

@@ -44,7 +44,7 @@ class StartingPoint:
 
 
 def folder_for_loop(spec: JobSpec, order: Order, emit: Emit) -> str | None:
-    """Returns the folder for a user's own loop, which reads from it what it needs."""
+    """Returns the folder of the checkpoint from which a user's own loop continues, or None for step 0."""
     start = find_starting_point(spec, order, emit)
     return None if start is None else start.folder
 
@@ -71,7 +71,10 @@ def find_starting_point(spec: JobSpec, order: Order, emit: Emit) -> StartingPoin
 
 
 def newest_valid(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Verified:
-    """Returns the newest of these checkpoints that verifies, and reports each that does not. Raises if none does."""
+    """Returns the newest of these checkpoints that verifies, and reports those that do not.
+
+    Raises NoValidCheckpoint if none verifies.
+    """
     for offer in offers:
         try:
             folder = order.files.existing(offer.path)
@@ -90,7 +93,7 @@ def newest_valid(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Ver
 
 
 def _of_another_job(offer: CheckpointOffer, order: Order, emit: Emit, *, weights_only: bool) -> StartingPoint:
-    """Returns another job's checkpoint. A corrupt one is an error, because only its own job reports its state."""
+    """Returns another job's checkpoint as the starting point. Raises NoValidCheckpoint if the checkpoint is corrupt."""
     whose = f"of job {offer.of} at step {offer.step}"
     try:
         folder = order.files.existing(offer.path)
@@ -105,7 +108,7 @@ def _of_another_job(offer: CheckpointOffer, order: Order, emit: Emit, *, weights
 
 
 def _folder(path: str, order: Order, emit: Emit, *, weights_only: bool) -> StartingPoint:
-    """Returns a folder below a root. It is verified only if it has a manifest."""
+    """Returns a folder such as `models://a` as the starting point. Only a folder with a manifest is verified."""
     folder = Path(order.roots.resolve(path))
     if not folder.is_dir():
         raise NotBuildable(f"{path} is a file, and a checkpoint is a folder", hint="name the folder of the file")

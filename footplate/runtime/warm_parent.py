@@ -67,7 +67,7 @@ class Attempt:
 
     supervisor: socket.socket
     uid: int = -1
-    """The user of its processes. -1: none was started yet."""
+    """The uid of its training processes. -1: none was started yet."""
     lock: int | None = None
     """The lock of the user, held while a process runs as this user. None: attempts may share this user."""
     ranks: list[Rank] = field(default_factory=list)

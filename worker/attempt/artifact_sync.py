@@ -56,7 +56,7 @@ class ArtifactSync(Background):
         self._open_tasks = 0
         self._uploaded: set[Path] = set()
         self._unreported_deletions: list[str] = []
-        """Checkpoints that training has deleted, as events said that were never reported."""
+        """Paths of deleted checkpoints, from events that were not reported. The next reported event adds them."""
         self._thread = threading.Thread(target=self._run, name="shipping", daemon=True)
         self._thread.start()
 

@@ -37,9 +37,9 @@ GATHER_SECONDS = 0.01
 LOOK_SECONDS = 0.25
 """The interval of reads of the watermark while events are unacknowledged. SQL has all events up to the watermark."""
 HURRY_SECONDS = 0.02
-"""The interval of these reads if the attempt has ended and waits for nothing else."""
+"""The interval of reads of the watermark if the attempt has ended and waits for nothing else."""
 SILENCE_SECONDS = 5.0
-"""The time without an acknowledgement after which events are sent again. It doubles with each try."""
+"""The time without an acknowledgement after which events are sent again. The time doubles with each try."""
 LONGEST_SILENCE_SECONDS = 60.0
 HUNG_SECONDS = 60.0
 """The time without a turn of the supervisor's loop after which it hangs. The loop turns twice a second."""
@@ -48,7 +48,7 @@ OUTAGE_SECONDS = 2.0
 
 
 def batch(name: JournalName, first: int, events: list[bytes]) -> bytes:
-    """Returns an EventBatch as JSON. The events are inserted as the JSON that they are already."""
+    """Returns an EventBatch as JSON. Its events are JSON already, and are not parsed."""
     envelope = EventBatch(**asdict(name), first=first, events=[]).model_dump_json()
     return envelope.removesuffix("[]}").encode() + b"[" + b",".join(events) + b"]}"
 
@@ -134,7 +134,7 @@ class Sender:
 
 
 class ControlLink(threading.Thread):
-    """The thread. After it has put a reply or an outage into its queue, it makes the eventfd `wake` readable."""
+    """The thread that talks to control. Each reply or outage in its queues also makes the eventfd `wake` readable."""
 
     def __init__(self, client: redis.Redis, grant: Grant, journal: Journal, wake: int) -> None:
         super().__init__(name=f"link-{grant.claim}", daemon=True)

@@ -10,7 +10,7 @@ from zlib import crc32
 from footplate.contract.events import MAX_EVENT_BYTES, Kind, cut, json_safe, now_text
 
 SEQ = re.compile(rb'\{"seq":(\d+),"kind":"(\w+)"')
-"""The beginning of every event, so that readers find seq and kind without parsing."""
+"""Matches the beginning of every event, so that readers find its number and kind without parsing it."""
 
 
 def seal(payload: bytes) -> bytes:
@@ -57,7 +57,7 @@ def _without_traps(value: Any) -> Any:
 
 
 def gap(seq: int) -> bytes:
-    """Returns the event that takes the place of a lost one."""
+    """Returns a `gap` event with the number of a lost event."""
     text = f"event {seq} of this attempt is lost, because the node's journal does not have it any more"
     data = {"message": text, "from": seq, "to": seq}
     return encode(seq, {"kind": Kind.GAP, "at": now_text(), "data": data})

@@ -44,7 +44,7 @@ class LocalRanks:
         """The number of ranks on all nodes."""
         self._ranks = range(grant.source * here, (grant.source + 1) * here)
         self.needs_rendezvous = self.world > 1 or needs_a_launcher(resources)
-        """True if ranks have to find each other."""
+        """True if ranks connect to each other, or use a library that expects a launcher."""
 
     def reserve_user(self) -> bool:
         """Reserves a user, if each attempt has its own. Returns False if none is free now."""
@@ -146,7 +146,7 @@ class LocalRanks:
         )
 
     def _scratch_of(self, rank: int) -> str:
-        """Returns the rank's own temporary folder, because several ranks unpack the same files."""
+        """Returns a rank's own temporary folder, because each rank unpacks files of the same names."""
         if self.world == 1:
             return self.scratch
         folder = Path(self.scratch, f"rank-{rank}")

@@ -34,7 +34,7 @@ NODES, BEFORE = ".nodes", ".nodes/before"
 
 
 def is_a_script(grant: Grant) -> bool:
-    """Returns True for a script, whose folder may hold files with any meaning."""
+    """Returns True if the job runs a script. All files in its folder may matter to the next attempt."""
     loop = grant.spec.get("loop")
     return isinstance(loop, dict) and "script" in loop
 
@@ -48,7 +48,7 @@ class AttemptOutputs:
         self._fetched: dict[str, tuple[int, int]] = {}
         """Size and time of each file that `fetch` has put into the folder."""
         self._links: list[str] = []
-        """Files that were uploaded as outputs only."""
+        """Paths of files that were uploaded only below outputs/, where they have a hard link."""
 
     def fetch(self, attempt: int, report: Callable[[str], None] | None) -> bool:
         """Downloads an earlier attempt's files. Returns False if a node did not upload all of them."""

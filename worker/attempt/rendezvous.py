@@ -32,11 +32,11 @@ class RendezvousAddress:
 
     host: str = LOOPBACK
     port: int | None = None
-    """The rank is alone if this is None."""
+    """The port. None if the attempt has only one rank."""
     interface: str | None = None
     """The network interface towards the other nodes."""
     listening: socket.socket | None = None
-    """Passed to the first rank, which serves the store that the others connect to."""
+    """The listening socket, for the first rank, which serves torch's store to the others."""
 
 
 NO_RENDEZVOUS = RendezvousAddress()

@@ -235,7 +235,7 @@ class Canary:
         return time.monotonic() - self._back_at > self._restart_after
 
     def reset_clock(self) -> None:
-        """Counts the time from now again, because a canary cannot come back while Redis does not answer."""
+        """Restarts the canary's clock, because no canary can come back while Redis does not answer."""
         self._back_at = time.monotonic()
         self._sent_at = 0.0
 

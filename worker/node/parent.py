@@ -45,7 +45,7 @@ CELERY_SECONDS = 10.0
 RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0, 60.0)
 """The pause before each restart of the warm parent, because its imports take CPU time from running attempts."""
 LONG_LIFE_SECONDS = 60.0
-"""The age at which a warm parent's death begins the row of pauses again."""
+"""A warm parent that was ready and lived longer than this is restarted without a pause."""
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHONPATH",

@@ -34,7 +34,7 @@ class Roots:
     models: Path
     uploads: Path | None = None
     hub: Mapping[str, str] = field(default_factory=dict)
-    """The folder of each fetched place on a hub, and the file of each fetched URL."""
+    """Maps each repository and each URL that was downloaded to its folder or file."""
     read: Files = field(default_factory=dict, compare=False)
     """The files of each `data://` name that was resolved. Uploaded files are not listed, because they cannot change."""
 

@@ -33,9 +33,9 @@ STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 STORED_AT = slice(8, 16)
 """The bytes of the shared page that hold the step of the newest checkpoint that the service has stored."""
 COMMANDS_AT = slice(1024, 1032)
-"""The bytes that hold the length of the live commands. These follow the page, one line of JSON each."""
+"""The bytes of the shared page that hold the length of all live commands. These follow the page as lines of JSON."""
 HELD_FROM, MOST_HELD = 16, 64
-"""The place of the list of checkpoints that must stay, and its greatest length. A count is followed by the steps."""
+"""The offset in the shared page of the steps of checkpoints that must stay, after their count. At most 64 steps fit."""
 TICK = "tick"
 """The kind of a line that only shows that the process still works."""
 OUTCOME = "outcome"
@@ -100,12 +100,12 @@ class Order(BaseModel):
 
     @property
     def roots(self) -> Roots:
-        """Returns the folders that names of files refer to."""
+        """Returns the folders of `data://`, `models://`, uploaded files and downloads on this node."""
         return Roots(self.data, self.models, self.artifacts / UPLOADS, self.hub)
 
     @property
     def commits(self) -> dict[str, str]:
-        """Returns the fetched versions that the job trains on, as text."""
+        """Returns the commit of each repository, and the sha256 of each URL's file, that the job uses."""
         return {shown(place): pin_of(place, Path(folder).stem) for place, folder in self.hub.items()}
 
 

@@ -18,7 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _IPC_RMID = 0
 _STARTED = 19
-"""The index of the start time among the fields of a process, counted from its state."""
+"""The index of a process's start time in the list that `_stat` returns."""
 _DEAD = ("Z", "X")
 PAUSE_SECONDS = 0.002
 """The pause between two turns of `Leftovers`, in which the kernel ends the killed processes."""
@@ -129,7 +129,7 @@ class Leftovers:
         return []
 
     def end(self) -> None:
-        """Makes turns until nothing is left."""
+        """Kills all leftover processes, and returns when none is left."""
         while self.turn():
             time.sleep(PAUSE_SECONDS)
 
@@ -187,7 +187,7 @@ def _with_descendants(root: int) -> Iterator[_Process]:
 
 
 def _signal(process: _Process, number: signal.Signals) -> bool:
-    """Signals exactly this process. Returns False if it has ended."""
+    """Signals a process, but no other process with its id. Returns False if the process has ended."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
@@ -204,7 +204,7 @@ def _signal(process: _Process, number: signal.Signals) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Returns the fields after the name, which may hold any character but ends with the last parenthesis."""
+    """Returns the fields of /proc/pid/stat after the name, which may hold any character and ends with the last `)`."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 

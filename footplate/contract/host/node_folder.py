@@ -31,7 +31,7 @@ class NodeFolder:
 
     @property
     def work(self) -> Path:
-        """Returns the folder in which attempts work, one subfolder each, while the artifact store is a bucket."""
+        """Returns the folder in which attempts work, one subfolder each, if the artifact store is a bucket."""
         return self.root / "work"
 
     @property
@@ -58,7 +58,7 @@ class NodeFolder:
         return os.access(self.drain, os.F_OK) or os.access(self.drain_by_control, os.F_OK)
 
     def why_not_ready(self) -> str | None:
-        """Returns the reason for which no training can start now, as a sentence. None if it can."""
+        """Returns the reason why no training can start on this node now, or None."""
         try:
             return self.trouble.read_text(errors="replace") or "its disk is full"
         except FileNotFoundError:

@@ -40,7 +40,7 @@ class _Row(NamedTuple):
 
 
 def _is(*names: str) -> Callable[[BaseException], bool]:
-    """Matches by qualified class name, so that the caller need not import torch."""
+    """Returns a function that matches exceptions by their class's full name, so that torch need not be imported."""
     return lambda error: any(f"{cls.__module__}.{cls.__qualname__}" in names for cls in type(error).__mro__)
 
 
@@ -53,7 +53,7 @@ def _not_fetched(code: str) -> Callable[[BaseException], bool]:
 
 
 _LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
-"""Texts in torch's errors after another process has died."""
+"""Texts in torch's errors that mean that the connection to another process has broken."""
 
 
 def lost_a_peer(error: BaseException) -> bool:
