@@ -11,7 +11,7 @@ import type { Job } from "../src/api/types";
 import { listedAfter } from "../src/lib/listed";
 import { type Checkpoint, checkpointOffers, offersOf } from "../src/lib/offers";
 import { FIRST, TEMPLATES, isRecipe } from "../src/lib/templates";
-import { systemValues } from "../src/lib/system";
+import { gpuUse, systemValues } from "../src/lib/system";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
 import { soon, throttled } from "../src/lib/slices";
 import { halfOf, tableOf } from "../src/lib/table";
@@ -33,6 +33,11 @@ describe("curves", () => {
     const b = smooth({ x: sparse, y: sparse.map(step) }, 0.9);
     expect(Math.abs(a[120]! - b[60]!)).toBeLessThan(0.05);
     expect(smooth({ x: [1, 2], y: [3, 4] }, 0)).toEqual([3, 4]);
+  });
+  it("smooths a curve of sixty points so that one can see it", () => {
+    const x = Array.from({ length: 60 }, (_, index) => 5 * index);
+    const spread = (values: number[]) => Math.max(...values.slice(20)) - Math.min(...values.slice(20));
+    expect(spread(smooth({ x, y: x.map((_, index) => index % 2) }, 0.7))).toBeLessThan(0.6);
   });
   it("makes a band of curves with different steps", () => {
     const found = band([{ x: [0, 2], y: [0, 2] }, { x: [0, 1, 2], y: [2, 2, 2] }]);
@@ -63,6 +68,10 @@ describe("tables for charts", () => {
     const [x, line] = tableOf([{ x: many(0), ys: [many(0)] }], 10, [100.5, 110.5]);
     expect([x[0], x.at(-1), line![0], line!.at(-1)]).toEqual([100.5, 110.5, 100.5, 110.5]);
     expect(line!.filter((value) => value !== null).slice(1, -1)).toEqual([101, 102, 103, 104, 105, 106, 107, 108, 109, 110]);
+  });
+  it("on a logarithmic axis leave out what has no place there", () => {
+    const [x, line] = tableOf([{ x: [0, 1, 10], ys: [[5, 6, 7]] }], 10, null, true);
+    expect([x.map((at) => Math.round(at)), line]).toEqual([[1, 10], [6, 7]]);
   });
   it("of a curve that is too long keep the spikes of the half that stays", () => {
     const values = [1, 1, 50, 1, 2, -50, 2, 2];
@@ -115,7 +124,7 @@ describe("what is offered", () => {
   const plain = { data: { train: "a", eval: "b" } };
   it("is everything that a running job with a checkpoint can do", () => {
     const offers = offersOf(job({}), plain, [row({})]);
-    expect(offers.map(({ name }) => name)).toEqual(["pause", "fork", "cancel", "try", "save now", "evaluate now", "learning rate"]);
+    expect(offers.map(({ name }) => name)).toEqual(["pause", "fork", "try", "save now", "evaluate now", "learning rate", "cancel"]);
     expect(offers.filter(({ why }) => why)).toEqual([]);
   });
   it("of a run elsewhere is only what the service can do", () => {
@@ -136,6 +145,14 @@ describe("what is offered", () => {
     expect(refused(job({ state: "failed" }), only, [only])).toEqual([]);
     expect(refused(job({ state: "failed" }), row({ pinned: true }), [])).toEqual(["delete"]);
     expect(refused(job({ state: "failed" }), row({ status: "deleted" }), [])).toEqual(["download", "pin", "fork", "try", "delete"]);
+  });
+});
+
+describe("the use of GPUs", () => {
+  it("is the newest report of each", () => {
+    const report = (...gpus: object[]) => ({ kind: "system", data: { gpus } }) as unknown as Parameters<typeof gpuUse>[0][number];
+    const events = [report({ uuid: "a", percent: 1 }), report({ uuid: "b", percent: 2 }), report({ uuid: "a", percent: 3 })];
+    expect(gpuUse(events)).toEqual({ a: { uuid: "a", percent: 3 }, b: { uuid: "b", percent: 2 } });
   });
 });
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, insert, select
 
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
+from footplate.contract.messages import Gpu
 from service.api import dashboard
 from service.store import tables
 from tests.conformance.test_curves import told
@@ -96,6 +97,7 @@ async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> Non
 
 async def test_the_use_of_cpu_memory_and_gpus_is_drawn_from_the_first_minute_on(api: Api, page: Page) -> None:
     job, worker = trained(api, [{"loss": 2.0}])
+    worker.stage.beat_node(worker.node, gpus=[Gpu(uuid="gpu-a", name="H100", memory_mb=80_000)])
     gpus = [{"uuid": "gpu-a", "percent": 80, "memory_mb": 900}]
     worker.send(worker.write(Kind.SYSTEM, {"running_s": 10.0, "cpu_percent": 50.0, "memory_mb": 300.0, "gpus": gpus}))
     await page.goto(f"{api.url}/#/jobs/{job}")
@@ -105,6 +107,8 @@ async def test_the_use_of_cpu_memory_and_gpus_is_drawn_from_the_first_minute_on(
     worker.send(worker.write(Kind.SYSTEM, {"running_s": 20.0, "cpu_percent": 60.0, "memory_mb": 300.0, "gpus": gpus}))
     api.services.tail.wake([job])
     await expect(page.locator('[data-metric="system/cpu_percent"] .legend b')).to_have_text("60")
+    await page.goto(f"{api.url}/#/cluster")
+    await expect(page.get_by_role("list", name="GPUs")).to_contain_text("H100 80 % · 900 MB of 80.0 GB")
 
 
 async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, page: Page) -> None:

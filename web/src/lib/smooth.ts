@@ -5,6 +5,9 @@ export interface Curve {
   y: number[];
 }
 
+/** A weight of 0.9 keeps nine tenths over one of so many stretches of x. More of them would not smooth a curve of few points. */
+const STRETCHES = 200;
+
 /**
  * Returns an exponential moving average whose weight depends on the distance in x, not on the number of points.
  * A job that logs ten times as often is smoothed over the same stretch. `weight` is 0 (raw) to 0.99.
@@ -13,7 +16,7 @@ export function smooth(curve: Curve, weight: number): number[] {
   const { x, y } = curve;
   const span = (x.at(-1) ?? 0) - (x[0] ?? 0);
   if (weight <= 0 || span <= 0) return y.slice();
-  const scale = 1000 / span;
+  const scale = STRETCHES / span;
   let average = 0;
   let debias = 0;
   let previous = x[0]!;

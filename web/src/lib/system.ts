@@ -2,7 +2,8 @@
 
 import type { JobEvent } from "../api/types";
 
-interface Gpu {
+export interface Gpu {
+  uuid?: string;
   percent?: number;
   memory_mb?: number;
 }
@@ -16,4 +17,10 @@ export function systemValues(event: JobEvent): [string, unknown][] {
   ]);
   const rank = event.rank > 0 ? ` (rank ${event.rank})` : "";
   return [...Object.entries(plain), ...ofGpus].map(([name, value]) => [`system/${name}${rank}`, value]);
+}
+
+/** Returns the newest use of each GPU, by its uuid. */
+export function gpuUse(events: JobEvent[]): Record<string, Gpu> {
+  const gpus = events.flatMap((event) => (event.data as { gpus?: Gpu[] }).gpus ?? []);
+  return Object.fromEntries(gpus.map((gpu) => [gpu.uuid ?? "", gpu]));
 }

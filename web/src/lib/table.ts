@@ -16,14 +16,24 @@ const MOST_ROWS = 2000;
 /**
  * Returns all curves on one x axis. If they have many different x, the range is divided into `cells` of equal width. A cell
  * has the lowest and the highest value of each curve in their order, so no spike is lost. Values outside the range are
- * left out, apart from the line's way to its edges.
+ * left out, apart from the line's way to its edges. With `isLogX` cells have equal widths on a logarithmic axis.
  */
-export function tableOf(curves: Columns[], cells: number, range: Range | null): Table {
+export function tableOf(curves: Columns[], cells: number, range: Range | null, isLogX = false): Table {
+  if (isLogX) {
+    const [x, ...columns] = tableOf(curves.map(inLogarithms), cells, range && [Math.log(range[0]), Math.log(range[1])]);
+    return [x.map(Math.exp), ...columns];
+  }
   const shared = curves[0]?.x ?? [];
   const isShared = shared.length <= MOST_ROWS && isRising(shared) && curves.every((curve) => isEqual(curve.x, shared));
   if (isShared) return [shared, ...curves.flatMap((curve) => curve.ys.map((column) => column.map(orNull)))];
   const points = curves.reduce((sum, curve) => sum + curve.x.length, 0);
   return points <= MOST_ROWS ? union(curves) : inCells(curves, cells, range ?? extent(curves));
+}
+
+/** Points at zero and below have no place on a logarithmic axis. */
+function inLogarithms({ x, ys }: Columns): Columns {
+  const kept = x.map((_, index) => index).filter((index) => x[index]! > 0);
+  return { x: kept.map((index) => Math.log(x[index]!)), ys: ys.map((values) => kept.map((index) => values[index]!)) };
 }
 
 const orNull = (value: number) => (Number.isFinite(value) ? value : null);

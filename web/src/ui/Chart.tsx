@@ -33,6 +33,7 @@ interface Line extends Look {
 export interface Settings {
   axis: Axis;
   isLog: boolean;
+  isLogX: boolean;
   smoothing: number;
   withoutOutliers: boolean;
 }
@@ -80,7 +81,8 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
     const element = frame.current;
     if (!element) return;
     const { series, bands, columns, isLog } = prepare(families, settings);
-    const data = tableOf(columns, Math.max(100, element.clientWidth), range) as uPlot.AlignedData;
+    const data = tableOf(columns, Math.max(100, element.clientWidth), range, settings.isLogX) as uPlot.AlignedData;
+    if (data[0].length === 0) return;
     const ownShape = `${key} ${isLog}`;
     const show = (u: uPlot) => {
       if (range) u.setScale("x", { min: range[0], max: range[1] });
@@ -112,7 +114,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
           hover: { skip: [null, undefined] },
           bind: zooming(sync, vertical),
         },
-        scales: { x: { time: axis === "time" }, y: { distr: isLog ? 3 : 1, ...(limits ? { range: () => limits } : {}) } },
+        scales: { x: { time: axis === "time", distr: settings.isLogX ? 3 : 1 }, y: { distr: isLog ? 3 : 1, ...(limits ? { range: () => limits } : {}) } },
         axes: axes(element, settings),
         padding: [8, 14, 0, 0],
         plugins: [panning(sync)],
@@ -163,7 +165,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
       <figcaption>
         <span class="chart-title">{title}</span>
         <Menu label="···" name={`Save ${title}`} class="right">
-          <button type="button" onClick={() => savePng(plot.current, title)}>PNG</button>
+          <button type="button" onClick={() => savePng(plot.current, title, families)}>PNG</button>
           <button type="button" onClick={() => saveSvg(lines, title)}>SVG</button>
           <button type="button" onClick={() => saveCsv(lines, title, axis)}>CSV</button>
         </Menu>
@@ -324,8 +326,33 @@ function describe(title: string, lines: Line[]): string {
   return `${title}: ${parts.join(", ") || "no value yet"}`;
 }
 
-function savePng(plot: uPlot | null, title: string): void {
-  plot?.ctx.canvas.toBlob((blob) => blob && saveBlob(blob, `${title}.png`));
+/** Saves what is drawn, with the title above, the legend below and the page's background behind. */
+function savePng(plot: uPlot | null, title: string, families: Line[][]): void {
+  if (!plot) return;
+  const chart = plot.ctx.canvas;
+  const pixel = chart.width / plot.width;
+  const line = 18 * pixel;
+  const image = document.createElement("canvas");
+  image.width = chart.width;
+  image.height = chart.height + line * (families.length + 2);
+  const { color, backgroundColor } = getComputedStyle(plot.root.closest(".chart")!);
+  const context = image.getContext("2d")!;
+  context.fillStyle = backgroundColor;
+  context.fillRect(0, 0, image.width, image.height);
+  context.drawImage(chart, 0, 1.5 * line);
+  const write = (text: string, left: number, row: number, ink: string) => {
+    context.fillStyle = ink;
+    context.fillText(text, left * pixel, row);
+  };
+  context.font = `600 ${13 * pixel}px Inter, system-ui, sans-serif`;
+  write(title, 12, line, color);
+  context.font = `${12 * pixel}px Inter, system-ui, sans-serif`;
+  families.forEach((members, index) => {
+    const row = chart.height + line * (index + 2.2);
+    write("●", 12, row, members[0]!.color);
+    write(members[0]!.family ?? members[0]!.label, 28, row, color);
+  });
+  image.toBlob((blob) => blob && saveBlob(blob, `${title}.png`));
 }
 
 function saveCsv(lines: Line[], title: string, xLabel: string): void {

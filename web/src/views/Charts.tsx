@@ -2,7 +2,7 @@
 
 import { memo } from "preact/compat";
 import { useEffect, useMemo } from "preact/hooks";
-import type { Job } from "../api/types";
+import { FINAL, type Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
@@ -24,6 +24,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
   const settings = useSame<Settings>({
     axis,
     isLog: param("log") === "1",
+    isLogX: param("logx") === "1" && axis !== "time",
     smoothing: Number(param("smooth", "0")) || 0,
     withoutOutliers: param("outliers") === "0",
   });
@@ -56,11 +57,12 @@ export function Charts({ jobs }: { jobs: Job[] }) {
           <output>{settings.smoothing.toFixed(2)}</output>
         </label>
         <Toggle name="log" on="1" text="Log y" />
+        {axis !== "time" && <Toggle name="logx" on="1" text="Log x" />}
         <Toggle name="outliers" on="0" text="Ignore outliers" />
         {range.value && <button type="button" onClick={() => (range.value = null)}>Show all of x</button>}
       </div>
       {groups.length === 0 && curvesPending.value > 0 && <p class="empty">Loading curves…</p>}
-      {groups.length === 0 && curvesPending.value === 0 && <p class="empty">No metric{search && ` with “${search}”`} yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</p>}
+      {groups.length === 0 && curvesPending.value === 0 && <p class="empty">{search ? `No metric with “${search}”.` : jobs.every((job) => FINAL.has(job.state)) ? "No metric was logged." : <>No metric yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</>}</p>}
       {groups.map((group) => (
         <details class="metric-group" open key={group.title}>
           <summary>{group.title} <small>{group.names.length}</small></summary>

@@ -1,8 +1,10 @@
 /** Nodes, the queue, and for an administrator keys and webhooks. */
 
 import { useEffect, useState } from "preact/hooks";
-import { explain, request } from "../api/client";
-import { formatAge, formatBytes, formatDuration, jobTitle } from "../lib/format";
+import { explain, jobPath, request } from "../api/client";
+import type { Job, JobEvent } from "../api/types";
+import { formatAge, formatBytes, formatDuration, formatNumber, jobTitle } from "../lib/format";
+import { type Gpu, gpuUse } from "../lib/system";
 import { attempt, jobs } from "../model/jobs";
 import { href } from "../model/route";
 import { Copy } from "../ui/Copy";
@@ -18,7 +20,7 @@ interface Node {
   pool: string;
   slots: number;
   slots_used: number;
-  gpus: { uuid?: string; name?: string; memory_bytes?: number; memory?: number }[];
+  gpus: { uuid: string; name: string; memory_mb: number }[];
   jobs: string[];
   versions: Record<string, string>;
   actions: string[];
@@ -97,7 +99,7 @@ function Nodes() {
               {Array.from({ length: Math.min(node.slots, 64) }, (_, index) => <i key={index} class={index < node.slots_used ? "used" : ""} />)}
             </div>
             <p>{node.slots_used} of {node.slots} {node.slots === 1 ? "slot" : "slots"} used · pool {node.pool} · seen {formatAge(node.seen_at, Date.now())}</p>
-            {node.gpus.length > 0 && <p>{node.gpus.map((gpu) => `${gpu.name ?? "GPU"}${gpu.memory_bytes ? ` ${formatBytes(gpu.memory_bytes)}` : ""}`).join(", ")}</p>}
+            {node.gpus.length > 0 && <Gpus node={node} />}
             {node.jobs.map((id) => <NodeJob key={id} id={id} />)}
             {[node.message, node.refused].filter(Boolean).map((text) => <p class="warning" key={text}>{text}</p>)}
             {node.exposed && <details><summary class="warning">Training is not confined here</summary><p>{node.exposed}</p></details>}
@@ -108,6 +110,41 @@ function Nodes() {
         ))}
       </div>
     </section>
+  );
+}
+
+/** Events of a job among which the newest report of its GPUs is looked for. */
+const NEWEST_EVENTS = 1000;
+
+/** The GPUs of a node, and how the node's jobs use them. */
+function Gpus({ node }: { node: Node }) {
+  const [use, setUse] = useState<Record<string, Gpu>>({});
+  useEffect(() => {
+    const load = async () => {
+      const reports = await Promise.all(node.jobs.map(async (id) => {
+        const { last_no } = jobs.value.get(id) ?? (await request<Job>(jobPath(id)));
+        const after = Math.max(0, last_no - NEWEST_EVENTS);
+        return (await request<{ data: JobEvent[] }>(`${jobPath(id)}/events?kinds=system&after=${after}&limit=${NEWEST_EVENTS}`)).data;
+      }));
+      setUse(gpuUse(reports.flat()));
+    };
+    const quietly = () => void load().catch(() => undefined); // The page says elsewhere that the service is unreachable.
+    quietly();
+    const timer = setInterval(() => document.hidden || quietly(), 10_000);
+    return () => clearInterval(timer);
+  }, [node.jobs.join()]);
+  return (
+    <ul class="gpus" aria-label="GPUs">
+      {node.gpus.map((gpu) => {
+        const { percent, memory_mb: taken = 0 } = use[gpu.uuid] ?? {};
+        return (
+          <li key={gpu.uuid} title={gpu.uuid}>
+            <span>{gpu.name}</span> <span>{percent === undefined ? "idle" : `${formatNumber(percent, 3)} %`} · {taken ? `${formatBytes(taken * 1e6)} of ` : ""}{formatBytes(gpu.memory_mb * 1e6)}</span>
+            <progress max={gpu.memory_mb || 1} value={taken} aria-label={`Memory of ${gpu.name} in use`} />
+          </li>
+        );
+      })}
+    </ul>
   );
 }
 
@@ -228,7 +265,7 @@ function Webhooks() {
   return (
     <section aria-label="Webhooks">
       <h2>Webhooks</h2>
-      {rows.length === 0 ? <p class="empty">No webhook. An address that you name here hears of every change of state of this project's jobs.</p> : (
+      {rows.length === 0 ? <p class="empty">No webhook. Every change of state of this project's jobs is sent to the addresses that you add here.</p> : (
         <div class="wide" tabIndex={0}><table class="plain">
           <thead><tr><th scope="col">Address</th><th scope="col">States</th><th scope="col">Tags</th><th scope="col">Works</th><th scope="col">Actions</th></tr></thead>
           <tbody>
@@ -238,7 +275,7 @@ function Webhooks() {
                 <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `fails for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
                 <td class="row-actions">
                   <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}/test`, { method: "POST" }), "a test delivery is under way").then(reload)}>test</button>
-                  <Sure action="delete" meaning="It hears of nothing any more." run={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)} />
+                  <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)} />
                 </td>
               </tr>
             ))}

@@ -38,11 +38,11 @@ export function CompareView() {
   );
 }
 
-function Heads({ jobs: shown }: { jobs: Job[] }) {
+function Heads({ jobs: shown, isNumber = false }: { jobs: Job[]; isNumber?: boolean }) {
   return (
     <>
       {shown.map((job) => (
-        <th key={job.id} scope="col"><i class="dot" style={{ background: colorOf(job.id) }} /> <a href={href(`jobs/${job.id}`)}>{jobTitle(job)}</a></th>
+        <th key={job.id} scope="col" class={isNumber ? "number" : ""}><i class="dot" style={{ background: colorOf(job.id) }} /> <a href={href(`jobs/${job.id}`)}>{jobTitle(job)}</a></th>
       ))}
     </>
   );
@@ -83,7 +83,7 @@ function MetricsTable({ jobs: shown }: { jobs: Job[] }) {
     <section aria-label="Metrics">
       <h2>Metrics</h2>
       <div class="wide" tabIndex={0}><table class="plain">
-        <thead><tr><th scope="col">Metric (last, best)</th><Heads jobs={shown} /></tr></thead>
+        <thead><tr><th scope="col">Metric (last, best)</th><Heads jobs={shown} isNumber /></tr></thead>
         <tbody>
           {names.map((name) => {
             const isLow = lowerIsBetter(name);

@@ -40,6 +40,7 @@ export function JobView({ id }: { id: string }) {
   return (
     <article class="job">
       <Header job={job} />
+      <InSight id={`tab-${tab}`} />
       <div class="tabs" role="tablist" onKeyDown={moveAlongTabs}>
         {TABS.map((name) => (
           <button key={name} type="button" role="tab" id={`tab-${name}`} aria-selected={tab === name} aria-controls="panel" tabIndex={tab === name ? 0 : -1}
@@ -58,6 +59,15 @@ export function JobView({ id }: { id: string }) {
       </div>
     </article>
   );
+}
+
+/** Scrolls the row of tabs to the chosen one, which a narrow screen may not show. */
+function InSight({ id }: { id: string }) {
+  useEffect(() => {
+    const tab = document.getElementById(id);
+    tab?.parentElement?.scrollTo({ left: tab.offsetLeft - tab.parentElement.offsetLeft - 60 });
+  }, [id]);
+  return null;
 }
 
 /** The arrow keys move along the tabs, as a tab list is used everywhere. */
@@ -184,16 +194,16 @@ function Actions({ job }: { job: Job }) {
   const saved = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0)).rows;
   const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
   const ofName = (name: string) => offers.find((offer) => offer.name === name);
-  const plain = offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name));
+  const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
+    <button key={name} type="button" title={MEANING[name]} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
+  ));
   return (
     <div class="actions">
-      {plain.map(({ name }) => (
-        <button key={name} type="button" title={MEANING[name]}
-          onClick={() => (name === "cancel" || name === "delete" ? setAsking(name) : void run(name))}>{name}</button>
-      ))}
+      {buttons(false)}
       <LinkIf text="fork…" to={href("submit", { fork: job.id })} meaning={MEANING.fork!} offer={ofName("fork")} />
       <LinkIf text="try…" to={href("try", { a: job.id })} meaning={MEANING.try!} offer={ofName("try")} />
       {ofName("save now") && <Live job={job} whyNot={(name) => ofName(name)?.why ?? null} />}
+      {buttons(true)}
       <Menu label="?" name="What these do">
         <dl class="meanings">{offers.map(({ name, why }) => <><dt>{name}</dt><dd>{MEANING[name]}{why && <em> Not now: {why}</em>}</dd></>)}</dl>
       </Menu>
@@ -310,7 +320,7 @@ function Events({ job }: { job: Job }) {
   if (!all.length) return <Missing rows={rows} problem={problem} text="No event yet." />;
   return (
     <div class="wide" tabIndex={0}><table class="plain">
-      <thead><tr><th>No.</th><th>When</th><th>Step</th><th>Kind</th><th>What</th></tr></thead>
+      <thead><tr><th class="number">No.</th><th>When</th><th class="number">Step</th><th>Kind</th><th>What</th></tr></thead>
       <tbody>
         {all.map((event) => (
           <tr key={event.no}>
@@ -408,7 +418,7 @@ function Checkpoints({ job }: { job: Job }) {
   const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
   return (
     <div class="wide" tabIndex={0}><table class="plain">
-      <thead><tr><th>Step</th><th>Attempt</th><th>Status</th><th>Size</th><th>Loss</th><th>Saved</th><th>Actions</th></tr></thead>
+      <thead><tr><th class="number">Step</th><th class="number">Attempt</th><th>Status</th><th class="number">Size</th><th class="number">Loss</th><th>Saved</th><th>Actions</th></tr></thead>
       <tbody>
         {rows.map((row) => {
           const path = `/jobs/${job.id}/checkpoints/${row.id}`;
@@ -446,7 +456,7 @@ function Outputs({ job }: { job: Job }) {
   if (!rows?.length) return <Missing rows={rows} problem={problem} text={job.external ? "A run elsewhere keeps its outputs there." : isFinal(job) ? "This job left no outputs." : "Outputs are here when the job has ended."} />;
   return (
     <div class="wide" tabIndex={0}><table class="plain">
-      <thead><tr><th>File</th><th>Size</th><th>Changed</th></tr></thead>
+      <thead><tr><th>File</th><th class="number">Size</th><th>Changed</th></tr></thead>
       <tbody>
         {rows.map((row) => (
           <tr key={row.path}>
