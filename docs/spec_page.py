@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from footplate.contract.components import Catalogue, check
+from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.fields import PATTERNS, Group
 from footplate.contract.machine import STRATEGIES, Resources, Retry
@@ -364,13 +364,10 @@ def checked(example: Json, name: str) -> Json:
     """Returns what the page shows for an example, or raises if a job with that example would be refused."""
     spec = example if "loop" in example else {**SMALLEST, **example}
     try:
-        parsed = JobSpec.parse(spec)
-        problems = check(parsed, catalogue(), spec)
+        parsed = JobSpec.parse(spec, catalogue())
     except InvalidSpec as invalid:
-        problems = invalid.problems
-    if problems:
-        details = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in problems)
-        raise ValueError(f"the example of {name or example} on docs/reference/spec.md is refused: {details}")
+        details = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in invalid.problems)
+        raise ValueError(f"the example of {name or example} on docs/reference/spec.md is refused: {details}") from None
     if name and at(name, long_form(example).document) is None:
         raise ValueError(f"the example of {name} on docs/reference/spec.md does not set it")
     if name and at(name, parsed.as_json()) == at(name, smallest()):

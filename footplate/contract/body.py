@@ -86,6 +86,11 @@ def pointer_to(*path: str | int) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
+def is_nested(one: str, other: str) -> bool:
+    """Returns True if the places of two pointers are the same, or one is inside of the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
 def _refuse(detail: str, *, code: str = "invalid_json", hint: str | None = None) -> NoReturn:
     raise InvalidSpec([Problem("", code, detail, hint)])
 

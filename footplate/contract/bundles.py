@@ -12,11 +12,14 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
-from footplate.contract.short_forms import components
+from footplate.contract.spec_parts import Script
+
+if TYPE_CHECKING:
+    from footplate.contract.spec import JobSpec
 
 MIB = 1024 * 1024
 MAX_BYTES = 32 * MIB
@@ -245,24 +248,16 @@ def modules(paths: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (pointer, `module:Attr`) of everything in a long spec that lies in its bundle."""
-    for pointer, _, component in components(spec):
-        if ":" in component["use"]:
-            yield f"{pointer}/use", component["use"]
-
-
-def missing_in(spec: dict[str, Any], paths: Iterable[str]) -> list[Problem]:
-    """Returns a problem for each name of a long spec that is not among its bundle's files."""
+def missing_in(spec: JobSpec, paths: Iterable[str]) -> list[Problem]:
+    """Returns a problem for each name of a spec that is not among its bundle's files."""
     there = list(paths)
     known_modules = modules(there)
     problems = []
-    for pointer, name in named_in(spec):
-        module = name.partition(":")[0]
-        if module not in known_modules:
-            problems.append(unknown_module(pointer, module, known_modules))
-    loop = spec.get("loop")
-    if isinstance(loop, dict) and isinstance(script := loop.get("script"), str) and script not in there:
+    for used in spec.components:
+        module, colon, _ = used.component.use.partition(":")
+        if colon and module not in known_modules:
+            problems.append(unknown_module(f"{used.pointer}/use", module, known_modules))
+    if isinstance(spec.loop, Script) and (script := spec.loop.script) not in there:
         scripts = [path for path in there if path.endswith(".py")]
         text = f"the bundle has no file {script[:80]!r}; there is: {_some(scripts)}"
         problems.append(Problem("/loop/script", "not_in_bundle", text, did_you_mean(script[:80], scripts)))

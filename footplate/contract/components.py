@@ -13,22 +13,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
-from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ConfigDict, Field, RootModel
 
 from footplate.contract.arguments.read import ARGUMENT_NAMES
-from footplate.contract.body import MAX_PROBLEMS
-from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent, did_you_mean
-from footplate.contract.explain import unique
-from footplate.contract.fields import InternalMessage
+from footplate.contract.errors import Problem, UnknownComponent, did_you_mean
+from footplate.contract.fields import InternalMessage, Json
 from footplate.contract.json_schema import violations
-from footplate.contract.next_step import with_next_steps
-from footplate.contract.references import used
-from footplate.contract.short_forms import Json, components, located, long_form
-from footplate.contract.spec import JobSpec
+
+if TYPE_CHECKING:
+    from footplate.contract.spec import JobSpec
 
 GROUPS: dict[str, str] = {
     "models": "model", "processors": "processor", "data": "dataset", "maps": "map", "collators": "collator",
@@ -102,6 +98,11 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
             for group, items in self.root.items()
         }
 
+    def problems(self, spec: JobSpec) -> Iterator[Problem]:
+        """Yields what the nodes lack for this spec, arguments that do not fit, and fields that its trainer ignores."""
+        yield from _check(spec, self)
+        yield from _ignored(spec, self)
+
     @cached_property
     def hash(self) -> str:
         """The sha256 of the contents, equal on all nodes with the same components."""
@@ -109,34 +110,12 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Problem]:
-    """Returns a problem for each name that the catalogue does not have and each argument that does not fit.
-
-    With the user's own `body`, pointers lead into that body instead of the long form.
-    """
-    entries = (
-        (component.pointer, component.group, component.component.use, component.component.args)
-        for component in used(spec)
-    )
-    problems = list(islice(chain(_check(entries, catalogue), _ignored(spec, catalogue)), MAX_PROBLEMS))
-    return with_next_steps(located(problems, body), body) if problems and isinstance(body, dict) else problems
-
-
-def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
-    """Adds the catalogue's problems to those of an invalid body, so that the user sees all of them at once."""
-    reported = {problem.pointer for problem in invalid.problems}
-    entries = (
-        (pointer, group, c["use"], c.get("args", {})) for pointer, group, c in components(long_form(body).document)
-    )
-    more = with_next_steps(located(islice(_check(entries, catalogue), MAX_PROBLEMS), body), body)
-    return InvalidSpec(unique([*invalid.problems, *(problem for problem in more if problem.pointer not in reported)]))
-
-
-def _check(entries: Iterable[tuple[str, str, str, Any]], catalogue: Catalogue) -> Iterator[Problem]:
-    """`entries` holds (pointer, group, name, arguments) of each component."""
-    for pointer, group, name, arguments in entries:
+def _check(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
+    """Yields a problem for each name that the catalogue does not have and each argument that does not fit."""
+    for used in spec.components:
+        pointer, group, name, arguments = used.pointer, used.group, used.component.use, used.component.args
         # A node cannot describe the user's own code. Only the training process looks at it.
-        if ":" in name or group not in GROUPS or not isinstance(arguments, dict):
+        if ":" in name or group not in GROUPS:
             continue
         described = catalogue.get(group, name)
         if described is None:

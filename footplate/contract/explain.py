@@ -74,11 +74,9 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
     if kind in ("string_too_long", "too_long"):
         things = "characters" if kind == "string_too_long" else "entries"
         return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
-    if kind == "too_short":
-        return Problem(pointer, "too_short", f"must have at least {context['min_length']} entries")
-    if kind == "string_too_short":
-        least = context["min_length"]
-        return Problem(pointer, "too_short", "is empty" if least == 1 else f"must have at least {least} characters")
+    if kind in ("string_too_short", "too_short"):
+        least, things = context["min_length"], "characters" if kind == "string_too_short" else "entries"
+        return Problem(pointer, "too_short", "is empty" if least == 1 else f"must have at least {least} {things}")
     if kind == "int_parsing":
         return Problem(pointer, "wrong_type", "must be a whole number")
     if kind == "string_pattern_mismatch":

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from footplate.contract.body import pointer_to
 from footplate.contract.hub import PATH_ARGUMENTS, is_hub_name
 from footplate.contract.ids import FileId, is_file
-from footplate.contract.short_forms import Named, components
 
 KINDS = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "txt",
@@ -55,9 +54,25 @@ INSTEAD = {
 """The next step for a file that does not hold rows, by its suffix."""
 
 
-def texts_of(spec: dict[str, Any]) -> list[ArgumentText]:
-    """Returns every text in the arguments of a long spec's components."""
-    return [argument for named in components(spec) for argument in texts(named)]
+_HOLDERS = (
+    "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "optimizers", "callbacks",
+    "trainer", "loop",
+)  # fmt: skip
+"""The fields of a spec that hold components."""
+
+
+def texts_in_stored(spec: dict[str, Any]) -> list[ArgumentText]:
+    """Returns every text in the arguments of components of a stored spec, which is JSON in the long form."""
+    return [text for name in _HOLDERS for text in _below(spec.get(name), (name,))]
+
+
+def _below(value: Any, path: tuple[str | int, ...]) -> Iterator[ArgumentText]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _below(item, (*path, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts_in(item, (*path, key)) if key == "args" else _below(item, (*path, key))
 
 
 def named_in(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, FileId]]:
@@ -93,11 +108,6 @@ class ArgumentText(NamedTuple):
     @property
     def is_of_a_dataset(self) -> bool:
         return self.path[0] == "data" and self.path[1] != "map"
-
-
-def texts(named: Named) -> Iterator[ArgumentText]:
-    steps = [part.replace("~1", "/").replace("~0", "~") for part in named.pointer.split("/")[1:]]
-    return texts_in(named.component.get("args"), (*steps, "args"))
 
 
 def texts_in(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[ArgumentText]:

@@ -1,16 +1,17 @@
-"""The rules for optimizers, loss, callbacks and trackers. They read the long form."""
+"""The rules for optimizers, loss, callbacks, metrics and trackers. They read the typed spec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
-from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from footplate.contract.arguments import Seq2SeqTrainingArguments, stated
 from footplate.contract.arguments.libraries import TRACKERS
-from footplate.contract.body import pointer_to
 from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.spec_parts import Schedule
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from footplate.contract.spec import JobSpec
 
 OF_ONE_OPTIMIZER = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "optim_target_modules",
@@ -40,71 +41,58 @@ TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
 """Metrics that compare generated texts with expected ones."""
 
 
-def broken_learning_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    optimizers = [optimizer for optimizer in _list(document.get("optimizers")) if isinstance(optimizer, dict)]
-    if document.get("optimizers") == []:
-        detail = "is an empty list, so nothing would train the model"
-        yield Problem("/optimizers", "too_short", detail, "leave it out for the optimizer of training, or list some")
-    if optimizers:
-        yield from _several(optimizers, document)
-    for index, optimizer in enumerate(_list(document.get("optimizers"))):
-        schedule = optimizer.get("schedule") if isinstance(optimizer, dict) else None
-        if isinstance(schedule, dict) and isinstance(schedule.get("use"), str):
-            yield from _schedule(schedule, f"/optimizers/{index}/schedule")
-    if training and document.get("loss") and training.label_smoothing_factor:
-        detail = "label_smoothing_factor changes the model's own loss, but the spec names another loss"
-        yield _disagree("label_smoothing_factor", detail, "set it in the loss's args, or leave one of the two out")
-    if training:
-        yield from _stopping(document, training)
-        yield from _best(document, training)
-        yield from _generating(document, training)
-    yield from _trackers(document.get("report_to"))
-
-
-def _several(optimizers: list[Json], document: Json) -> Iterator[Problem]:
-    if all(optimizer.get("loss") for optimizer in optimizers):
+def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems of several optimizers: of each one's schedule and id, and of what they have in common."""
+    optimizers, seen = spec.optimizers or (), set[str]()
+    if optimizers and all(optimizer.loss for optimizer in optimizers):
         detail = "every optimizer has a loss of its own, so none has the main loss"
         yield Problem("/optimizers", "no_main_loss", detail, "leave the loss of one of them out")
-    training = document.get("training")
-    arguments = training if isinstance(training, dict) else {}
-    for name in OF_ONE_OPTIMIZER:
-        if name in arguments:
+    for name in OF_ONE_OPTIMIZER if optimizers else ():
+        if name in stated(spec.training):
             detail = f"{name} belongs to training's one optimizer, but the spec lists {len(optimizers)}"
             yield _disagree(name, detail, "set it in the args or the schedule of each of /optimizers")
-    if arguments.get("fp16"):
+    if optimizers and spec.training.fp16:
         detail = "fp16 scales one loss, but several optimizers have several"
         yield _disagree("fp16", detail, "use bf16, which needs no scale")
+    for index, optimizer in enumerate(optimizers):
+        if optimizer.schedule is not None:
+            yield from _schedule(optimizer.schedule, f"/optimizers/{index}/schedule")
+        if optimizer.id in seen:
+            yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has this id")
+        seen.add(optimizer.id)
 
 
-def _schedule(schedule: Json, pointer: str) -> Iterator[Problem]:
-    name, args = schedule["use"], schedule.get("args")
+def _schedule(schedule: Schedule, pointer: str) -> Iterator[Problem]:
+    name = schedule.use
     if name in NO_SCHEDULES:
         hint = "name another; GET /components lists them"
         yield Problem(f"{pointer}/use", "not_a_schedule_here", f"{name} {NO_SCHEDULES[name]}", hint)
-    knows = isinstance(args, dict) and args.get("num_training_steps") is not None
-    if schedule.get("per") == "epoch" and name in OVER_THE_RUN and not knows:
+    if schedule.per == "epoch" and name in OVER_THE_RUN and schedule.args.get("num_training_steps") is None:
         detail = f"{name} falls over the whole run, whose epochs it does not know"
         yield Problem(f"{pointer}/per", "disagreement", detail, 'use "step", or give args.num_training_steps in epochs')
 
 
-def _stopping(document: Json, training: TrainingArguments) -> Iterator[Problem]:
-    for index, callback in enumerate(_list(document.get("callbacks"))):
-        if not isinstance(callback, dict) or callback.get("use") != "early_stopping":
-            continue
-        if training.eval_strategy == "no":
+def loss_problems(spec: JobSpec) -> Iterator[Problem]:
+    if spec.loss is not None and spec.training.label_smoothing_factor:
+        detail = "label_smoothing_factor changes the model's own loss, but the spec names another loss"
+        yield _disagree("label_smoothing_factor", detail, "set it in the loss's args, or leave one of the two out")
+
+
+def stopping_problems(spec: JobSpec) -> Iterator[Problem]:
+    for index, callback in enumerate(spec.callbacks):
+        if callback.use == "early_stopping" and spec.training.eval_strategy == "no":
             detail, hint = "early_stopping needs evaluations, but eval_strategy is no", '"steps" or "epoch"'
-            yield Problem(pointer_to("callbacks", index), "disagreement", detail, f"set training.eval_strategy: {hint}")
+            yield Problem(f"/callbacks/{index}", "disagreement", detail, f"set training.eval_strategy: {hint}")
 
 
-def _best(document: Json, training: TrainingArguments) -> Iterator[Problem]:
+def best_model_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields a problem if the metric that selects the best model is one that no evaluation computes.
 
     Own code, plugins and listed metrics may compute others, so the names are known only if there is nothing of these.
     """
-    name = training.metric_for_best_model
-    computes = any(document.get(field) for field in ("metrics", "compute_metrics", "trainer", "loop", "code"))
-    callbacks = [callback.get("use") for callback in _list(document.get("callbacks")) if isinstance(callback, dict)]
-    if not name or computes or any(callback not in BUILT_IN_CALLBACKS for callback in callbacks):
+    name = spec.training.metric_for_best_model
+    computes = spec.metrics or spec.compute_metrics or spec.trainer or spec.loop or spec.code
+    if not name or computes or any(callback.use not in BUILT_IN_CALLBACKS for callback in spec.callbacks):
         return
     if not name.endswith(("loss", "loss_exact", "runtime", "per_second")):
         detail = f"metric_for_best_model is {name[:80]}, and without metrics an evaluation computes the loss alone"
@@ -115,40 +103,44 @@ BUILT_IN_CALLBACKS = ("early_stopping", "ema", "gradient_norms", "log_learning_r
 """Callbacks that add nothing to the metrics of an evaluation."""
 
 
-def _generating(document: Json, training: TrainingArguments) -> Iterator[Problem]:
-    """Yields problems of evaluations by generated texts: models that cannot generate, metrics that need logits."""
-    generates = isinstance(training, Seq2SeqTrainingArguments) and training.predict_with_generate
-    if isinstance(training, Seq2SeqTrainingArguments):
-        yield from _who_generates(document, training)
-    for index, item in enumerate(_list(document.get("metrics"))):
-        metric = item.get("use") if isinstance(item, dict) else None
-        at = pointer_to("metrics", index)
-        if metric in TEXT_METRICS and not generates and not document.get("trainer"):
-            detail = f"{metric} compares texts, but without /training/predict_with_generate an evaluation yields logits"
-            yield Problem(at, "disagreement", detail, 'set predict_with_generate, for a model such as "hf/seq2seq"')
-        elif isinstance(metric, str) and metric not in TEXT_METRICS and generates:
-            detail = f"{metric[:80]} needs logits, but with /training/predict_with_generate there are texts"
+def metric_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems of metrics of texts without generated texts, and of metrics that need logits with them."""
+    generates = _generates(spec)
+    for index, metric in enumerate(spec.metrics):
+        if metric.use in TEXT_METRICS and not generates and spec.trainer is None:
+            detail = (
+                f"{metric.use} compares texts, but without /training/predict_with_generate an evaluation yields logits"
+            )
+            hint = 'set predict_with_generate, for a model such as "hf/seq2seq"'
+            yield Problem(f"/metrics/{index}", "disagreement", detail, hint)
+        elif metric.use not in TEXT_METRICS and generates:
+            detail = f"{metric.use[:80]} needs logits, but with /training/predict_with_generate there are texts"
             hint = f"use {', '.join(TEXT_METRICS)}, or compute_metrics of your own"
-            yield Problem(at, "disagreement", detail, hint)
+            yield Problem(f"/metrics/{index}", "disagreement", detail, hint)
 
 
-def _who_generates(document: Json, training: Seq2SeqTrainingArguments) -> Iterator[Problem]:
-    if not training.predict_with_generate:
+def _generates(spec: JobSpec) -> bool:
+    return isinstance(spec.training, Seq2SeqTrainingArguments) and spec.training.predict_with_generate
+
+
+def generation_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems of evaluations by generated texts: models that cannot generate, and jobs without evaluations."""
+    leave = "leave predict_with_generate out"
+    if not isinstance(spec.training, Seq2SeqTrainingArguments):
+        return
+    if not spec.training.predict_with_generate:
         for name in ("generation_max_length", "generation_num_beams"):
-            if getattr(training, name) is not None:
+            if getattr(spec.training, name) is not None:
                 detail = f"{name} is about generating, but predict_with_generate is off"
                 yield _disagree(name, detail, f"set predict_with_generate to true, or leave {name} out")
         return
-    leave = "leave predict_with_generate out"
-    model, data = document.get("model"), document.get("data")
-    used = model.get("use") if isinstance(model, dict) else None
-    if document.get("loop"):
+    if spec.loop is not None:
         detail = "predict_with_generate is about the Trainer's evaluation, but /loop has its own"
         yield _disagree("predict_with_generate", detail, leave)
-    elif isinstance(used, str) and used.startswith(("hf/", "toy/")) and used != _MAKES_TEXTS:
-        detail = f"predict_with_generate needs a model that makes texts of texts, but /model/use is {used[:80]}"
+    elif spec.model is not None and spec.model.use.startswith(("hf/", "toy/")) and spec.model.use != _MAKES_TEXTS:
+        detail = f"predict_with_generate needs a model that makes texts of texts, but /model/use is {spec.model.use}"
         yield _disagree("predict_with_generate", detail, f'use "{_MAKES_TEXTS}", or {leave}')
-    if isinstance(data, dict) and not (data.get("eval") or data.get("split") or data.get("test")):
+    if not (spec.data.is_empty or spec.data.has_evaluation or spec.data.test):
         detail = (
             "predict_with_generate is about evaluating and predicting, and there is neither data.eval nor data.test"
         )
@@ -159,16 +151,12 @@ _MAKES_TEXTS = "hf/seq2seq"
 """The built-in model that generates. Other models are checked when they are built, by their `generate`."""
 
 
-def _trackers(names: Any) -> Iterator[Problem]:
-    for index, name in enumerate(_list(names)):
-        if isinstance(name, str) and name not in (*TRACKERS, "all"):
+def tracker_problems(spec: JobSpec) -> Iterator[Problem]:
+    for index, name in enumerate(spec.report_to):
+        if name not in (*TRACKERS, "all"):
             detail = f"no tracker is named {name[:80]!r}; there is: {', '.join(TRACKERS)}"
-            yield Problem(pointer_to("report_to", index), "unknown_choice", detail, did_you_mean(name[:80], TRACKERS))
+            yield Problem(f"/report_to/{index}", "unknown_choice", detail, did_you_mean(name[:80], TRACKERS))
 
 
 def _disagree(name: str, detail: str, hint: str) -> Problem:
     return Problem(f"/training/{name}", "disagreement", detail, hint)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from footplate.contract.fields import DURATION, Group, Many, Slug, Text, Whole
 
@@ -75,6 +75,23 @@ class Resources(Group):
     can be resumed. null means no limit. At most 366 days."""
     stall_limit: Annotated[float, Field(gt=0, le=7 * DAY), DURATION] = 600.0
     """The time without any progress after which an attempt counts as stalled and is killed. At most seven days."""
+
+    @property
+    def processes(self) -> int:
+        """The number of processes on each node. Without any number it is one, on a GPU or a CPU."""
+        return self.processes_per_node or max(1, self.gpus_per_node or 0)
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.processes
+
+    @model_validator(mode="after")
+    def _several_processes_use_ddp(self) -> Self:
+        """Chooses DDP, without which each process would train alone."""
+        if self.world_size > 1 and "strategy" not in self.model_fields_set:
+            # Frozen for everybody else.
+            object.__setattr__(self, "strategy", Ddp(type="ddp"))
+        return self
 
 
 class RetryOn(StrEnum):

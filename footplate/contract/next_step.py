@@ -134,6 +134,10 @@ _COMPONENTS = {
 """An example of a component by the field that holds it."""
 
 
+_READERS = {"model": "hf/sequence-classification", "processor": "hf/tokenizer", "data": "files/jsonl"}
+"""A component that takes a path, by the field that holds it."""
+
+
 def with_next_steps(problems: Iterable[Problem], body: object) -> list[Problem]:
     """Returns the problems, each with a hint if there is one. Their pointers lead into the user's own body."""
     return [replace(item, hint=_next_step(item, body) or item.hint) for item in problems]
@@ -158,6 +162,8 @@ def _next_step(problem: Problem, body: object) -> str | None:
         return f"for example {_COMPONENTS.get(_field_of(pointer), _COMPONENTS['callbacks'])}"
     if problem.code in ("missing", "unknown_choice") and pointer in _EXAMPLES:
         return f"for example {_EXAMPLES[pointer]}"
+    if problem.code == "too_short" and pointer == "/optimizers":
+        return "leave it out for the optimizer of training, or list some"
     return None
 
 
@@ -200,9 +206,15 @@ def _field_of(pointer: str) -> str:
 def _other_component(pointer: str, value: Any) -> str | None:
     """Returns the component for a class of another library, or a hint for a path or a name on a hub."""
     name = value.get("use") if isinstance(value, dict) else value
-    if not isinstance(name, str) or ":" in name:
+    if not isinstance(name, str):
         return None
     group = _field_of(pointer)
+    if "://" in name and group != "resume_from":
+        path = name[:MOST_SHOWN]
+        args = {"paths": [path]} if group == "data" else {"path": path}
+        return f"a path is an argument of a component: {json.dumps({'use': _READERS.get(group, 'NAME'), 'args': args})}"
+    if ":" in name:
+        return None
     last = name.rpartition(".")[2]
     for end, component in _CLASSES.items():
         if last == end or (end[0].isupper() and last.endswith(end)):

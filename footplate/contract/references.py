@@ -1,18 +1,26 @@
-"""The names in an accepted spec: its components, and the files in their arguments.
+"""The names in a spec: its components, and the texts in their arguments, which may name files.
 
-This module walks the typed spec, not its JSON.
+`JobSpec.components` and `JobSpec.texts` keep the results, so that a spec is walked once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from footplate.contract.body import pointer_to
 from footplate.contract.files import ArgumentText, texts_in
-from footplate.contract.short_forms import Place, places
-from footplate.contract.spec import JobSpec
-from footplate.contract.spec_parts import Component, Optimizer
+from footplate.contract.short_forms import REWARDS, Place
+from footplate.contract.spec_parts import Component, Optimizer, is_component
+
+if TYPE_CHECKING:
+    from footplate.contract.spec import JobSpec
+
+GROUP_OF = {
+    "model": "models", "processor": "processors", "collator": "collators", "loss": "losses",
+    "compute_metrics": "metrics", "trainer": "trainers", "loop": "loops",
+}  # fmt: skip
+GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
 
 
 class Used(NamedTuple):
@@ -27,19 +35,33 @@ class Used(NamedTuple):
         return pointer_to(*self.path)
 
 
-def used(spec: JobSpec) -> Iterator[Used]:
+def components_of(spec: JobSpec) -> Iterator[Used]:
     """Yields every component that the spec names."""
-    for path, group, value in places(spec):
-        if isinstance(value, Component | Optimizer):
-            yield Used(path, group, value)
-        elif group == "rewards" and isinstance(value, dict):
-            # Reward functions are inside a trainer's arguments, which are JSON.
-            yield Used(path, group, Component.model_validate(value))
+    for name, group in GROUP_OF.items():
+        # A loop may also be a script.
+        if isinstance(component := getattr(spec, name), Component):
+            yield Used((name,), group, component)
+    for name, group in GROUP_OF_LIST.items():
+        for index, component in enumerate(getattr(spec, name) or ()):
+            yield Used((name, index), group, component)
+    for index, optimizer in enumerate(spec.optimizers or ()):
+        if optimizer.schedule is not None:
+            yield Used(("optimizers", index, "schedule"), "schedules", optimizer.schedule)
+    for path, dataset in spec.data.sets():
+        yield Used(("data", *path), "data", dataset)
+    for index, component in enumerate(spec.data.map):
+        yield Used(("data", "map", index), "maps", component)
+    # Reward functions are inside a trainer's arguments, which are JSON.
+    rewards = spec.trainer.args.get(REWARDS) if spec.trainer is not None else None
+    for index, reward in enumerate(rewards if isinstance(rewards, list) else ()):
+        if is_component(reward):
+            yield Used(("trainer", "args", REWARDS, index), "rewards", Component.model_validate(reward))
 
 
-def references(spec: JobSpec) -> list[ArgumentText]:
-    """Returns every text in the arguments of the spec's components, and the folder that it resumes from."""
-    texts = [said for component in used(spec) for said in texts_in(component.component.args, (*component.path, "args"))]
+def texts_of(spec: JobSpec) -> Iterator[ArgumentText]:
+    """Yields every text in the arguments of the spec's components, and the folder that it resumes from."""
+    for used in spec.components:
+        if used.component.args:
+            yield from texts_in(used.component.args, (*used.path, "args"))
     if spec.resume_from is not None:
-        texts += texts_in(spec.resume_from.path, ("resume_from", "path"))
-    return texts
+        yield from texts_in(spec.resume_from.path, ("resume_from", "path"))

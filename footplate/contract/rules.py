@@ -1,85 +1,106 @@
-"""The rules between the fields of a spec. They read the long form, before its types are checked."""
+"""The rules between the fields of a spec. They read the typed spec, so each value has its type here.
+
+A spec with wrong types is checked, too, so that a user sees all mistakes at once. Its wrong values are left out. A rule
+that needs one of them is not asked (`_RULES`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
 
-from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from footplate.contract.arguments import Seq2SeqTrainingArguments, stated
+from footplate.contract.body import is_nested
 from footplate.contract.errors import Problem
-from footplate.contract.files import ArgumentText, is_url, texts, texts_in
+from footplate.contract.files import ArgumentText, is_url
 from footplate.contract.hub import HOW, hub_name, is_hub_name
 from footplate.contract.ids import is_file
-from footplate.contract.learning_rules import broken_learning_rules
+from footplate.contract.learning_rules import (
+    best_model_problems,
+    generation_problems,
+    loss_problems,
+    metric_problems,
+    optimizer_problems,
+    stopping_problems,
+    tracker_problems,
+)
 from footplate.contract.outbound import Refused, read_url
-from footplate.contract.short_forms import REWARDS, Json, Named, components
-from footplate.contract.spec_parts import is_component
-from footplate.contract.strategies import broken_strategy_rules, built_in_args
+from footplate.contract.short_forms import REWARDS
+from footplate.contract.spec_parts import Component, ResumeFrom, Script, is_component
+from footplate.contract.strategies import (
+    built_in_args,
+    several_processes_problems,
+    shape_problems,
+    sharding_problems,
+)
 
-STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
-"""Datasets that can be streamed row by row."""
+if TYPE_CHECKING:
+    from footplate.contract.spec import JobSpec
+
 ADD_A_BUNDLE = "add code.bundle: footplate submit SPEC --code DIR uploads the folder DIR and fills it in"
 ROOTS = ("data://", "models://")
 """The roots that a component's path may begin with. The path is resolved below its root and nowhere else."""
 
 
-def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    """Yields a problem for each broken rule. `training` is None if its own check has refused it."""
-    has_code = bool(document.get("code"))
-    for named in components(document):
-        if "://" in named.component["use"]:
-            yield _path_for_a_component(named)
-        elif ":" in named.component["use"] and not has_code:
-            yield _needs_bundle(named)
-        for said in texts(named):
-            yield from _naming(said, named.group)
-    yield from _of_a_trainer(document, training)
-    yield from _of_quantization(document.get("model"))
-    computes = document.get("compute_metrics")
-    if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
-        detail = f"{name[:80]!r} is not a function of your own, as compute_metrics needs"
+def broken_rules(spec: JobSpec, wrong: Collection[str] = ()) -> Iterator[Problem]:
+    """Yields a problem for each broken rule. `wrong` has the pointers of values that are left out of the spec."""
+    for rule, places in _RULES.items():
+        if not wrong or not any(is_nested(place, pointer) for place in places for pointer in wrong):
+            yield from rule(spec)
+
+
+def _own_code(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems of names in the bundle if there is no bundle, and of names that must be in it."""
+    if spec.code is None:
+        for used in spec.components:
+            if ":" in used.component.use:
+                detail = f"{used.component.use[:80]!r} is code of your own, but the spec has no bundle"
+                hint = f"name a registered component, or {ADD_A_BUNDLE}"
+                yield Problem(f"{used.pointer}/use", "needs_bundle", detail, hint)
+    if spec.compute_metrics is not None and not spec.compute_metrics.is_own:
+        detail = f"{spec.compute_metrics.use[:80]!r} is not a function of your own, as compute_metrics needs"
         yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
-    if uses := [name for name in ("serve", "export") if document.get(name) is not None]:
-        yield from _of_a_use(document, uses)
-    elif document.get("loop"):
-        yield from _of_a_loop(document, has_code=has_code)
-    else:
-        yield from _what_is_trained(document)
-    yield from _of_evaluation(document, training)
-    yield from _of_a_split(document)
-    if training and training.max_steps <= 0 and not document.get("loop"):
-        yield from _without_end(document.get("data"))
-    if isinstance(resume_from := document.get("resume_from"), dict):
-        yield from _of_a_start(resume_from, has_loop=bool(document.get("loop")))
-    yield from _ids_once(document.get("optimizers"))
-    yield from broken_learning_rules(document, training)
-    yield from broken_strategy_rules(document, training)
 
 
-def _of_a_trainer(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+def _names_of_files(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems of names: a path stays below its root, and an argument that is a path names its root."""
+    for said in spec.texts:
+        text = said.text
+        if is_hub_name(text):
+            yield from _of_a_hub(said)
+        elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
+            yield Problem(said.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
+        elif said.is_path and said.is_of_a_dataset and is_url(text):
+            yield from _of_a_store(said)
+        elif said.is_path and not text.startswith(ROOTS) and not is_file(text):
+            yield _without_root(said)
+
+
+def _of_a_trainer(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of a library's trainer, and of the reward functions among its arguments."""
-    trainer = document.get("trainer")
-    if not isinstance(trainer, dict) or not isinstance(name := trainer.get("use"), str):
-        return
-    args = trainer.get("args")
-    for index, reward in enumerate(args.get(REWARDS, ()) if isinstance(args, dict) else ()):
+    rewards = spec.trainer.args.get(REWARDS) if spec.trainer is not None else None
+    for index, reward in enumerate(rewards if isinstance(rewards, list) else ()):
         if not is_component(reward):
             detail = "names no reward function"
             hint = 'for example "equals", or {"use": "my_code:reward"} with code.bundle'
             yield Problem(f"/trainer/args/{REWARDS}/{index}", "not_well_formed", detail, hint)
-    if ":" in name:
+    if (trainer := spec.library_trainer) is None:
         return
-    if isinstance(data := document.get("data"), dict) and any(data.values()) and not data.get("train"):
-        yield Problem("/data/train", "missing", f"{name[:80]} trains, so it needs a training set", "add data.train")
-    if isinstance(training, Seq2SeqTrainingArguments):
-        detail = f"predict_with_generate and its companions are arguments of our own Trainer, and {name[:80]} has none"
+    if spec.data.train is None and not spec.data.is_empty:
+        detail = f"{trainer.use[:80]} trains, so it needs a training set"
+        yield Problem("/data/train", "missing", detail, "add data.train")
+    if isinstance(spec.training, Seq2SeqTrainingArguments):
+        detail = (
+            f"predict_with_generate and its companions are arguments of our own Trainer, and {trainer.use[:80]} "
+            "has none"
+        )
         yield Problem("/training/predict_with_generate", "disagreement", detail, "leave them out")
 
 
-def _of_quantization(model: Any) -> Iterator[Problem]:
+def _of_quantization(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of a built-in model whose weights are quantized."""
-    args = built_in_args(model)
+    args = built_in_args(spec)
     kind, peft = args.get("quantization"), args.get("peft")
     if args.get("double_quantization") and kind not in ("nf4", "fp4"):
         detail = f"is for 4 bits, and quantization is {json.dumps(kind)[:40]}"
@@ -100,169 +121,133 @@ def _of_quantization(model: Any) -> Iterator[Problem]:
         yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
 
 
-def _of_evaluation(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+def _what_runs(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems of what the job does: it serves, exports, runs a loop, or trains a model with data."""
+    if uses := [name for name in ("serve", "export") if getattr(spec, name) is not None]:
+        yield from _of_a_use(spec, uses)
+    elif spec.loop is not None:
+        yield from _of_a_loop(spec, spec.loop)
+    else:
+        if spec.model is None:
+            hint = 'for example "toy/mlp"; GET /components lists all'
+            yield Problem("/model", "missing", "this field is required", hint)
+        if spec.data.is_empty:
+            hint = 'for example "toy/regression", or {"train": …, "eval": …}'
+            yield Problem("/data", "missing", "a job needs data", hint)
+
+
+def _of_a_use(spec: JobSpec, uses: list[str]) -> Iterator[Problem]:
+    """Yields a problem for each field that a serving session or an export lacks, or would ignore."""
+    use = uses[0]
+    if len(uses) > 1:
+        yield Problem("/export", "disagreement", "a job either serves a checkpoint or exports it", "keep one of them")
+    if spec.model is None:
+        detail = f"{use} loads a checkpoint into the model of the spec"
+        yield Problem("/model", "missing", detail, "copy the model of the job that wrote the checkpoint")
+    if spec.resume_from is None:
+        detail = f"{use} needs a checkpoint, and none is named"
+        yield Problem("/resume_from", "missing", detail, '{"job": "job_…", "mode": "weights"}')
+    names = [f"data/{name}" for name in ("train", "eval", "test") if getattr(spec.data, name) is not None]
+    names += [name for name in ("loop", "optimizers", "callbacks", "report_to") if getattr(spec, name)]
+    for name in names:
+        detail = f"a job with {use} trains nothing and does not read this field"
+        yield Problem(f"/{name}", "disagreement", detail, f"leave this field or {use} out")
+    for name in ("nodes", "processes_per_node"):
+        if getattr(spec.resources, name) not in (None, 1):
+            yield Problem(f"/resources/{name}", "disagreement", f"a job with {use} is one process", f"leave {name} out")
+
+
+def _of_a_loop(spec: JobSpec, loop: Component | Script) -> Iterator[Problem]:
+    """Yields a problem for each field that the user's own loop would ignore."""
+    fields, text = _BESIDE_A_LOOP, "an own loop does not use this field"
+    if isinstance(loop, Script):
+        fields, text = _BESIDE_A_SCRIPT, "a script does not read this field"
+        if spec.code is None:
+            detail = "is a file of your own, but the spec has no bundle"
+            yield Problem("/loop/script", "needs_bundle", detail, ADD_A_BUNDLE)
+    elif not loop.is_own:
+        detail = f"{loop.use[:80]!r} is not a function of your own, as a loop has to be"
+        yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
+    for name in fields:
+        if _is_given(spec, name):
+            yield Problem(f"/{name}", "disagreement", f"there is a loop, and {text}", f"leave out {name} or the loop")
+
+
+def _is_given(spec: JobSpec, name: str) -> bool:
+    if name == "data":
+        return not spec.data.is_empty
+    return bool(stated(spec.training) if name == "training" else getattr(spec, name))
+
+
+_BESIDE_A_LOOP: tuple[str, ...] = ("trainer", "report_to")
+_BESIDE_A_SCRIPT = (
+    "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "training", "optimizers",
+    "callbacks", "resume_from", *_BESIDE_A_LOOP,
+)  # fmt: skip
+
+
+def _of_evaluation(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of evaluations that have no data, or no model that could be the best."""
-    data, final = document.get("data"), document.get("final_eval")
-    is_missing = not (_has(data, "eval") or _has(data, "split"))
-    if training and training.eval_strategy != "no" and is_missing:
-        detail = f"eval_strategy is {training.eval_strategy}, but there is no data to evaluate on"
+    strategy = spec.training.eval_strategy
+    if strategy != "no" and not spec.data.has_evaluation:
+        detail = f"eval_strategy is {strategy}, but there is no data to evaluate on"
         hint = 'add data.eval or "split": {"test_size": 0.1} to data, or leave eval_strategy out'
         yield Problem("/training/eval_strategy", "disagreement", detail, hint)
-    if final is None:
+
+
+def _of_the_final_evaluation(spec: JobSpec) -> Iterator[Problem]:
+    if spec.final_eval is None:
         return
-    if document.get("loop"):
+    if spec.loop is not None:
         detail = "there is a loop, and the loop itself decides when it evaluates"
         yield Problem("/final_eval", "disagreement", detail, "leave out final_eval or the loop")
-    elif is_missing:
+    elif not spec.data.has_evaluation:
         hint = 'add data.eval or "split": {"test_size": 0.1} to data, or leave final_eval out'
         yield Problem("/final_eval", "disagreement", "there is no data to evaluate on", hint)
-    elif final == "best" and training and not training.load_best_model_at_end:
+    elif spec.final_eval == "best" and not spec.training.load_best_model_at_end:
         detail = "the best model is evaluated only if it is loaded, and training keeps the last one"
         hint = 'set training.load_best_model_at_end to true, and save and evaluate at the same steps; or use "last"'
         yield Problem("/final_eval", "disagreement", detail, hint)
 
 
-def _of_a_split(document: Json) -> Iterator[Problem]:
-    data = document.get("data")
-    if not isinstance(data, dict) or not data.get("split"):
+def _of_a_split(spec: JobSpec) -> Iterator[Problem]:
+    if spec.data.split is None:
         return
-    if not data.get("train"):
+    if spec.data.train is None:
         yield Problem("/data/split", "disagreement", "there is no training set to split", "add data.train")
-    if data.get("eval"):
+    if spec.data.eval is not None:
         detail = "data.eval and split both say on which rows the job is evaluated"
         yield Problem("/data/split", "disagreement", detail, "keep one of the two")
-    if _is_streamed(data):
+    if spec.data.is_streamed:
         detail = "a stream cannot be split, because the number of its rows is not known"
         yield Problem("/data/split", "disagreement", detail, "leave data.train's streaming out, or name a data.eval")
 
 
-def _is_streamed(data: Any) -> bool:
-    train = data.get("train") if isinstance(data, dict) else None
-    if not isinstance(train, dict) or train.get("use") not in STREAMED:
-        return False
-    args = train.get("args")
-    return isinstance(args, dict) and args.get("streaming") is True
-
-
-def _without_end(data: Any) -> Iterator[Problem]:
-    if _is_streamed(data):
+def _of_a_stream(spec: JobSpec) -> Iterator[Problem]:
+    if spec.data.is_streamed and spec.training.max_steps <= 0 and spec.loop is None:
         detail = "max_steps is needed, because the number of rows in a stream is not known"
         yield Problem("/training/max_steps", "missing", detail, "set max_steps, or leave data.train's streaming out")
 
 
-def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
-    """Yields a problem for each field that the user's own loop would ignore."""
-    loop = document["loop"]
-    is_script = isinstance(loop, dict) and "script" in loop
-    name = loop.get("use") if isinstance(loop, dict) else None
-    if is_script and not has_code:
-        yield Problem("/loop/script", "needs_bundle", "is a file of your own, but the spec has no bundle", ADD_A_BUNDLE)
-    if isinstance(name, str) and ":" not in name:
-        detail = f"{name[:80]!r} is not a function of your own, as a loop has to be"
-        yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
-    for field in (*_BESIDE_A_SCRIPT, *_BESIDE_A_LOOP) if is_script else _BESIDE_A_LOOP:
-        value = document.get(field)
-        # The effective spec has an empty `data` if the user gave none.
-        if any(value.values()) if field == "data" and isinstance(value, dict) else value:
-            text = "a script does not read this field" if is_script else "an own loop does not use this field"
-            yield Problem(f"/{field}", "disagreement", f"there is a loop, and {text}", f"leave out {field} or the loop")
-
-
-def _of_a_use(document: Json, uses: list[str]) -> Iterator[Problem]:
-    """Yields a problem for each field that a serving session or an export lacks, or would ignore."""
-    use = uses[0]
-    if len(uses) > 1:
-        yield Problem("/export", "disagreement", "a job either serves a checkpoint or exports it", "keep one of them")
-    if document.get("model") is None:
-        detail = f"{use} loads a checkpoint into the model of the spec"
-        yield Problem("/model", "missing", detail, "copy the model of the job that wrote the checkpoint")
-    if not isinstance(document.get("resume_from"), dict):
-        detail = f"{use} needs a checkpoint, and none is named"
-        yield Problem("/resume_from", "missing", detail, '{"job": "job_…", "mode": "weights"}')
-    data = document.get("data")
-    names = [f"data/{name}" for name in ("train", "eval", "test") if isinstance(data, dict) and data.get(name)]
-    names += [name for name in ("loop", "optimizers", "callbacks", "report_to") if document.get(name)]
-    for name in names:
-        detail = f"a job with {use} trains nothing and does not read this field"
-        yield Problem(f"/{name}", "disagreement", detail, f"leave this field or {use} out")
-    resources = document.get("resources")
-    for name in ("nodes", "processes_per_node"):
-        if isinstance(resources, dict) and resources.get(name) not in (None, 1):
-            yield Problem(f"/resources/{name}", "disagreement", f"a job with {use} is one process", f"leave {name} out")
-
-
-_BESIDE_A_LOOP = ("trainer", "report_to")
-_BESIDE_A_SCRIPT = (
-    "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "training", "optimizers",
-    "callbacks", "resume_from",
-)  # fmt: skip
-
-
-def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
+def _of_a_start(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems if a start names not exactly one place, or has options without an effect."""
-    job, path = given.get("job"), given.get("path")
-    if job is None and path is None:
+    start: ResumeFrom | None = spec.resume_from
+    if start is None:
+        return
+    if start.job is None and start.path is None:
         yield Problem("/resume_from", "missing", "names nothing to start from", 'say {"job": "job_…"} or a path')
-    if job is not None and path is not None:
+    if start.job is not None and start.path is not None:
         detail = "names a job and a folder, and a job starts from one place"
         yield Problem("/resume_from/path", "disagreement", detail, "keep one of the two")
-    elif path is not None and given.get("checkpoint", "latest") != "latest":
+    elif start.path is not None and start.checkpoint != "latest":
         detail = "is about a job's checkpoints, and the path names a folder"
         yield Problem("/resume_from/checkpoint", "disagreement", detail, "let the path name the checkpoint's folder")
-    if has_loop and path is not None:
+    if spec.loop is not None and start.path is not None:
         detail = "there is a loop, and a loop gets only checkpoints of jobs"
         yield Problem("/resume_from/path", "disagreement", detail, "give the folder to the loop, among its args")
-    if has_loop and given.get("mode") == "weights":
+    if spec.loop is not None and start.mode == "weights":
         detail = "there is a loop, and the loop itself decides what it loads from job.latest()"
         yield Problem("/resume_from/mode", "disagreement", detail, "leave mode out, and load the weights in the loop")
-    for said in texts_in(path, ("resume_from", "path")):
-        yield from _naming(said, "resume_from")
-
-
-def _path_for_a_component(named: Named) -> Problem:
-    """Returns the problem of a path such as `hub://bert-base-uncased` that stands where a component belongs."""
-    path = named.component["use"][:120]
-    uses = {"models": "hf/sequence-classification", "processors": "hf/tokenizer", "data": "files/jsonl"}
-    args = {"paths": [path]} if named.group == "data" else {"path": path}
-    example = json.dumps({"use": uses.get(named.group, "NAME"), "args": args})
-    detail = f"{path!r} is a path, and the name of a component is needed"
-    return Problem(
-        named.pointer + "/use", "not_well_formed", detail, f"a path is an argument of a component: {example}"
-    )
-
-
-def _needs_bundle(named: Named) -> Problem:
-    detail = f"{named.component['use'][:80]!r} is code of your own, but the spec has no bundle"
-    return Problem(named.pointer + "/use", "needs_bundle", detail, f"name a registered component, or {ADD_A_BUNDLE}")
-
-
-def _what_is_trained(document: Json) -> Iterator[Problem]:
-    if document.get("model") is None:
-        yield Problem("/model", "missing", "this field is required", 'for example "toy/mlp"; GET /components lists all')
-    data = document.get("data")
-    # A misspelt part has a problem of its own, so no second one says that the right part is missing.
-    if data is None or (isinstance(data, dict) and not any(data.values())):
-        yield Problem(
-            "/data", "missing", "a job needs data", 'for example "toy/regression", or {"train": …, "eval": …}'
-        )
-
-
-def _has(data: Any, part: str) -> bool:
-    """Returns True if the part is given. A value of the wrong type counts, because its type is reported elsewhere."""
-    return bool(data.get(part)) if isinstance(data, dict) else data is not None
-
-
-def _naming(said: ArgumentText, group: str) -> Iterator[Problem]:
-    """Yields problems of names: a path stays below its root, and an argument that is a path names its root."""
-    text = said.text
-    if is_hub_name(text):
-        yield from _of_a_hub(said)
-    elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
-        yield Problem(said.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
-    elif said.is_path and group == "data" and is_url(text):
-        yield from _of_a_store(said)
-    elif said.is_path and not text.startswith(ROOTS) and not is_file(text):
-        yield _without_root(said)
 
 
 def _without_root(said: ArgumentText) -> Problem:
@@ -291,10 +276,28 @@ def _of_a_hub(said: ArgumentText) -> Iterator[Problem]:
         yield Problem(said.pointer, "bad_hub_name", f"{said.text[:200]!r}: {error}", f"for example {HOW}")
 
 
-def _ids_once(optimizers: Any) -> Iterator[Problem]:
-    seen: set[Any] = set()
-    for index, optimizer in enumerate(optimizers if isinstance(optimizers, list) else []):
-        name = optimizer.get("id") if isinstance(optimizer, dict) else None
-        if isinstance(name, str) and name in seen:
-            yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has this id")
-        seen.add(name if isinstance(name, str) else None)
+_EVALUATION = ("/data/eval", "/data/split")
+_SHAPE = ("/resources/nodes", "/resources/gpus_per_node", "/resources/processes_per_node", "/resources/strategy")
+_RULES: dict[Callable[[JobSpec], Iterator[Problem]], tuple[str, ...]] = {
+    _own_code: ("/code",),
+    _names_of_files: (),
+    _of_a_trainer: (),
+    _of_quantization: (),
+    _what_runs: ("/serve", "/export", "/loop", "/code"),
+    _of_evaluation: _EVALUATION,
+    _of_the_final_evaluation: ("/training/load_best_model_at_end", "/loop", *_EVALUATION),
+    _of_a_split: ("/data/train", "/data/eval"),
+    _of_a_stream: ("/training/max_steps", "/loop"),
+    _of_a_start: ("/loop",),
+    optimizer_problems: (),
+    loss_problems: (),
+    stopping_problems: ("/training/eval_strategy",),
+    best_model_problems: ("/metrics", "/compute_metrics", "/trainer", "/loop", "/code"),
+    generation_problems: ("/data/test", "/loop", *_EVALUATION),
+    metric_problems: ("/training/predict_with_generate", "/trainer"),
+    tracker_problems: (),
+    shape_problems: _SHAPE,
+    sharding_problems: (*_SHAPE, "/training", "/loop"),
+    several_processes_problems: _SHAPE,
+}
+"""Each rule, with the places whose values it needs. A rule is not asked if a value there is left out as wrong."""

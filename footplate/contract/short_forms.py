@@ -16,9 +16,9 @@ Problems are detected in the long form but reported at the place that the user w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from footplate.contract.arguments.accelerate_config import unfold
 from footplate.contract.arguments.legacy import instead_of, modernized
@@ -26,7 +26,6 @@ from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import pointer_to
 from footplate.contract.errors import Problem
 from footplate.contract.hub import hub_name, is_hub_name, of_data
-from footplate.contract.strategies import with_strategy
 from footplate.contract.two_places import unite
 
 Json = dict[str, Any]
@@ -79,11 +78,9 @@ class Long:
             nearest += "/" + part
         return nearest
 
-
-def located(problems: Iterable[Problem], body: Json) -> list[Problem]:
-    """Returns problems of the long form with pointers into the user's own body."""
-    long = long_form(body)
-    return [Problem(long.locate(problem.pointer), problem.code, problem.detail, problem.hint) for problem in problems]
+    def located(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Returns problems of the long form with pointers into the user's own body."""
+        return [replace(problem, pointer=self.locate(problem.pointer)) for problem in problems]
 
 
 def long_form(body: Json) -> Long:
@@ -108,12 +105,7 @@ def long_form(body: Json) -> Long:
     if isinstance(training, dict):
         training = _modern(training, long)
         training = document["training"] = _without_arguments_of_a_library(training, long)
-        problems = unite(document, training, long.origins)
-        long.problems += [
-            Problem(long.locate(problem.pointer), problem.code, problem.detail, problem.hint) for problem in problems
-        ]
-    if isinstance(resources := document.get("resources"), dict):
-        document["resources"] = with_strategy(resources)
+        long.problems += long.located(unite(document, training, long.origins))
     document |= _with_rewards(document.get("trainer"))
     return long
 
@@ -218,56 +210,3 @@ def _is_path(text: str) -> bool:
 def _suffix(path: str) -> str:
     match = _SUFFIX.search(path)
     return match[0].lower() if match else ""
-
-
-class Named(NamedTuple):
-    """A component of a spec: its place, its group, and its long form."""
-
-    pointer: str
-    group: str
-    component: Json
-
-
-def components(document: Json) -> Iterator[Named]:
-    """Yields every component of a long spec. Values of the wrong type are skipped, because their types are reported."""
-    for path, group, value in places(document):
-        if isinstance(value, dict) and isinstance(value.get("use"), str):
-            yield Named(pointer_to(*path), group, value)
-
-
-def places(spec: Any) -> Iterator[tuple[Place, str, Any]]:
-    """Yields the path, the group and the value of each place for a component. The spec is a JobSpec or long JSON."""
-    for name, group in GROUP_OF.items():
-        yield (name,), group, _field(spec, name)
-    for name, group in GROUP_OF_LIST.items():
-        for index, item in enumerate(_items(spec, name)):
-            yield (name, index), group, item
-    for index, optimizer in enumerate(_items(spec, "optimizers")):
-        yield ("optimizers", index, "schedule"), "schedules", _field(optimizer, "schedule")
-    data = _field(spec, "data")
-    for name in ("train", "test", "eval"):
-        yield ("data", name), "data", _field(data, name)
-    sets = _field(data, "eval")
-    if isinstance(sets, dict) and "use" not in sets:
-        for name, dataset in sets.items():
-            yield ("data", "eval", name), "data", dataset
-    for index, item in enumerate(_items(data, "map")):
-        yield ("data", "map", index), "maps", item
-    for index, item in enumerate(_items(_field(_field(spec, "trainer"), "args"), REWARDS)):
-        yield ("trainer", "args", REWARDS, index), "rewards", item
-
-
-GROUP_OF = {
-    "model": "models", "processor": "processors", "collator": "collators", "loss": "losses",
-    "compute_metrics": "metrics", "trainer": "trainers", "loop": "loops",
-}  # fmt: skip
-GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
-
-
-def _field(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
-
-
-def _items(holder: Any, name: str) -> list[Any] | tuple[Any, ...]:
-    values = _field(holder, name)
-    return values if isinstance(values, list | tuple) else ()

@@ -1,7 +1,7 @@
 """The job spec: what a user asks for. It is parsed here once and trusted from then on.
 
-    read_spec(raw)          bytes of a body -> JobSpec
-    JobSpec.parse(value)    the same from JSON already read
+    accept(value)           JSON of a body -> Accepted: the spec, and the places where the user wrote its parts
+    JobSpec.parse(value)    the spec alone
     spec.as_json()          the effective spec: long form, every default; parses back to an equal one
     job_schema()            JSON Schema of all of it, short forms included
 
@@ -11,23 +11,29 @@ A wrong spec raises one InvalidSpec with every problem, each at the place where 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
-from itertools import islice
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import count, islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
 from pydantic_core import PydanticCustomError
 
 from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments, changed, read_arguments, stated
-from footplate.contract.body import MAX_PROBLEMS, read_json
+from footplate.contract.arguments.read import good_arguments
+from footplate.contract.body import MAX_DEPTH, MAX_PROBLEMS, is_nested, pointer_to
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import Path, explain, kind_of, unique
 from footplate.contract.fields import Group, Many, Slug, Text, Whole
+from footplate.contract.files import ArgumentText
 from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.next_step import with_next_steps
+from footplate.contract.references import Used, components_of, texts_of
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
-from footplate.contract.short_forms import long_form
+from footplate.contract.short_forms import Long, long_form
 from footplate.contract.spec_parts import (
     Bundle,
     Component,
@@ -41,6 +47,9 @@ from footplate.contract.spec_parts import (
     Serve,
     Split,
 )
+
+if TYPE_CHECKING:
+    from footplate.contract.components import Catalogue
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_TRAINING_FIELDS = 300
@@ -129,28 +138,20 @@ class JobSpec(Group):
         """The registered trainer, which has arguments and defaults of its own. None for our Trainer and subclasses."""
         return None if self.trainer is None or self.trainer.is_own else self.trainer
 
+    @cached_property
+    def components(self) -> tuple[Used, ...]:
+        """Every component that the spec names. Walked once, and kept."""
+        return tuple(components_of(self))
+
+    @cached_property
+    def texts(self) -> tuple[ArgumentText, ...]:
+        """Every text in the arguments of components, and the folder to resume from. Collected once, and kept."""
+        return tuple(texts_of(self))
+
     @classmethod
-    def parse(cls, value: object) -> Self:
+    def parse(cls, value: object, catalogue: Catalogue | None = None) -> JobSpec:
         """Returns the spec of short or long JSON. Raises InvalidSpec with every problem."""
-        if not isinstance(value, dict):
-            hint = 'for example {"model": "toy/mlp", "data": "toy/regression"}'
-            raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)])
-        long = long_form(value)
-        document = long.document
-        problems: list[Problem] = []
-        training = _training(document.get("training", {}), problems)
-        violations = [*problems, *islice(broken_rules(document, training), MAX_PROBLEMS)]
-        try:
-            spec = cls.model_validate({**document, "training": training or TrainingArguments()})
-        except ValidationError as error:
-            violations += explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE)
-        if violations or long.problems:
-            located = [
-                Problem(long.locate(violation.pointer), violation.code, violation.detail, violation.hint)
-                for violation in violations
-            ]
-            raise InvalidSpec(with_next_steps(unique(long.problems + located), value))
-        return spec
+        return accept(value, catalogue).spec
 
     def as_json(self) -> dict[str, Any]:
         """Returns the effective spec: the long form with every default.
@@ -160,23 +161,114 @@ class JobSpec(Group):
         return self.model_dump(mode="json")
 
 
-def read_spec(raw: bytes) -> JobSpec:
-    """Returns the spec of a request's body."""
-    return JobSpec.parse(read_json(raw))
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A valid spec, and the body that it was made from."""
+
+    spec: JobSpec
+    long: Long
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return self.long.body
+
+    def refusal(self, problems: Iterable[Problem]) -> InvalidSpec:
+        """Returns the error for problems that were found in the spec later, with pointers into the user's own body."""
+        return InvalidSpec(with_next_steps(self.long.located(problems), self.body))
 
 
-def _training(values: object, problems: list[Problem]) -> TrainingArguments | None:
-    if not isinstance(values, dict):
-        problems.append(Problem("/training", "wrong_type", f"is {kind_of(values)}, an object is needed"))
-        return None
-    if len(values) > MAX_TRAINING_FIELDS:
-        problems.append(Problem("/training", "too_long", f"must have at most {MAX_TRAINING_FIELDS} entries"))
-        return None
+def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
+    """Turns a body into a spec. Raises InvalidSpec with every problem, also those with the catalogue of the nodes."""
+    if not isinstance(value, dict):
+        hint = 'for example {"model": "toy/mlp", "data": "toy/regression"}'
+        raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)])
+    long = long_form(value)
+    training, problems = _training(long.document.get("training", {}))
+    document = {**long.document, "training": training}
+    wrong = {problem.pointer for problem in problems}
+    types: list[Problem] = []
+    spec: JobSpec | None
     try:
-        return read_arguments(values, pointer="/training")
-    except InvalidSpec as invalid:
-        problems += invalid.problems
-        return None
+        spec = JobSpec.model_validate(document)
+    except ValidationError as error:
+        types = list(explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE))
+        # An answer that is full already needs no more problems, which would take long to find.
+        spec = None if len(types) == MAX_PROBLEMS else _without_wrong_values(document, error, wrong)
+    if spec is not None:
+        problems += _beside(wrong, broken_rules(spec, wrong))
+    reported = [*long.problems, *long.located([*problems, *types])]
+    if spec is not None and catalogue is not None:
+        pointers = {problem.pointer for problem in reported}
+        lacking = long.located(_beside(wrong, catalogue.problems(spec)))
+        reported += [problem for problem in lacking if problem.pointer not in pointers]
+    if spec is None or reported:
+        raise InvalidSpec(with_next_steps(unique(reported), value))
+    return Accepted(spec, long)
+
+
+def _beside(wrong: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yields the problems of other places, because what is missing in a wrong place is not missing in the body."""
+    for problem in islice(problems, MAX_PROBLEMS):
+        if not any(is_nested(problem.pointer, pointer) for pointer in wrong):
+            yield problem
+
+
+def _training(values: object) -> tuple[TrainingArguments, list[Problem]]:
+    """Returns the arguments made of all good values, and the problems of the others."""
+    if not isinstance(values, dict):
+        problem = Problem("/training", "wrong_type", f"is {kind_of(values)}, an object is needed")
+    elif len(values) > MAX_TRAINING_FIELDS:
+        problem = Problem("/training", "too_long", f"must have at most {MAX_TRAINING_FIELDS} entries")
+    else:
+        return good_arguments(values, pointer="/training")
+    return read_arguments({}), [problem]
+
+
+def _without_wrong_values(document: dict[str, Any], error: ValidationError, wrong: set[str]) -> JobSpec:
+    """Returns the spec without its wrong values, so that other mistakes can be reported at the same time.
+
+    Adds the pointer of each value that is left out to `wrong`. If its holder needs the value, the holder is wrong next
+    time, and is left out, too.
+    """
+    document = deepcopy(document)
+    for tries in count():
+        for detail in error.errors(include_url=False, include_context=False, include_input=False):
+            path = _without_tags(detail["loc"])
+            if detail["type"] != "extra_forbidden":
+                path = _left_out_with(path[:-1] if detail["type"] == "missing" or path[-1] == "[key]" else path)
+            _leave_out(document, path if tries < MAX_DEPTH else path[:1], wrong)
+        try:
+            return JobSpec.model_validate(document)
+        except ValidationError as again:
+            error = again
+    raise AssertionError("unreachable")
+
+
+def _left_out_with(path: Path) -> Path:
+    """Returns the path of the value that is left out if the one at `path` is wrong. Of a list, this is all of it."""
+    index = next((number for number, key in enumerate(path) if isinstance(key, int)), None)
+    return path if index is None else path[: index + 1] if path[:index] in _STAND_INS else path[:index]
+
+
+def _leave_out(document: dict[str, Any], path: Path, wrong: set[str]) -> None:
+    holder: Any = document
+    for key in path[:-1]:
+        holder = holder.get(key) if isinstance(holder, dict) else holder[int(key)]
+        if not isinstance(holder, dict | list):
+            return
+    wrong.add(pointer_to(*path))
+    if isinstance(holder, list):
+        holder[int(path[-1])] = dict(_STAND_INS[path[:-1]])
+    else:
+        holder.pop(path[-1], None)
+
+
+_COMPONENT = {"use": "left-out"}
+_STAND_INS: dict[Path, dict[str, Any]] = {
+    ("metrics",): _COMPONENT, ("callbacks",): _COMPONENT, ("data", "map"): _COMPONENT,
+    ("optimizers",): {"id": "left-out", "params": [".*"], **_COMPONENT},
+}  # fmt: skip
+"""The value that replaces one of a list of components, so that the others keep their indexes."""
 
 
 def job_schema() -> dict[str, Any]:

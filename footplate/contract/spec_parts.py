@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, ValidationError
@@ -92,6 +93,10 @@ class Split(Group):
         return Problem("/data/split/test_size", "no_row_left", detail, hint)
 
 
+STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
+"""Datasets that can be streamed row by row."""
+
+
 class Data(Group):
     """The datasets for training, evaluation and prediction."""
 
@@ -105,6 +110,28 @@ class Data(Group):
     """The test set. The job predicts its samples after training and writes the predictions to its outputs."""
     map: Annotated[Many[Component], Field(max_length=64)] = ()
     """Preprocessing steps, applied in this order to every dataset."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.train or self.eval or self.split or self.test or self.map)
+
+    @property
+    def has_evaluation(self) -> bool:
+        """True if there are rows to evaluate on."""
+        return self.eval is not None or self.split is not None
+
+    @property
+    def is_streamed(self) -> bool:
+        """True if the training set is read row by row, so that the number of its rows is not known."""
+        return self.train is not None and self.train.use in STREAMED and self.train.args.get("streaming") is True
+
+    def sets(self) -> Iterator[tuple[tuple[str, ...], Component]]:
+        """Yields each dataset with its path, such as `("eval", "dev")`."""
+        for name in ("train", "test", "eval"):
+            if isinstance(dataset := getattr(self, name), Component):
+                yield (name,), dataset
+        for name, dataset in self.eval.items() if isinstance(self.eval, dict) else ():
+            yield ("eval", name), dataset
 
 
 class Schedule(Component):

@@ -12,12 +12,16 @@ Several processes use DDP unless the spec names another strategy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from footplate.contract.arguments import TrainingArguments, deepspeed
 from footplate.contract.arguments.fsdp import FsdpConfig
 from footplate.contract.body import pointer_to
 from footplate.contract.errors import Problem
+from footplate.contract.machine import DeepSpeed, Fsdp
+
+if TYPE_CHECKING:
+    from footplate.contract.spec import JobSpec
 
 Json = dict[str, Any]
 
@@ -25,24 +29,8 @@ STRATEGY = "/resources/strategy"
 SAY_HOW_MANY = 'say how many: "processes_per_node": 2, or "gpus_per_node": 2'
 
 
-def processes_per_node(resources: Json) -> int:
-    """Returns the number of processes per node. Without any number it is one, on a GPU or a CPU."""
-    return _count(resources.get("processes_per_node")) or max(1, _count(resources.get("gpus_per_node")))
-
-
-def world_size(resources: Json) -> int:
-    return max(1, _count(resources.get("nodes", 1))) * processes_per_node(resources)
-
-
-def with_strategy(resources: Json) -> Json:
-    """Adds DDP if a spec with several processes names no strategy. Without DDP, each process would train alone."""
-    if "strategy" not in resources and world_size(resources) > 1:
-        return {**resources, "strategy": {"type": "ddp"}}
-    return resources
-
-
 def needs_a_launcher(resources: Json) -> bool:
-    """Returns True if even a single process needs the launcher's variables."""
+    """Returns True if even a single process needs the launcher's variables. `resources` is that of a stored spec."""
     strategy = resources.get("strategy")
     return isinstance(strategy, dict) and strategy.get("type") == "deepspeed"
 
@@ -56,39 +44,16 @@ def strategy_arguments(strategy: Any) -> Json:
     return {}
 
 
-def broken_strategy_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    """Yields the problems of a spec's strategy with its resources and its training.
-
-    `document` is the spec in its long form. Values of a wrong type are skipped, because validation reports these.
-    """
-    resources = document.get("resources", {})
-    if not isinstance(resources, dict):
-        return
-    strategy = resources.get("strategy", {"type": "single"})
-    name = strategy.get("type") if isinstance(strategy, dict) else None
-    kind = name if isinstance(name, str) else None
-    yield from _of_the_shape(resources, kind)
-    if document.get("loop") and kind in _CONFIGS:
-        detail = f"is {kind}, but a loop or script of your own shares the work as its code says"
-        yield Problem(f"{STRATEGY}/type", "disagreement", detail, 'use "ddp", and hand Accelerator a plugin there')
-    elif training is not None and kind in _CONFIGS and isinstance(config := strategy.get("config", {}), dict):
-        yield from _CONFIGS[kind](config, training, world_size(resources))
-        yield from _of_shards(kind, document)
-        if kind == "fsdp" and getattr(training, "predict_with_generate", False):
-            detail = f"needs the whole model in each process, but {STRATEGY}/type is fsdp, which shards the model"
-            yield Problem("/training/predict_with_generate", "disagreement", detail, 'use "ddp", or leave it out')
-    if world_size(resources) > 1:
-        yield from _of_several(document, training, world_size(resources))
-
-
-def _of_the_shape(resources: Json, kind: Any) -> Iterator[Problem]:
-    processes, gpus = _count(resources.get("processes_per_node")), _count(resources.get("gpus_per_node"))
+def shape_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields the problems of a strategy with the number of processes."""
+    resources = spec.resources
+    kind, world = resources.strategy.type, resources.world_size
+    processes, gpus = resources.processes_per_node or 0, resources.gpus_per_node or 0
     if processes > 1 and gpus and gpus != processes:
         detail = f"is {processes}, but /resources/gpus_per_node is {gpus}: each process has a GPU of its own"
         yield Problem(
             "/resources/processes_per_node", "disagreement", detail, "leave it out, or write the same in both"
         )
-    world = world_size(resources)
     if kind == "single" and world > 1:
         asked = "processes_per_node" if processes > 1 else "gpus_per_node" if gpus > 1 else "nodes"
         detail = f"is single, which is one process, but /resources/{asked} asks for {world}"
@@ -139,34 +104,42 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
 _CONFIGS = {"fsdp": _of_fsdp, "deepspeed": _of_deepspeed}
 
 
-def _of_shards(kind: str, document: Json) -> Iterator[Problem]:
-    if document.get("optimizers"):
+def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields the problems of FSDP's or DeepSpeed's config, and what neither can do."""
+    strategy, world = spec.resources.strategy, spec.resources.world_size
+    if not isinstance(strategy, Fsdp | DeepSpeed):
+        return
+    kind = strategy.type
+    if spec.loop is not None:
+        detail = f"is {kind}, but a loop or script of your own shares the work as its code says"
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, 'use "ddp", and hand Accelerator a plugin there')
+        return
+    yield from _CONFIGS[kind](strategy.config, spec.training, world)
+    if spec.optimizers:
         detail = f"several optimizers step one by one, but {kind} shards the model over the processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
-    if built_in_args(document.get("model")).get("quantization"):
+    if built_in_args(spec).get("quantization"):
         detail = f"is for whole weights in each process, but {STRATEGY}/type is {kind}, which shards the model"
         yield Problem("/model/args/quantization", "disagreement", detail, 'use "ddp", or leave quantization out')
-    if _merges(document.get("model")):
+    peft = built_in_args(spec).get("peft")
+    if isinstance(peft, dict) and peft.get("merge") is True:
         detail = f"merges the adapter into the whole model, but {STRATEGY}/type is {kind}, which shards the model"
         hint = 'use "ddp", or leave merge out and merge the job\'s outputs'
         yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
+    if kind == "fsdp" and getattr(spec.training, "predict_with_generate", False):
+        detail = f"needs the whole model in each process, but {STRATEGY}/type is fsdp, which shards the model"
+        yield Problem("/training/predict_with_generate", "disagreement", detail, 'use "ddp", or leave it out')
 
 
-def _merges(model: Any) -> bool:
-    peft = built_in_args(model).get("peft")
-    return isinstance(peft, dict) and peft.get("merge") is True
-
-
-def built_in_args(model: Any) -> Json:
+def built_in_args(spec: JobSpec) -> Json:
     """Returns the arguments of a built-in model of transformers. In other models they may have any meaning."""
-    if not isinstance(model, dict) or not str(model.get("use")).startswith("hf/"):
-        return {}
-    args = model.get("args")
-    return args if isinstance(args, dict) else {}
+    return spec.model.args if spec.model is not None and spec.model.use.startswith("hf/") else {}
 
 
-def _of_several(document: Json, training: TrainingArguments | None, world: int) -> Iterator[Problem]:
-    if training is None:
+def several_processes_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields the problems of arguments that only one process can follow."""
+    training, world = spec.training, spec.resources.world_size
+    if world == 1:
         return
     for name, why in _ONE_PROCESS_DOES.items():
         if getattr(training, name):
@@ -186,9 +159,3 @@ _ONE_PROCESS_DOES = {
     "auto_find_batch_size": "cuts a batch in one process",
     "save_in_background": "writes beside training, in one process",
 }
-
-
-def _count(value: Any) -> int:
-    """Returns 0 for a value that is not a number, as if it was not given."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 < value < 2**31 else 0

@@ -10,14 +10,13 @@ from typing import Any
 
 from footplate.contract.arguments.legacy import LEGACY, Renamed
 from footplate.contract.resources.jobs import SpecWarning
-from footplate.contract.spec import JobSpec
+from footplate.contract.spec import Accepted, JobSpec
 
 
-def warnings_of(spec: JobSpec, body: object) -> list[SpecWarning]:
-    """Returns the warnings about a spec. Their pointers lead into `body`, from which the spec was parsed."""
-    arguments = body.get("training") if isinstance(body, dict) else None
-    training = arguments if isinstance(arguments, dict) else {}
-    return [*_older_names(training), *_loss_not_shown(spec, training)]
+def warnings_of(accepted: Accepted) -> list[SpecWarning]:
+    """Returns the warnings about a spec. Their pointers lead into the user's own body."""
+    training = accepted.body.get("training", {})
+    return [*_older_names(training), *_loss_not_shown(accepted.spec, training)]
 
 
 def _older_names(training: dict[str, Any]) -> Iterator[SpecWarning]:

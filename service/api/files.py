@@ -20,7 +20,6 @@ from footplate.contract import layout
 from footplate.contract.errors import InvalidSpec, NotFound, Problem
 from footplate.contract.files import file_id, kind_of, named_in
 from footplate.contract.ids import FileId, is_file
-from footplate.contract.references import references
 from footplate.contract.resources.artifacts import File, FileList
 from footplate.contract.rules import ROOTS
 from footplate.contract.spec import JobSpec
@@ -222,7 +221,7 @@ async def remove_file(services: Services, file: str) -> None:
 
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     """Returns problems for files in the spec that the project lacks, that nodes may not fetch, or that no node has."""
-    arguments = references(spec)
+    arguments = spec.texts
     problems = referred.not_fetched(services.settings, services.catalogues.announced, arguments)
     problems += referred.not_listed(services.settings, arguments)
     if any(named_in(arguments)):

@@ -14,12 +14,12 @@ from starlette.responses import Response
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.fields import Group
 from footplate.contract.resources.jobs import ForkedJob, ForkOf, Job, SpecWarning
-from footplate.contract.spec import JobSpec
+from footplate.contract.spec import Accepted
 from footplate.contract.spec_parts import CheckpointName, Mode
 from footplate.contract.warnings import warnings_of
 from service.api import views
 from service.api.documented import takes
-from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, write_job
+from service.api.jobs import IDEMPOTENCY_KEY, accept_for, created, idempotency, write_job
 from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, model_of, read_body, services_of
 from service.jobs.fork import forked, note_of, patched, source
 from service.jobs.submit import replay
@@ -68,12 +68,12 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
             partial(source, project=services.project, job_id=forked_id, wanted=fork.checkpoint)
         )
         document = patched(start, fork.patch, fork.mode)
-        spec = await in_thread_if_large(LARGE, lambda: accept(services, document))
-        differences = forked(start, was_set, spec, fork.mode)
+        accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, document))
+        differences = forked(start, was_set, accepted.spec, fork.mode)
         respond = partial(_job, differences=differences)
         use = idempotency(request, body, respond=respond)
-        warnings, note = _warnings(spec, document, fork.patch), note_of(differences, spec)
-        submitted = await write_job(request, services, spec, document, use, warnings=warnings, note=note)
+        warnings, note = _warnings(accepted, fork.patch), note_of(differences, accepted.spec)
+        submitted = await write_job(request, services, accepted, use, warnings=warnings, note=note)
     except InvalidSpec as invalid:
         raise InvalidSpec([_in_request(problem, fork.patch) for problem in invalid.problems]) from invalid
     new = submitted.job
@@ -85,9 +85,9 @@ def _job(row: JobRow, differences: ForkOf) -> ForkedJob:
     return ForkedJob(**views.job_fields(row), fork=differences)
 
 
-def _warnings(spec: JobSpec, document: dict[str, Any], patch: Mapping[str, Any]) -> list[SpecWarning]:
+def _warnings(accepted: Accepted, patch: Mapping[str, Any]) -> list[SpecWarning]:
     """Returns the warnings about the new spec. Their pointers lead into the request."""
-    warnings = [Problem(warning.pointer, warning.code, warning.detail) for warning in warnings_of(spec, document)]
+    warnings = [Problem(warning.pointer, warning.code, warning.detail) for warning in warnings_of(accepted)]
     located = [_in_request(warning, patch) for warning in warnings]
     return [SpecWarning(code=item.code, pointer=item.pointer, detail=item.detail) for item in located]
 

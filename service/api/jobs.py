@@ -16,14 +16,12 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.body import read_json
-from footplate.contract.components import check, check_beside
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
 from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.resources.jobs import Job, SpecWarning
-from footplate.contract.short_forms import located
-from footplate.contract.spec import JobSpec
+from footplate.contract.spec import Accepted, JobSpec, accept
 from footplate.contract.warnings import warnings_of
 from service.api import views
 from service.api.bundles import missing_code
@@ -89,27 +87,27 @@ async def create_job(request: Request, response: Response) -> Job | Response:
     """Stores the job and its first event in one transaction. Redis may be down."""
     services = services_of(request)
     raw = await read_body(request)
-    body, spec = await in_thread_if_large(len(raw), lambda: read_spec(services, raw))
-    submitted = await write_job(request, services, spec, body, idempotency(request, raw))
+    accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, read_json(raw)))
+    submitted = await write_job(request, services, accepted, idempotency(request, raw))
     return created(submitted, services, response, 201, views.job(submitted.job))
 
 
 async def write_job(
     request: Request,
     services: Services,
-    spec: JobSpec,
-    body: object,
+    accepted: Accepted,
     use: IdempotencyUse | None,
     *,
     warnings: Sequence[SpecWarning] | None = None,
     note: dict[str, Any] | None = None,
     fine_tune: str | None = None,
 ) -> Submitted:
-    """Checks what the spec of this body needs, and stores the job. Raises InvalidSpec.
+    """Checks what the spec needs, and stores the job. Raises InvalidSpec.
 
-    `warnings` replaces those of the body. `note` and `fine_tune` are stored with the job.
+    `warnings` replaces those of the spec. `note` and `fine_tune` are stored with the job.
     """
-    await require_all(services, spec, body)
+    await require_all(services, accepted)
+    spec = accepted.spec
     has_webhook = services.webhooks.may_have_webhook(spec.project)
     write = partial(
         submit,
@@ -123,54 +121,36 @@ async def write_job(
         has_webhook=has_webhook,
         traceparent=request.scope.get(TRACEPARENT),
         note=note,
-        warnings=warnings_of(spec, body) if warnings is None else warnings,
+        warnings=warnings_of(accepted) if warnings is None else warnings,
         fine_tune=fine_tune,
     )
     try:
         submitted = await services.db.write(write, is_blind=not reads(spec, use, has_webhook=has_webhook))
     except InvalidSpec as invalid:
-        raise in_the_body(invalid, body) from invalid
+        raise accepted.refusal(invalid.problems) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.wake_control()
     return submitted
 
 
-def read_spec(services: Services, raw: bytes) -> tuple[object, JobSpec]:
-    """Returns the body as JSON, and the spec in it. Raises InvalidSpec."""
-    body = read_json(raw)
-    return body, accept(services, body)
-
-
-def in_the_body(invalid: InvalidSpec, body: object) -> InvalidSpec:
-    """Returns the error with pointers into the user's own body instead of the long spec."""
-    return InvalidSpec(located(invalid.problems, body)) if isinstance(body, dict) else invalid
-
-
-def accept(services: Services, body: object) -> JobSpec:
+def accept_for(services: Services, body: object) -> Accepted:
     """Returns the spec of a body, checked against the components that nodes have announced. Raises InvalidSpec."""
     if isinstance(body, dict):
         body.setdefault("project", services.project)
-    catalogue = services.catalogues.current
-    try:
-        spec = JobSpec.parse(body)
-    except InvalidSpec as invalid:
-        if catalogue is None or not isinstance(body, dict):
-            raise
-        raise check_beside(invalid, body, catalogue) from invalid
-    if not services.caller.may_submit_to(spec.project):
+    accepted = accept(body, services.catalogues.current)
+    if not services.caller.may_submit_to(accepted.spec.project):
         detail = f"this request is for project {services.project!r}"
         raise InvalidSpec([Problem("/project", "not_your_project", detail, "leave it out")])
-    if catalogue is not None and (problems := check(spec, catalogue, body)):
-        raise InvalidSpec(problems)
-    return spec
+    return accepted
 
 
-async def require_all(services: Services, spec: JobSpec, body: object) -> None:
+async def require_all(services: Services, accepted: Accepted) -> None:
     """Raises InvalidSpec if code, packages or files that the spec names are missing."""
+    spec = accepted.spec
     with few_hints():
         problems = [*await missing_code(services, spec), *await missing_files(services, spec)]
     if problems:
-        raise in_the_body(InvalidSpec(problems), body)
+        raise accepted.refusal(problems)
 
 
 def idempotency(

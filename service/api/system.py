@@ -9,16 +9,17 @@ from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
+from footplate.contract.body import read_json
 from footplate.contract.components import GROUPS
 from footplate.contract.errors import FootplateError, InvalidSpec
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources import jobs as jobs_resources
 from footplate.contract.resources.jobs import Validation
 from footplate.contract.resources.operations import Health, Ticket
-from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.spec import Accepted, JobSpec, job_schema
 from footplate.contract.warnings import warnings_of
 from service import readiness
-from service.api.jobs import SPEC_BODY, in_the_body, read_spec, require_all
+from service.api.jobs import SPEC_BODY, accept_for, require_all
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
 from service.callers import Scope, needs
@@ -43,9 +44,10 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 async def validate(request: Request) -> Validation:
     services = services_of(request)
     raw = await read_body(request)
-    body, spec = await in_thread_if_large(len(raw), lambda: read_spec(services, raw))
-    await require_all(services, spec, body)
-    spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
+    accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, read_json(raw)))
+    await require_all(services, accepted)
+    needs = Needs.of(accepted.spec)
+    spec, placement = await services.db.read(lambda conn: (_pinned(conn, accepted), _placement(conn, needs)))
     return Validation(
         valid=True,
         spec=spec.as_json(),
@@ -53,16 +55,17 @@ async def validate(request: Request) -> Validation:
         steps=spec.training.max_steps if spec.training.max_steps > 0 else None,
         parameters=None,
         placement=placement,
-        warnings=tuple(warnings_of(spec, body)),
+        warnings=tuple(warnings_of(accepted)),
     )
 
 
-def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
+def _pinned(conn: Connection, accepted: Accepted) -> JobSpec:
     """Returns the spec with the id of the checkpoint from which the job would start, in place of latest or best."""
+    spec = accepted.spec
     try:
         start = start_checkpoint.find(conn, spec.project, spec)
     except InvalidSpec as invalid:
-        raise in_the_body(invalid, body) from invalid
+        raise accepted.refusal(invalid.problems) from invalid
     return start.pinned(spec) if start else spec
 
 

@@ -26,7 +26,6 @@ from footplate.contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRET
 from footplate.contract.environment import unknown_secrets
 from footplate.contract.errors import Problem, did_you_mean
 from footplate.contract.files import on_hub
-from footplate.contract.references import references, used
 from footplate.contract.spec import JobSpec
 
 EITHER = "|"
@@ -39,7 +38,7 @@ def needs_of(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _needs(spec: JobSpec) -> Iterator[str]:
-    for _, group, component in used(spec):
+    for _, group, component in spec.components:
         if group in GROUPS and ":" not in component.use:
             yield f"{group}/{component.use}"
     for text in spec.code.requires if spec.code else ():
@@ -48,7 +47,7 @@ def _needs(spec: JobSpec) -> Iterator[str]:
         yield f"{PACKAGES}/{EITHER.join(library.packages)}"
     for name in spec.secrets:
         yield f"{SECRETS}/{name}"
-    if any(on_hub(references(spec))):
+    if any(on_hub(spec.texts)):
         yield f"{HUBS}/{HUB_ON}"
 
 

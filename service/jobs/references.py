@@ -16,7 +16,6 @@ from footplate.contract.environment import refused_env
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from footplate.contract.files import ArgumentText, by_url, named_in, on_hub, shown
 from footplate.contract.outbound import Allowed, read_url
-from footplate.contract.references import references
 from footplate.contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import jobs
@@ -56,7 +55,7 @@ def missing_code(conn: Connection, project: str, spec: JobSpec) -> list[Problem]
         row = BUNDLES.get(conn, project, spec.code.bundle)
     except NotFound as error:
         return [Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]
-    return missing_in(spec.as_json(), row.paths)
+    return missing_in(spec, row.paths)
 
 
 def missing_files(
@@ -77,7 +76,7 @@ def hold(conn: Connection, project: str, spec: JobSpec) -> None:
 
     Problems of the request, such as a name that the bundle does not contain, were reported before.
     """
-    problems = missing_files(conn, project, references(spec), hold=True)
+    problems = missing_files(conn, project, spec.texts, hold=True)
     if spec.code is not None:
         try:
             BUNDLES.get(conn, project, spec.code.bundle, hold=True)

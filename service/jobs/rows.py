@@ -19,7 +19,6 @@ from footplate.contract.components import Catalogue
 from footplate.contract.errors import NotFound, Problem
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.rows import RowForms
-from footplate.contract.short_forms import places
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
@@ -38,9 +37,7 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
     if described is None or not described.rows or spec.data.map:
         return []
     datasets = [
-        (path, _uploaded(dataset.args))
-        for path, group, dataset in places(spec)
-        if group == "data" and isinstance(dataset, Component) and dataset.use == "files/jsonl"
+        (("data", *path), _uploaded(dataset.args)) for path, dataset in spec.data.sets() if dataset.use == "files/jsonl"
     ]
     share = HEAD_BYTES // max(1, sum(len(names) for _, names in datasets))
     problems: list[Problem] = []

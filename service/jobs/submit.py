@@ -15,7 +15,6 @@ from footplate.contract.errors import IdempotencyMismatch
 from footplate.contract.events import Kind
 from footplate.contract.files import named_in
 from footplate.contract.ids import JobId
-from footplate.contract.references import references
 from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
 from service.jobs import references as referred
@@ -96,7 +95,7 @@ def submit(
 
 def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, has_webhook: bool) -> bool:
     """Returns True if `submit` reads from SQL for this spec, so that it cannot be a blind write (`Database.write`)."""
-    holds = spec.code or spec.resume_from or any(named_in(references(spec)))
+    holds = spec.code or spec.resume_from or any(named_in(spec.texts))
     return bool(idempotency or has_webhook or spec.tags or holds)
 
 

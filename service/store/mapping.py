@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
-from inspect import isfunction
+from functools import cache
 from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -48,7 +48,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def shown_as(row_class: type) -> dict[str, Callable[[Any], Any] | None]:
     """Returns a function for each field whose values users see in another form: JSON as its content, times as text."""
     hints = get_type_hints(row_class, include_extras=True)
-    return {name: next(filter(isfunction, _marks(hint)), None) for name, hint in hints.items()}
+    return {name: next(filter(callable, _marks(hint)), None) for name, hint in hints.items()}
 
 
 def _marks(hint: Any) -> tuple[Any, ...]:
@@ -62,7 +62,13 @@ def columns_of(table: Table, row_class: type) -> list[Column[Any]]:
 
 def values_of(row: Any) -> dict[str, Any]:
     """Returns the column values of a row. Enums become plain values, because drivers treat them differently."""
-    return plain({field.name: getattr(row, field.name) for field in fields(row)})
+    row_class: Any = type(row)
+    return plain({name: getattr(row, name) for name in _names(row_class)})
+
+
+@cache
+def _names(row_class: type) -> list[str]:
+    return [field.name for field in fields(row_class)]
 
 
 def upsert(table: Table) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from footplate.components import lm_eval_tasks
-from footplate.contract.components import Catalogue, check
-from footplate.contract.spec import JobSpec
+from footplate.contract.components import Catalogue
 from footplate.runtime.catalogue import describe
+from tests.contract.specs import problems_of
 from tests.support.processes import REPOSITORY, clean_environment
 
 PROGRAM = Path(__file__).with_name("evaluates_with_lm_eval.py")
@@ -25,7 +25,7 @@ def problems(**args: Any) -> list[tuple[str, str, str | None]]:
     """Returns what a request is told about the arguments, as a service that knows this node would tell it."""
     names = {"data": {"eval": {"use": "lm-eval", "args": {"paths": ["data://rows.jsonl"], **args}}}}
     catalogue = Catalogue.of([describe("data", "lm-eval", lm_eval_tasks.task)])
-    wrong = check(JobSpec.parse({"model": MODEL, **names}), catalogue)
+    wrong = problems_of({"model": MODEL, **names}, catalogue)
     return [(problem.pointer, problem.code, problem.hint) for problem in wrong if problem.pointer.startswith("/data")]
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.hub import PATH_ARGUMENTS
 from footplate.contract.spec import JobSpec
@@ -11,9 +12,9 @@ from footplate.contract.spec import JobSpec
 TOY = {"model": "toy/mlp", "data": "toy/regression"}
 
 
-def problems_of(body: object) -> list[Problem]:
+def problems_of(body: object, catalogue: Catalogue | None = None) -> list[Problem]:
     try:
-        JobSpec.parse(body)
+        JobSpec.parse(body, catalogue)
     except InvalidSpec as invalid:
         return invalid.problems
     return []

@@ -11,6 +11,7 @@ import pytest
 
 from footplate.contract import bundles
 from footplate.contract.bundles import InvalidBundle, look_into, missing_in, modules
+from footplate.contract.spec import JobSpec
 
 Made = bytes | Callable[[], bytes]
 
@@ -142,11 +143,8 @@ def test_modules_are_what_python_could_import() -> None:
 
 
 def test_a_module_that_is_not_there_is_answered_with_the_nearest() -> None:
-    spec = {
-        "model": {"use": "my_cod:Net", "args": {}},
-        "trainer": {"use": "net:T"},
-        "loop": {"script": "trian.py", "argv": []},
-    }
+    names = {"model": {"use": "my_cod:Net"}, "trainer": {"use": "net:T"}, "loop": {"script": "trian.py"}}
+    spec = JobSpec.model_validate(names)
 
     result = missing_in(spec, ["my_code.py", "src/net.py", "train.py"])
 

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from footplate.contract.components import GROUPS, Catalogue, Described, check, check_beside, names
+from footplate.contract.components import GROUPS, Catalogue, Described, names
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.spec import JobSpec
+from tests.contract.specs import problems_of
 
 MLP = {
     "type": "object",
@@ -33,7 +34,7 @@ CATALOGUE = Catalogue.of(
 
 
 def found(body, catalogue=CATALOGUE):
-    return [(problem.pointer, problem.code) for problem in check(JobSpec.parse(body), catalogue, body)]
+    return [(problem.pointer, problem.code) for problem in problems_of(body, catalogue)]
 
 
 def model(**args):
@@ -52,8 +53,7 @@ def test_a_spec_of_known_components_has_no_problems():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
-    spec = JobSpec.parse({"model": "toy/mpl", "data": "toy/regression"})
-    (problem,) = check(spec, CATALOGUE)
+    (problem,) = problems_of({"model": {"use": "toy/mpl"}, "data": "toy/regression"}, CATALOGUE)
     assert (problem.pointer, problem.code) == ("/model/use", "unknown_component")
     assert problem.detail == "no model named 'toy/mpl'. Known: toy/gpt, toy/mlp."
     assert problem.hint == "did you mean 'toy/mlp'?"
@@ -64,10 +64,8 @@ def test_what_no_node_has_is_told_beside_what_is_no_spec():
         "model": {"use": "toy/mlp", "args": {"hiden": 3}}, "data": "toy/regresion", "metrics": ["f1", {"use": 3}],
         "callbacks": [{"use": "accuracy", "args": 7}], "foo": 1, "training": {"max_stepz": 3},
     }  # fmt: skip
-    with pytest.raises(InvalidSpec) as raised:
-        JobSpec.parse(body)
 
-    reports = {problem.pointer: problem for problem in check_beside(raised.value, body, CATALOGUE).problems}
+    reports = {problem.pointer: problem for problem in problems_of(body, CATALOGUE)}
 
     assert set(reports) == {
         "/model/args/hidden", "/model/args/hiden", "/data", "/metrics/0", "/metrics/1/use", "/callbacks/0/args",
@@ -141,7 +139,7 @@ def test_every_group_says_what_one_of_it_is_called():
 
 
 def problem_of(body):
-    (problem,) = check(JobSpec.parse(body), CATALOGUE, body)
+    (problem,) = problems_of(body, CATALOGUE)
     return problem
 
 
@@ -159,7 +157,7 @@ def test_the_map_tokenize_without_its_column_says_so():
     catalogue = Catalogue.of([Described(name="tokenize", group="maps", args=schema)])
     body = {"model": "my:Net", "data": {"train": "my:Rows", "map": ["tokenize"]}, "code": {"bundle": "0" * 64}}
 
-    (problem,) = check(JobSpec.parse(body), catalogue, body)
+    (problem,) = problems_of(body, catalogue)
 
     assert problem.pointer == "/data/map/0"
     assert "'column' (Column with the text)" in problem.detail

@@ -4,7 +4,6 @@ import pytest
 
 from footplate.contract.files import on_hub
 from footplate.contract.hub import HubName, hub_name
-from footplate.contract.references import references
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places
 from tests.support.factories import make_spec
@@ -81,7 +80,7 @@ def test_every_name_in_a_spec_is_found():
         data={"train": "hub://me/rows", "eval": {"a": "hub://me/rows/a.csv"}},
     )
 
-    assert dict(on_hub(references(spec))) == {
+    assert dict(on_hub(spec.texts)) == {
         "/model/args/path": "hub://me/tiny",
         "/processor/args/path": "hub://me/other@v1",
         "/data/train/args/path": "hub://datasets/me/rows",

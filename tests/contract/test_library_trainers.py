@@ -8,12 +8,11 @@ import pytest
 
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
 from footplate.contract.arguments import stated
-from footplate.contract.components import Catalogue, Described, check
+from footplate.contract.components import Catalogue, Described
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
-from footplate.contract.references import used
 from footplate.contract.rows import RowForms
-from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.spec import JobSpec, accept, job_schema
 from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 
@@ -39,7 +38,7 @@ CATALOGUE = Catalogue.of(
 
 
 def checked(body: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(problem.pointer, problem.code) for problem in check(JobSpec.parse(body), CATALOGUE, body)]
+    return [(problem.pointer, problem.code) for problem in problems_of(body, CATALOGUE)]
 
 
 def test_an_argument_of_the_library_may_stand_in_training_and_belongs_to_the_trainer() -> None:
@@ -67,7 +66,7 @@ def test_an_argument_of_the_library_is_checked_where_its_user_wrote_it() -> None
 def test_a_misspelt_argument_is_answered_with_the_nearest_of_both_sides(written: str, meant: str) -> None:
     body = {**SFT, "training": {written: 1}}
 
-    (problem,) = check(JobSpec.parse(body), CATALOGUE, body)
+    (problem,) = problems_of(body, CATALOGUE)
 
     assert (problem.pointer, problem.hint) == (f"/training/{written}", f"did you mean {meant!r}?")
 
@@ -105,7 +104,7 @@ def test_rules_of_a_library_trainer() -> None:
 def test_reward_functions_are_components_of_the_spec() -> None:
     body = {**SFT, **CODE, "training": {"reward_funcs": ["my_code:brief", {"use": "equals", "args": {"column": "a"}}]}}
 
-    named = [(part.pointer, part.component.use) for part in used(JobSpec.parse(body)) if part.group == "rewards"]
+    named = [(part.pointer, part.component.use) for part in JobSpec.parse(body).components if part.group == "rewards"]
 
     assert named == [("/trainer/args/reward_funcs/0", "my_code:brief"), ("/trainer/args/reward_funcs/1", "equals")]
 
@@ -141,7 +140,7 @@ def test_beside_an_own_trainer_training_has_our_arguments_only() -> None:
 def test_a_library_may_log_more_often_so_no_warning_says_that_no_loss_is_shown() -> None:
     body = {**SFT, "training": {"max_steps": 20}}
 
-    assert warnings_of(JobSpec.parse(body), body) == []
+    assert warnings_of(accept(body)) == []
     assert problems_of(body) == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from footplate.contract.body import read_json
-from footplate.contract.components import GROUPS, Catalogue, Described, check, check_beside, names
+from footplate.contract.components import GROUPS, Catalogue, Described, names
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY
@@ -31,11 +31,8 @@ SFT = {"model": {"use": "hf/causal-lm"}, "data": "data://chat.jsonl", "trainer":
 def problems_of(raw: str | bytes) -> dict[str, Problem]:
     """Returns the problems that POST /jobs answers, by their pointers."""
     try:
-        body = read_json(raw.encode() if isinstance(raw, str) else raw)
-        try:
-            problems = check(JobSpec.parse(body), CATALOGUE, body)
-        except InvalidSpec as invalid:
-            problems = check_beside(invalid, body, CATALOGUE).problems
+        JobSpec.parse(read_json(raw.encode() if isinstance(raw, str) else raw), CATALOGUE)
+        problems = []
     except InvalidSpec as invalid:
         problems = invalid.problems
     return {problem.pointer: problem for problem in problems}

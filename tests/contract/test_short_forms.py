@@ -2,7 +2,7 @@
 
 import pytest
 
-from footplate.contract.short_forms import Long, components, long_form
+from footplate.contract.short_forms import Long, long_form
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 
@@ -191,9 +191,9 @@ def test_every_component_of_a_spec_is_found():
         "model": item, "processor": item, "collator": item, "loss": item, "compute_metrics": item, "loop": item,
         "metrics": [item], "callbacks": [item, item],
         "data": {"train": item, "test": item, "eval": {"a": item, "b": item}, "map": [item]},
-        "optimizers": [{"use": "adam", "schedule": item}],
+        "optimizers": [{"id": "all", "params": [".*"], "use": "adam", "schedule": item}],
     }  # fmt: skip
-    assert {(named.pointer, named.group) for named in components(document)} == {
+    assert {(used.pointer, used.group) for used in JobSpec.model_validate(document).components} == {
         ("/model", "models"), ("/processor", "processors"), ("/collator", "collators"), ("/loss", "losses"),
         ("/compute_metrics", "metrics"), ("/loop", "loops"), ("/metrics/0", "metrics"), ("/callbacks/0", "callbacks"),
         ("/callbacks/1", "callbacks"), ("/data/train", "data"), ("/data/test", "data"), ("/data/eval/a", "data"),

@@ -6,7 +6,6 @@ from footplate.contract.arguments.read import FIELDS
 from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.files import by_url
 from footplate.contract.machine import Resources
-from footplate.contract.references import references
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 
@@ -259,9 +258,9 @@ def test_rows_may_lie_where_a_url_says():
     rows = "https://data.example.org/a/rows.jsonl?v=2"
     spec = {**TOY, "data": {"train": {"use": "files/jsonl", "args": {"paths": [rows, "data://b.jsonl"]}}}}
     assert places(spec) == places({**TOY, "data": "https://data.example.org/rows.csv"}) == []
-    assert [*by_url(references(JobSpec.parse(spec)))] == [("/data/train/args/paths/0", rows)]
+    assert [*by_url(JobSpec.parse(spec).texts)] == [("/data/train/args/paths/0", rows)]
     elsewhere = {**TOY, "data": {"use": "toy/regression", "args": {"title": rows}}}
-    assert [*by_url(references(JobSpec.parse(elsewhere)))] == []
+    assert [*by_url(JobSpec.parse(elsewhere).texts)] == []
 
 
 @pytest.mark.parametrize(

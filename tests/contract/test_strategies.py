@@ -2,8 +2,8 @@
 
 import pytest
 
+from footplate.contract.machine import Resources
 from footplate.contract.spec import JobSpec
-from footplate.contract.strategies import processes_per_node, world_size
 from tests.contract.specs import TOY, places, problems_of
 from tests.trainer.distributed import tutorials
 
@@ -22,13 +22,13 @@ from tests.trainer.distributed import tutorials
 )
 def test_what_is_not_said_of_several_processes_is_ddp(resources, world, strategy):
     spec = JobSpec.parse({**TOY, "resources": resources})
-    assert (world_size(resources), spec.resources.strategy.type) == (world, strategy)
+    assert (spec.resources.world_size, spec.resources.strategy.type) == (world, strategy)
     assert JobSpec.parse(spec.as_json()) == spec
 
 
 def test_nodes_multiply():
-    assert world_size({"nodes": 3, "processes_per_node": 2}) == 6
-    assert processes_per_node({"nodes": 3, "gpus_per_node": 4}) == 4
+    assert Resources(nodes=3, processes_per_node=2).world_size == 6
+    assert Resources(nodes=3, gpus_per_node=4).processes == 4
 
 
 @pytest.mark.parametrize(

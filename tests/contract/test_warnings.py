@@ -4,7 +4,7 @@ import pytest
 
 from footplate.contract.arguments.legacy import LEGACY, Gone, Renamed
 from footplate.contract.json_schema import violations
-from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.spec import JobSpec, accept, job_schema
 from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 
@@ -17,7 +17,7 @@ def training(**values):
 
 
 def warned(body):
-    return [(warning.code, warning.pointer) for warning in warnings_of(JobSpec.parse(body), body)]
+    return [(warning.code, warning.pointer) for warning in warnings_of(accept(body))]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_an_older_fsdp_argument_ends_in_the_strategy():
 
 def test_a_warning_names_what_is_stored_instead():
     body = training(evaluation_strategy="no")
-    (warning,) = warnings_of(JobSpec.parse(body), body)
+    (warning,) = warnings_of(accept(body))
 
     assert warning.detail == "evaluation_strategy is an older name. Stored instead: eval_strategy"
 

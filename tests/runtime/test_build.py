@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from footplate.components import hf_models, toy
-from footplate.contract.components import Catalogue, check
+from footplate.contract.components import Catalogue
 from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
 from footplate.contract.host.file_roots import Roots
-from footplate.contract.spec import JobSpec
 from footplate.runtime.build import build
 from footplate.runtime.catalogue import describe
+from tests.contract.specs import problems_of
 from tests.support.factories import make_spec
 
 
@@ -156,9 +156,7 @@ def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypa
         build(make_spec(model="hf/causal-lm"), roots)
 
     catalogue = Catalogue.of([describe("models", "hf/causal-lm", hf_models.causal_lm)])
-    (problem,) = check(make_spec(model="hf/causal-lm"), catalogue, {"model": "hf/causal-lm", "data": "toy/regression"})[
-        :1
-    ]
+    problem, *_ = problems_of({"model": "hf/causal-lm", "data": "toy/regression"}, catalogue)
     assert (problem.pointer, problem.code) == ("/model", "not_installed")
     assert "pip install 'footplate[hf]'" in problem.detail
 
@@ -168,7 +166,7 @@ def test_a_number_that_no_model_can_have_is_said_before_a_node_tries(args: dict[
     catalogue = Catalogue.of([describe("models", "toy/mlp", toy.mlp)])
     body = {"model": {"use": "toy/mlp", "args": args}, "data": "toy/regression"}
 
-    problem, *_ = check(JobSpec.parse(body), catalogue, body)
+    problem, *_ = problems_of(body, catalogue)
 
     assert (problem.pointer, problem.code) == (f"/model/args/{next(iter(args))}", "out_of_range")
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
-from footplate.contract.references import references
 from service.jobs.node_files import missing
 from tests.support.factories import make_spec
 
@@ -27,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 def lacking(*nodes: FileRoots | None, **changes: Any) -> list[tuple[str, str | None]]:
     spec = make_spec(**{"data": "data://sst2/trian.jsonl", **changes})
-    return [(result.pointer, result.hint) for result in missing(references(spec), nodes)]
+    return [(result.pointer, result.hint) for result in missing(spec.texts, nodes)]
 
 
 def test_a_file_that_no_node_has_is_named_with_the_nearest_that_is_there(home: Path) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, StoreUnreachable, stays_inside
 from footplate.contract.events import CheckpointData, Kind
-from footplate.contract.files import named_in, texts_of
+from footplate.contract.files import named_in, texts_in_stored
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
@@ -118,7 +118,7 @@ class ArtifactSync(Background):
 
     def _fetch(self) -> None:
         spec = self._grant.spec
-        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(texts_of(spec))})]
+        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(texts_in_stored(spec))})]
         if code := spec.get("code"):
             paths.append(str(layout.bundle_file(code["bundle"])))
         for path in paths:

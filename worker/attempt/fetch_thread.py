@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from footplate.contract import layout
 from footplate.contract.errors import NotFetched
 from footplate.contract.events import Kind
-from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_of
+from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_in_stored
 from footplate.contract.host.user import make_passable_folders
 from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
@@ -233,8 +233,9 @@ class FetchThread(Background):
 
 def _fetch_items(spec: dict[str, Any]) -> list[FetchItem]:
     """Returns the spec's places. A repository that is named at two revisions is two places."""
+    texts = texts_in_stored(spec)
     names: dict[str, set[str]] = {}
-    for _, name in on_hub(texts_of(spec)):
+    for _, name in on_hub(texts):
         names.setdefault(hub_name(name).place, set()).add(name)
     hub = [FetchItem(place=place, names=sorted(same), commit=hub_name(place).commit) for place, same in names.items()]
-    return hub + [FetchItem(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts_of(spec))})]
+    return hub + [FetchItem(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts)})]

@@ -46,6 +46,14 @@ OTHER_WORDS = {
 
 def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") -> TrainingArguments:
     """Parses strictly. Raises InvalidSpec for unknown names, wrong types, unsupported values and disagreements."""
+    args, problems = good_arguments(values, pointer=pointer)
+    if problems:
+        raise InvalidSpec(problems)
+    return args
+
+
+def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[TrainingArguments, list[Problem]]:
+    """Returns the arguments made of all good values, and the problems of the others."""
     problems: list[Problem] = []
     good: dict[str, Any] = {}
     for name, value in values.items():
@@ -61,14 +69,12 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
             problems += unique(_problems_in(error, at))
     bad = {problem.pointer for problem in problems}
     args = _unchecked(good)
-    for clash in disagreements(args):
+    for clash in disagreements(args) if good else ():
         # The other problem of a field is reported already, so its disagreements would only be noise.
         if not any(f"{pointer}/{name}" in bad for name in clash.fields):
             problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
-    if problems:
-        raise InvalidSpec(problems)
     vars(args)["stated_names"] = tuple(good)
-    return args
+    return args, problems
 
 
 def _refused(name: str, value: object, at: str) -> Problem | None:
@@ -114,6 +120,8 @@ def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
 
 def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
     """Returns the arguments with derived values but without the checks, which the caller reports one by one."""
+    if not good:
+        return copy.copy(_pristine(TrainingArguments))
     generates = any(good.get(name, default) != default for name, default in _OF_GENERATION.items())
     args = copy.copy(_pristine(Seq2SeqTrainingArguments if generates else TrainingArguments))
     for name, value in good.items():

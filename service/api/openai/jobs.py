@@ -20,7 +20,7 @@ from footplate.contract.ids import is_file, is_id
 from service import base_models
 from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
-from service.api.jobs import JSON, accept, idempotency, write_job
+from service.api.jobs import JSON, accept_for, idempotency, write_job
 from service.api.openai import from_job
 from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, NewFineTuningJob, Page
 from service.api.openai.names import ModelName, read_model_name
@@ -70,13 +70,11 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     planned = plan(body, base, train, valid)
     use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
     try:
-        spec = await in_thread_if_large(LARGE, lambda: accept(services, planned.document))
+        accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, planned.document))
         if planned.bundle is not None:
             require_code(services)
             await store_bundle(services, _pieces(planned.bundle))
-        submitted = await write_job(
-            request, services, spec, planned.document, use, fine_tune=json.dumps(planned.fine_tune)
-        )
+        submitted = await write_job(request, services, accepted, use, fine_tune=json.dumps(planned.fine_tune))
     except InvalidSpec as invalid:
         raise InvalidSpec(in_the_request(invalid.problems, body)) from invalid
     if submitted.replayed and submitted.response:
