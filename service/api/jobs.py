@@ -33,7 +33,7 @@ from service.deps import JobPath, Services, StrictRoute, in_thread_if_large, job
 from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.remove_folders import why_it_stays
-from service.jobs.submit import IdempotencyUse, Submitted, reads, submit
+from service.jobs.submit import IdempotencyUse, Submission, Submitted
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -109,8 +109,7 @@ async def write_job(
     await require_all(services, accepted)
     spec = accepted.spec
     has_webhook = services.webhooks.may_have_webhook(spec.project)
-    write = partial(
-        submit,
+    submission = Submission(
         project=spec.project,
         spec=spec,
         spec_json=spec.model_dump_json(),
@@ -125,7 +124,7 @@ async def write_job(
         fine_tune=fine_tune,
     )
     try:
-        submitted = await services.db.write(write, is_blind=not reads(spec, use, has_webhook=has_webhook))
+        submitted = await services.db.write(submission.write)
     except InvalidSpec as invalid:
         raise accepted.refusal(invalid.problems) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)

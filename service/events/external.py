@@ -25,6 +25,7 @@ from service.jobs.rescue import lose
 from service.jobs.submit import new_job
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, webhooks
+from service.store.database import insert_rows
 from service.store.rows import NO_NEEDS, AttemptRow, EventRow, JobRow, loads
 from service.store.times import text_of
 from service.store.webhooks import Moved
@@ -83,7 +84,7 @@ def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
         new_job(project, spec, spec.model_dump_json(), now, new_job_id()), needs=NO_NEEDS, state=JobState.RUNNING,
         reason=Reason.TRAINING, attempt=ATTEMPT, fence=Fence(ATTEMPT), started_at=now,
     )  # fmt: skip
-    jobs.insert_job(conn, job)
+    insert_rows(conn, jobs.rows_of(job))
     attempt = AttemptRow(job.id, ATTEMPT, job.fence, now, now, now, None, None, None, None, None, 0)
     attempts.insert_attempt(conn, attempt, [])
     events.insert_own(

@@ -23,7 +23,7 @@ from service.jobs.cancel import cancel
 from service.jobs.fork import document_of
 from service.jobs.model_card import model_card
 from service.jobs.start_checkpoint import choose
-from service.jobs.submit import submit
+from service.jobs.submit import Submission
 from service.store import checkpoints, jobs
 from service.store.checkpoints import BEST, LATEST
 from service.store.rows import CheckpointRow, JobRow
@@ -108,11 +108,11 @@ def open_session(
     message = (
         f"answers requests with checkpoint {wanted.checkpoint.id} of job {job.id}, of step {wanted.checkpoint.step}"
     )
-    submitted = submit(
-        conn, project=job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(), by=by,
+    submission = Submission(
+        project=job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(), by=by,
         note={"message": message, "code": "serving", "job": job.id}, has_webhook=has_webhook,
     )  # fmt: skip
-    return replace(again, name=wanted.name, session=submitted.job)
+    return replace(again, name=wanted.name, session=submission(conn).job)
 
 
 def start_export(
@@ -123,11 +123,11 @@ def start_export(
     checkpoint = wanted.checkpoint
     message = f"exports checkpoint {checkpoint.id} of job {wanted.job.id}, of step {checkpoint.step}"
     note = {"message": message, "code": "export", "job": wanted.job.id}
-    submitted = submit(
-        conn, project=wanted.job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(),
+    submission = Submission(
+        project=wanted.job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(),
         by=by, note=note, has_webhook=has_webhook,
     )  # fmt: skip
-    return submitted.job
+    return submission(conn).job
 
 
 def session_spec(wanted: Wanted) -> JobSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -22,6 +22,7 @@ from service.jobs import start_checkpoint
 from service.jobs.needs import Needs
 from service.store import events, jobs, webhooks
 from service.store import idempotency as keys
+from service.store.database import Inserts, NewRow, Write, insert_rows
 from service.store.rows import IdempotencyRow, JobRow
 from service.store.webhooks import Moved
 
@@ -44,59 +45,75 @@ class Submitted:
     """The result of `respond`, the same for every repetition."""
 
 
-def submit(
-    conn: Connection,
-    *,
-    project: str,
-    spec: JobSpec,
-    spec_json: str,
-    now: int,
-    job_id: JobId,
-    idempotency: IdempotencyUse | None = None,
-    by: str | None = None,
-    note: dict[str, Any] | None = None,
-    has_webhook: bool = True,
-    traceparent: str | None = None,
-    warnings: Sequence[SpecWarning] = (),
-    fine_tune: str | None = None,
-) -> Submitted:
-    """Writes a new job. Raises IdempotencyMismatch if the key was used with another body.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A new job with everything that is stored of it. Called with a connection, it writes the job."""
 
-    Raises InvalidSpec if the spec's bundle, file or start checkpoint was deleted meanwhile.
+    project: str
+    spec: JobSpec
+    spec_json: str
+    now: int
+    job_id: JobId
+    idempotency: IdempotencyUse | None = None
+    by: str | None = None
+    note: dict[str, Any] | None = None
+    """The second event of its history."""
+    has_webhook: bool = True
+    """False if its project certainly has no webhook."""
+    traceparent: str | None = None
+    warnings: Sequence[SpecWarning] = ()
+    fine_tune: str | None = None
 
-    A `note` is the second event of its history. `has_webhook=False` means that its project certainly has no webhook.
-    """
-    job = new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
-    if fine_tune is not None:
-        job = replace(job, fine_tune=fine_tune)
-    if warnings:
-        job = replace(job, warnings=json.dumps([warning.model_dump() for warning in warnings]))
-    response = None
-    if idempotency is not None:
-        response = idempotency.respond(job) if idempotency.respond else None
-        if (replay := _replay(conn, idempotency, job, response)) is not None:
-            return replay
-    referred.hold(conn, project, spec)
-    if (start := start_checkpoint.find(conn, project, spec, hold=True)) is not None:
-        job = replace(job, spec=start.pinned(spec).model_dump_json(), starts_from=start.checkpoint.id)
-    jobs.insert_job(conn, job)
-    data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}
-    if traceparent is not None:
-        data["traceparent"] = traceparent
-    events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.with_requester(by, data), now)
-    if note is not None:
-        events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.with_requester(by, note), now)
-    if has_webhook:
-        move = Moved(job_id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
-        webhooks.write_deliveries(conn, move, now)
+    @property
+    def write(self) -> Write[Submitted]:
+        """Returns the write of the job. If nothing has to be read from SQL, it is sent together with other jobs."""
+        reads = self.idempotency or self.has_webhook or self.spec.code or self.spec.resume_from
+        if reads or any(named_in(self.spec.texts)):
+            return self
+        job = self._job()
+        return Inserts(self._rows(job), partial(_written, Submitted(job, replayed=False, response=None)))
+
+    def __call__(self, conn: Connection) -> Submitted:
+        """Writes the job. Raises IdempotencyMismatch if the key was used with another body.
+
+        Raises InvalidSpec if the spec's bundle, file or start checkpoint was deleted meanwhile.
+        """
+        job, response = self._job(), None
+        if self.idempotency is not None:
+            response = self.idempotency.respond(job) if self.idempotency.respond else None
+            if (replay := _replay(conn, self.idempotency, job, response)) is not None:
+                return replay
+        referred.hold(conn, self.project, self.spec)
+        if (start := start_checkpoint.find(conn, self.project, self.spec, hold=True)) is not None:
+            job = replace(job, spec=start.pinned(self.spec).model_dump_json(), starts_from=start.checkpoint.id)
+        insert_rows(conn, self._rows(job))
+        if self.has_webhook:
+            move = Moved(job.id, job.project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
+            webhooks.write_deliveries(conn, move, self.now)
+        return _written(Submitted(job, replayed=False, response=response))
+
+    def _job(self) -> JobRow:
+        job = new_job(self.project, self.spec, self.spec_json, self.now, self.job_id)
+        if self.note is None and not self.warnings and self.fine_tune is None:
+            return job
+        warnings = json.dumps([warning.model_dump() for warning in self.warnings]) if self.warnings else None
+        return replace(job, last_no=1 if self.note is None else 2, warnings=warnings, fine_tune=self.fine_tune)
+
+    def _rows(self, job: JobRow) -> list[NewRow]:
+        """Returns the rows of the job, its tags and its first events."""
+        data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}
+        if self.traceparent is not None:
+            data["traceparent"] = self.traceparent
+        rows = jobs.rows_of(job)
+        rows.append(events.own_row(job.id, 1, 0, Kind.STATE, jobs.with_requester(self.by, data), self.now))
+        if self.note is not None:
+            rows.append(events.own_row(job.id, 2, 0, Kind.NOTE, jobs.with_requester(self.by, self.note), self.now))
+        return rows
+
+
+def _written(submitted: Submitted) -> Submitted:
     reached(Moment.BEFORE_SUBMIT_COMMITS)
-    return Submitted(job, replayed=False, response=response)
-
-
-def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, has_webhook: bool) -> bool:
-    """Returns True if `submit` reads from SQL for this spec, so that it cannot be a blind write (`Database.write`)."""
-    holds = spec.code or spec.resume_from or any(named_in(spec.texts))
-    return bool(idempotency or has_webhook or spec.tags or holds)
+    return submitted
 
 
 def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:
@@ -122,7 +139,7 @@ def _replayed(conn: Connection, use: IdempotencyUse, holder: IdempotencyRow) -> 
     return Submitted(jobs.get(conn, holder.project, holder.job_id), replayed=True, response=holder.response)
 
 
-def new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId, last_no: int = 1) -> JobRow:
+def new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId) -> JobRow:
     limit = spec.resources.time_limit
     return JobRow(
         id=job_id,
@@ -133,7 +150,7 @@ def new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId
         priority=spec.priority,
         time_limit_ms=None if limit is None else round(limit * 1000),
         needs=_needs_json(Needs.of(spec)),
-        last_no=last_no,
+        last_no=1,
         created_at=now,
         updated_at=now,
         queued_at=now,

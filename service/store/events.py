@@ -11,6 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from footplate.contract.events import SERVICE_SOURCE, Kind
 from footplate.contract.ids import JobId
+from service.store.database import NewRow
 from service.store.mapping import columns_of, values_of
 from service.store.rows import DeadEventRow, EventRow
 from service.store.tables import dead_events, events, jobs
@@ -71,8 +72,13 @@ def insert_own(
     conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
 ) -> None:
     """Writes an event of the service with the number `no`, by which the caller has increased the job's last_no."""
+    conn.execute(*own_row(job_id, no, attempt, kind, data, now))
+
+
+def own_row(job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int) -> NewRow:
+    """Returns the row of an event of the service's own."""
     row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), None, None, json.dumps(data))
-    conn.execute(_INSERT, values_of(row))
+    return _INSERT, values_of(row)
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, case, delete, func, insert, select, update
@@ -13,6 +13,7 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
 from service.store import events, webhooks
+from service.store.database import NewRow, insert_rows
 from service.store.mapping import columns_of, plain, plain_list, values_of
 from service.store.queue import explained, explanations, shape_of
 from service.store.rows import NO_NEEDS, JobRow
@@ -66,9 +67,10 @@ def to_row(row: Row[Any]) -> JobRow:
     return JobRow(**values)
 
 
-def insert_job(conn: Connection, job: JobRow) -> None:
-    conn.execute(_INSERT, values_of(job) | {"name": job.name or "", "shape": shape_of(job.needs)})
-    _insert_tags(conn, job.project, job.id, job.tags)
+def rows_of(job: JobRow) -> list[NewRow]:
+    """Returns the rows of a new job and its tags."""
+    row = values_of(job) | {"name": job.name or "", "shape": shape_of(job.needs)}
+    return [(_INSERT, row), *_rows_of_tags(job.project, job.id, job.tags)]
 
 
 def find(conn: Connection, project: str, job_id: JobId) -> JobRow | None:
@@ -200,7 +202,7 @@ def record(conn: Connection, job_id: JobId, **columns: Any) -> None:
 
 def replace_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:
     conn.execute(delete(job_tags).where(job_tags.c.job_id == job_id))
-    _insert_tags(conn, project, job_id, tags)
+    insert_rows(conn, _rows_of_tags(project, job_id, tags))
 
 
 def erase(conn: Connection, job_id: JobId) -> None:
@@ -288,12 +290,9 @@ def waiting_counts(conn: Connection) -> dict[str, int]:
     return counts
 
 
-def _insert_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:
-    if tags != "[]":
-        rows: Sequence[dict[str, str]] = [
-            {"project": project, "tag": tag, "job_id": job_id} for tag in sorted(set(json.loads(tags)))
-        ]
-        conn.execute(_INSERT_TAGS, rows)
+def _rows_of_tags(project: str, job_id: JobId, tags: str) -> list[NewRow]:
+    names = sorted(set(json.loads(tags))) if tags != "[]" else []
+    return [(_INSERT_TAGS, {"project": project, "tag": tag, "job_id": job_id}) for tag in names]
 
 
 def _not_found(job_id: JobId) -> NotFound:

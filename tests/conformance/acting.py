@@ -28,7 +28,7 @@ from service.jobs.pause import pause
 from service.jobs.place import plan_queue, start
 from service.jobs.rescue import Rescued, Timers, rescue, stop_left
 from service.jobs.resume import NO_CHANGES, Resume, resume
-from service.jobs.submit import IdempotencyUse, Submitted, submit
+from service.jobs.submit import IdempotencyUse, Submission, Submitted
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, queue
 from service.store.database import Database
@@ -91,9 +91,7 @@ class Stage:
     ) -> Submitted:
         use = IdempotencyUse(key, body, respond=lambda job: f"made {job.id}") if key else None
         return self.write(
-            lambda conn: submit(
-                conn, project=project, spec=spec, spec_json=text, now=self.now, job_id=job_id, idempotency=use
-            )
+            Submission(project=project, spec=spec, spec_json=text, now=self.now, job_id=job_id, idempotency=use)
         )
 
     def cancel(self, job: JobId, mode: StopMode = StopMode.CHECKPOINT) -> JobRow:

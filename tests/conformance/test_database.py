@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text
 
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from footplate.contract.messages import Command
 from service.store import commands, migrate, require_current, schema_is_current
 from service.store import engines as engines_module
 from service.store.control_lock import control_lock
-from service.store.database import Database
+from service.store.database import Database, Inserts
 from service.store.queue import shape_of
-from service.store.tables import metadata
+from service.store.tables import idempotency, metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer
 from tests.support.system import bring_to_schema
@@ -53,6 +53,23 @@ async def test_a_write_that_fails_does_not_hurt_its_neighbours(db: Database) -> 
         "b", "Conflict", "c", "IntegrityError", "d",
     ]  # fmt: skip
     assert kept(db) == ["a", "b", "c", "d"]
+
+
+async def test_inserts_of_one_batch_are_sent_together_and_a_wrong_one_fails_alone(db: Database) -> None:
+    statement = insert(idempotency)
+
+    def row(key: str) -> Inserts[str]:
+        values = {"project": "p", "key": key, "body_sha256": "", "job_id": "", "response": None, "created_at": 0}
+        return Inserts([(statement, values)], lambda: key)
+
+    keys = ["a", "b", "c"]
+    assert await asyncio.gather(*(db.write(row(key)) for key in keys)) == keys
+    outcomes = await asyncio.gather(*(db.write(row(key)) for key in ("d", "b", "e")), return_exceptions=True)
+
+    assert [outcome if isinstance(outcome, str) else type(outcome).__name__ for outcome in outcomes] == [
+        "d", "IntegrityError", "e",
+    ]  # fmt: skip
+    assert kept(db) == ["a", "b", "c", "d", "e"]
 
 
 async def test_many_writers_lose_nothing(db: Database) -> None:

@@ -15,7 +15,7 @@ from service.jobs import waiting
 from service.jobs.place import plan_queue, start
 from service.jobs.placement import Placement
 from service.jobs.resume import Resume
-from service.jobs.submit import submit
+from service.jobs.submit import Submission
 from service.store import jobs, nodes, queue
 from tests.conformance.acting import Stage, place_waiting
 from tests.support.factories import make_spec
@@ -49,7 +49,7 @@ def costs(stage: Stage, job: JobId) -> dict[str, int]:
     spec_json = json.dumps(spec.as_json())
 
     def post(conn: Connection) -> None:
-        submit(conn, project="default", spec=spec, spec_json=spec_json, now=stage.now, job_id=new_job_id())
+        Submission(project="default", spec=spec, spec_json=spec_json, now=stage.now, job_id=new_job_id())(conn)
 
     urgent = stage.submit(priority=9)
 

@@ -32,7 +32,7 @@ from service.control.duties import DUTIES, Duty
 from service.control.process import Control
 from service.control.state import ControlState, LockUncertain
 from service.jobs.cancel import cancel
-from service.jobs.submit import submit
+from service.jobs.submit import Submission
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs
 from service.store.control_lock import control_lock
@@ -83,9 +83,7 @@ class Line:
         job_id = JobId("job_" + new_node_id()[5:])
         spec = make_spec()
         text = json.dumps(spec.as_json())
-        await self.db.write(
-            lambda conn: submit(conn, project="default", spec=spec, spec_json=text, now=now_ms(), job_id=job_id)
-        )
+        await self.db.write(Submission(project="default", spec=spec, spec_json=text, now=now_ms(), job_id=job_id))
         self.control.wake()
         return job_id
 

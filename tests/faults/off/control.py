@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 from tests.faults.off import switch
@@ -29,12 +28,12 @@ def answer_first(jobs: Any) -> None:
     async def create_job(request: Any, response: Any) -> Any:
         services = jobs.services_of(request)
         raw = await jobs.read_body(request)
-        spec = jobs.accept(services, jobs.read_json(raw))
-        now, job_id = jobs.now_ms(), jobs.new_job_id()
-        words = {"project": spec.project, "spec": spec, "spec_json": spec.model_dump_json(), "now": now}
-        write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs.idempotency(request, raw))
+        spec = jobs.accept_for(services, jobs.read_json(raw)).spec
+        words = {"project": spec.project, "spec": spec, "spec_json": spec.model_dump_json(), "now": jobs.now_ms()}
+        words["job_id"] = jobs.new_job_id()
+        write = jobs.Submission(**words, idempotency=jobs.idempotency(request, raw)).write
         asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(services.db.write(write)))
-        row = new_job(spec.project, spec, words["spec_json"], now, job_id, last_no=1)
+        row = new_job(**words)
         return jobs.created(Submitted(row, replayed=False, response=None), services, response, 201, jobs.views.job(row))
 
     (route,) = (item for item in jobs.router.routes if item.operation_id == "create_job")
