@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from footplate.contract.arguments.training import fixed
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
 from footplate.contract.ids import CheckpointId, JobId
+from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.spec import JobSpec
 from service.store import checkpoints, jobs
@@ -68,9 +69,21 @@ def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> Checkpoin
     if row := checkpoints.named(there, wanted):
         return row
     code, detail = _why_not(rows, there, job, wanted)
-    hint = f"wait for one; or submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
-    hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else hint
+    hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else _without_any(job)
     raise InvalidSpec([Problem("/resume_from/checkpoint", code, detail, hint)])
+
+
+def _without_any(job: JobRow) -> str:
+    """Returns what to do about a job without checkpoints, which may still save one unless it has ended."""
+    again = f"submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
+    if not job.state.is_terminal:
+        return f"wait for one; or {again}"
+    if job.state is not JobState.SUCCEEDED:
+        return again
+    return (
+        f"its model is among its outputs alone: `footplate download {job.id}` fetches it for your own programs. "
+        f'To try, fork or export a model here, {again}, with another save_strategy than "no"'
+    )
 
 
 def _why_not(
@@ -81,7 +94,8 @@ def _why_not(
         what = "was found to be corrupt" if asked.status == checkpoints.CORRUPT else "was removed"
         return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {asked.step}, {what}"
     if not there:
-        return "no_checkpoint", f"job {job.id} has no checkpoint {'any more' if rows else 'yet'}"
+        more = "any more" if rows else "and has ended" if job.state.is_terminal else "yet"
+        return "no_checkpoint", f"job {job.id} has no checkpoint {more}"
     if wanted == "best":
         return (
             "no_checkpoint",

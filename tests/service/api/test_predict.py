@@ -193,6 +193,21 @@ async def test_a_checkpoint_that_is_not_there_is_named(api: Api) -> None:
     assert codes == [(409, "no_checkpoint"), (409, "unknown_checkpoint")]
 
 
+async def test_a_job_that_has_ended_without_checkpoints_is_told_where_its_model_is(api: Api) -> None:
+    ended, failed = await api.submit(), await api.submit()
+    await api.end(ended)
+    await api.end(failed, JobState.FAILED)
+
+    async def hint(job: JobId) -> str:
+        refused = await api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]})
+        assert (refused.status_code, refused.json()["code"]) == (409, "no_checkpoint")
+        return str(refused.json()["hint"])
+
+    assert f"footplate download {ended}" in await hint(ended)
+    assert "save_strategy" in await hint(ended)
+    assert (await hint(failed)).startswith("submit its spec")
+
+
 async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one(api: Api, node: Node) -> None:
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
