@@ -1,8 +1,11 @@
-"""Imports libraries into the warm parent while no attempt runs, so that later training processes start with them.
+"""Imports libraries into the warm parent, so that later training processes start with them.
 
 Importing transformers takes two seconds in each training process that needs the library. A node that has run such a job
-imports the library once for all later jobs. A child tries the import first: if it starts a thread or opens a GPU, every
-process that is forked afterwards would hang or fail.
+imports the library once for all later jobs. It does so when no attempt runs, or when the newest has run for a while.
+So the session that tries a model starts with the libraries of the training before it.
+
+A child tries the import first. If it starts a thread or opens a GPU, every process that is forked afterwards would hang
+or fail.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ MODULES = {
 }  # fmt: skip
 """The modules of each library that every model needs. The warm parent answers requests between two of them."""
 
+SETTLED_SECONDS = 10.0
+"""The age of the newest training process at which its own imports are over, so that the warm parent may import."""
+
 log = logging.getLogger("footplate.warm")
 
 
@@ -36,17 +42,21 @@ class ImportAhead:
         self._untried: list[str] = []
         self._modules: list[str] = []
         """The modules to import next. A child has tried them."""
+        self._settled_at = 0.0
 
-    def want(self, libraries: Iterable[str]) -> None:
-        """Adds the libraries of a new training process, so that later processes start with them imported."""
+    def want(self, libraries: Iterable[str], now: float) -> None:
+        """Adds the libraries of a training process that starts now, so that later ones start with them imported."""
+        self._settled_at = now + SETTLED_SECONDS
         for library in libraries:
             if library in MODULES and library not in self._seen:
                 self._seen.add(library)
                 self._untried += MODULES[library]
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self._untried or self._modules)
+    def due_in(self, now: float, *, is_idle: bool) -> float | None:
+        """Returns the seconds until the next import. None if there is nothing to import. `is_idle`: no attempt runs."""
+        if not (self._untried or self._modules):
+            return None
+        return 0.0 if is_idle else max(0.0, self._settled_at - now)
 
     def take_untried(self) -> list[str]:
         """Returns the modules that a child must try now. The next call returns none of them again."""

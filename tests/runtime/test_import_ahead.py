@@ -46,27 +46,39 @@ def code_of_child(modules: list[str]) -> int:
 
 def test_a_library_is_tried_once_and_then_imported() -> None:
     ahead = ImportAhead()
-    ahead.want(["ahead_good", "unknown"])
+    ahead.want(["ahead_good", "unknown"], 0.0)
     modules = ahead.take_untried()
     ahead.tried(modules, code_of_child(modules))
     assert "ahead_good" not in sys.modules
 
     ahead.import_next()
-    ahead.want(["ahead_good"])
+    ahead.want(["ahead_good"], 0.0)
 
-    assert (modules, "ahead_good" in sys.modules, ahead.has_work) == (["ahead_good"], True, False)
+    assert (modules, "ahead_good" in sys.modules, ahead.due_in(0.0, is_idle=True)) == (["ahead_good"], True, None)
 
 
 @pytest.mark.parametrize("name", ["ahead_broken", "ahead_threaded"])
 def test_a_library_whose_import_does_harm_is_not_imported_ahead(name: str) -> None:
     ahead = ImportAhead()
-    ahead.want([name])
+    ahead.want([name], 0.0)
     modules = ahead.take_untried()
 
     ahead.tried(modules, code_of_child(modules))
 
-    assert not ahead.has_work
+    assert ahead.due_in(0.0, is_idle=True) is None
     assert name not in sys.modules
+
+
+def test_an_import_beside_an_attempt_waits_until_the_newest_process_has_made_its_own() -> None:
+    ahead = ImportAhead()
+    ahead.want(["ahead_good"], 100.0)
+    settled = 100.0 + import_ahead.SETTLED_SECONDS
+
+    assert ahead.due_in(100.0, is_idle=True) == 0.0
+    assert ahead.due_in(settled - 4, is_idle=False) == 4.0
+    ahead.want([], 103.0)
+    assert ahead.due_in(settled, is_idle=False) == 3.0
+    assert ahead.due_in(settled + 3, is_idle=False) == 0.0
 
 
 def test_the_libraries_of_a_spec_are_those_of_its_model_and_processor() -> None:
