@@ -20,6 +20,7 @@ from tests.support.factories import make_spec
 from tests.support.processes import REPOSITORY, Processes, until
 from tests.support.redis_server import RedisServer
 from tests.worker.hanging import HUNG_SECONDS
+from worker import redis_client
 from worker.attempt import control_link
 from worker.attempt.control_link import ControlLink, Sender
 from worker.attempt.journal import SUFFIX, Journal, JournalName
@@ -47,15 +48,16 @@ def descriptors() -> set[str]:
 
 
 def test_a_link_that_hangs_in_a_frozen_redis_leaves_no_descriptor_open(
-    redis: RedisServer, grant: Grant, journal: Journal
+    redis: RedisServer, grant: Grant, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_client, "SOCKET_SECONDS", 60.0)
     before = descriptors()
     client, wake = connect(redis.url), os.eventfd(0, os.EFD_NONBLOCK)
     link = ControlLink(client, grant, journal, wake)
-    link.start()
-    until(lambda: client.llen(keys.INBOX), what="it has beaten")
+    # Frozen before the first command: a reply on its way would let the link go on.
     redis.freeze()
-    until(lambda: "read_response" in stack_of(link), what="it hangs in Redis")
+    link.start()
+    until(lambda: "read_response" in stack_of(link), what="the link waits for a reply of Redis")
 
     link.close(within=0.0)
     os.close(wake)
