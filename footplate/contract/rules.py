@@ -182,7 +182,7 @@ def _is_given(spec: JobSpec, name: str) -> bool:
 _BESIDE_A_LOOP: tuple[str, ...] = ("trainer", "report_to")
 _BESIDE_A_SCRIPT = (
     "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "training", "optimizers",
-    "callbacks", "resume_from", *_BESIDE_A_LOOP,
+    "callbacks", *_BESIDE_A_LOOP,
 )  # fmt: skip
 
 
@@ -244,8 +244,11 @@ def _of_a_start(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/resume_from/checkpoint", "disagreement", detail, "let the path name the checkpoint's folder")
     if spec.loop is not None and start.path is not None:
         detail = "there is a loop, and a loop gets only checkpoints of jobs"
-        yield Problem("/resume_from/path", "disagreement", detail, "give the folder to the loop, among its args")
-    if spec.loop is not None and start.mode == "weights":
+        hint = "give the folder to the " + (
+            "script, in its argv" if isinstance(spec.loop, Script) else "loop, among its args"
+        )
+        yield Problem("/resume_from/path", "disagreement", detail, hint)
+    if isinstance(spec.loop, Component) and start.mode == "weights":
         detail = "there is a loop, and the loop itself decides what it loads from job.latest()"
         yield Problem("/resume_from/mode", "disagreement", detail, "leave mode out, and load the weights in the loop")
 

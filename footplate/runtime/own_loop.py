@@ -39,6 +39,7 @@ from footplate.runtime import own_code, process_group, unprepared, working_folde
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
 from footplate.runtime.script_reports import ScriptReports, ScriptStopped, is_checkpoint_copy
+from footplate.runtime.starting_point import find_starting_point
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
 from footplate.trainer.precision import fp8_handlers, precision_of
@@ -237,9 +238,12 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     if not order.gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
     install_if_asked()
+    find_start = partial(find_starting_point, spec, order, emit) if spec.resume_from is not None else None
+    reports = ScriptReports(order, emit, find_start)
     try:
-        with ScriptReports(order, emit).installed():
+        with reports.installed():
             runpy.run_path(str(path), run_name="__main__")
+        reports.refuse_an_unused_start()
     except ScriptStopped:
         pass
     except SystemExit as error:

@@ -4,9 +4,11 @@ A callback is added to every Trainer that the script makes: transformers' own, o
 logs, evaluations, progress and checkpoints as events, and obeys pause, cancel and live commands. A loop that uses
 Accelerate alone reports what it passes to `accelerator.log` and `accelerator.save_state`.
 
-`Trainer.train` continues from the job's newest checkpoint, unless the script names a checkpoint itself. A script may
-train several times, for example to fine-tune and then to align. Each call of `train` is then a stage of one job. Its
-steps are counted from the end of the stage before, and it continues from its own checkpoints.
+`Trainer.train` continues from the job's newest checkpoint, unless the script names a checkpoint itself. Before the job
+has one, the first call of `train` begins at the spec's `resume_from`.
+
+A script may train several times, for example to fine-tune and then to align. Each call of `train` is then a stage of
+one job. Its steps are counted from the end of the stage before, and it continues from its own checkpoints.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -27,18 +30,22 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from footplate.contract.errors import NotBuildable
 from footplate.contract.host.launch import Order
 from footplate.contract.messages import CheckpointOffer
 from footplate.runtime import process_group
 from footplate.runtime.emit import Emit, StoppedEvaluating
 from footplate.runtime.live_commands import OurRun, Steering, TransformersRun
-from footplate.runtime.starting_point import newest_valid
+from footplate.runtime.starting_point import KeepBest, StartingPoint, newest_valid
 from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.checkpoint import Checkpoint, Verified
+from footplate.trainer.checkpoint import Checkpoint
+from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
 
+COPY = "checkpoint-of-the-first-rank"
+"""The folder for a copy of the checkpoint, in the temporary folder of a node that cannot see the original."""
 STAGE = "footplate-part.json"
 """A file in a script's checkpoint. It holds the number of the stage that wrote it, and the job's steps before that."""
 LINKED_FROM_BYTES = 2**20
@@ -64,8 +71,11 @@ class Stage:
 class ScriptReports:
     """Reports the stages of one attempt of a script, and makes each stage continue from the job's checkpoints."""
 
-    def __init__(self, order: Order, emit: Emit) -> None:
+    def __init__(self, order: Order, emit: Emit, find_start: Callable[[], StartingPoint | None] | None = None) -> None:
+        """Takes a function that finds the checkpoint that `resume_from` names, if the spec has `resume_from`."""
         self._order, self._emit = order, emit
+        has_own = any(offer.of is None for offer in order.checkpoints)
+        self._find_start = None if has_own else find_start
         self._stage: Stage | None = None
         self._stages_begun = 0
         self._steps_before = 0
@@ -111,8 +121,11 @@ class ScriptReports:
                 trainer.remove_callback(reporter)
             trainer.add_callback(_reporter(self, trainer))
             with self._next_stage(trainer):
-                resume_from = self._resume_from(resume_from_checkpoint)
-                output = self._load_if_ended(trainer, resume_from)
+                start = None if isinstance(resume_from_checkpoint, str | os.PathLike) else self._start()
+                output = None if start is None else self._load_if_ended(trainer, start)
+                resume_from = resume_from_checkpoint if start is None else start.load(trainer)
+                if start is not None and not start.is_own:
+                    trainer.add_callback(KeepBest(self._order.files, self._emit))
                 output = output or train(trainer, resume_from, *args, **kwargs)
             self.stop_if_asked()
             return output
@@ -136,22 +149,52 @@ class ScriptReports:
             return trainer._footplate.strategy.peers
         return process_group.peers(self._order, None, trainer.args.ddp_timeout)
 
-    def _resume_from(self, asked: Any) -> Any:
-        """Returns the newest valid checkpoint of this stage, or the script's own argument `resume_from_checkpoint`."""
-        if isinstance(asked, str | os.PathLike):
-            return asked
-        return self._emit.peers.from_main(self._newest_checkpoint) or asked
+    def _start(self) -> StartingPoint | None:
+        """Returns this stage's newest valid checkpoint, or where the job starts.
 
-    def _load_if_ended(self, trainer: Any, resume_from: Any) -> Any:
+        A node that cannot see the main rank's folder gets a copy.
+        """
+        peers = self._emit.peers
+        start = peers.from_main(self._start_of_the_main_rank)
+        if start is None or peers.world == 1:
+            return start
+        seen = shared_folder.fetch(peers, Path(start.folder), Path(tempfile.gettempdir(), COPY))
+        return start if seen == Path(start.folder) else replace(start, folder=str(seen))
+
+    def _start_of_the_main_rank(self) -> StartingPoint | None:
+        assert self._stage is not None
+        own = [offer for offer in self._order.checkpoints if offer.of is None]
+        if offers := [offer for offer in own if self._stage_of(offer) == self._stage.number]:
+            return StartingPoint(newest_valid(offers, self._order, self._emit), is_own=True)
+        start = self._find_start() if self._find_start and self._stage.number == 0 else None
+        if start and not start.weights_only and not Path(start.folder, checkpoints.STATE).is_file():
+            raise NotBuildable(
+                f"the checkpoint in resume_from has no {checkpoints.STATE}, so no Trainer can continue from it",
+                hint='load its weights only, with "mode": "weights"',
+            )
+        return start
+
+    def refuse_an_unused_start(self) -> None:
+        """Ends a loop without a Trainer whose spec has `resume_from`, because nothing would load the checkpoint."""
+        if self._find_start is not None and self._stages_begun == 0:
+            raise NotBuildable(
+                "resume_from names a checkpoint, and this script has called no Trainer, which would load it",
+                hint="leave resume_from out, and load the checkpoint in the script",
+            )
+
+    def _load_if_ended(self, trainer: Any, start: StartingPoint) -> Any:
         """Loads the model of a stage that had ended in an earlier attempt, and returns what `train` returns, or None.
 
         transformers' Trainer trains one step too many if it resumes from the last step. Footplate's does not.
         """
-        if isinstance(trainer, Trainer) or not isinstance(resume_from, Verified):
+        if isinstance(trainer, Trainer) or start.weights_only:
             return None
+        resume_from = start.folder
         library = sys.modules[THEIRS]
         state = library.TrainerState.load_from_json(str(Path(resume_from) / checkpoints.STATE))
-        if state.global_step < state.max_steps:
+        # Another job may have ended earlier than this script does.
+        steps = state.max_steps if start.is_own else trainer.args.max_steps
+        if steps <= 0 or state.global_step < steps:
             return None
         if trainer.model_init is not None:
             trainer.model = trainer.model_wrapped = trainer.call_model_init()
@@ -164,14 +207,7 @@ class ScriptReports:
         losses = [row["loss"] for row in state.log_history if "loss" in row]
         return library.TrainOutput(state.global_step, losses[-1] if losses else 0.0, {})
 
-    def _newest_checkpoint(self) -> str | None:
-        assert self._stage is not None
-        offers = [offer for offer in self._order.checkpoints if self._stage_of(offer) == self._stage.number]
-        return newest_valid(offers, self._order, self._emit) if offers else None
-
-    def _stage_of(self, offer: CheckpointOffer) -> int | None:
-        if offer.of is not None:
-            return None
+    def _stage_of(self, offer: CheckpointOffer) -> int:
         try:
             return int(json.loads((self._order.files.root / offer.path / STAGE).read_text())["part"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -351,6 +387,7 @@ def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
     def logged(accelerator: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
         done = log(accelerator, values, step, *args, **kwargs)
         if not reports.is_reporting():
+            reports.refuse_an_unused_start()
             last_step[0] = last_step[0] if step is None else int(step)
             state = SimpleNamespace(global_step=last_step[0], epoch=None, max_steps=0)
             _send_logged(emit, values, state)
@@ -361,6 +398,7 @@ def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
     def saved(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         folder = save_state(accelerator, *args, **kwargs)
         if not reports.is_reporting():
+            reports.refuse_an_unused_start()
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
                 reports.saved_by_accelerate(Path(folder), last_step[0])

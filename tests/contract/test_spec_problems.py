@@ -129,6 +129,15 @@ def test_a_script_needs_a_bundle_and_is_given_nothing_that_it_would_not_read():
     ]  # fmt: skip
 
 
+def test_a_script_may_start_from_another_jobs_checkpoint_but_not_from_a_folder():
+    script = {"loop": {"script": "train.py"}, "code": CODE}
+    assert places({**script, "resume_from": {"job": JOB, "mode": "weights"}}) == []
+    assert places({**script, "resume_from": {"path": "models://a"}}) == [("/resume_from/path", "disagreement")]
+    assert places({"loop": "my:main", "code": CODE, "resume_from": {"job": JOB, "mode": "weights"}}) == [
+        ("/resume_from/mode", "disagreement")
+    ]
+
+
 def test_all_mistakes_are_told_at_once():
     body = {
         "modle": "toy/mlp",

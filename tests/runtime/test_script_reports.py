@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import Accelerator
 
+from footplate.contract.errors import NotBuildable
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.messages import CheckpointOffer, Command
 from footplate.runtime import own_loop
 from footplate.runtime.script_reports import STAGE, ScriptReports, ScriptStopped
-from footplate.trainer.checkpoint import verify
+from footplate.runtime.starting_point import StartingPoint
+from footplate.trainer.checkpoint import Verified, verify
 from tests.runtime.test_own_loop import Attempt
 
 SCRIPT = """
@@ -45,6 +48,7 @@ def part(folder, steps):
     return trainer
 """
 ONCE = SCRIPT + "\ntrainer = part('out', 8)\nweights = trainer.model.layer.weight.tolist()\n"
+LONGER = ONCE.replace("8)", "10)")
 TWICE = SCRIPT + "\npart('first', 4)\ntrainer = part('second', 6)\nweights = trainer.model.layer.weight.tolist()\n"
 LIBRARIES = ["transformers", "footplate"]
 
@@ -58,7 +62,15 @@ class Scripts:
         self.offers: list[CheckpointOffer] = []
         self.events: list[dict[str, Any]] = []
 
-    def run(self, script: str, library: str, look: Any = lambda step: None, more: str = "", **order: Any) -> Any:
+    def run(
+        self,
+        script: str,
+        library: str,
+        look: Any = lambda step: None,
+        more: str = "",
+        start: StartingPoint | None = None,
+        **order: Any,
+    ) -> Any:
         """Runs one more attempt, and returns the script's weights, or what it raised."""
         attempt = Attempt(self.folder, len(self.attempts) + 1, self.job)
         self.attempts.append(attempt)
@@ -68,7 +80,7 @@ class Scripts:
         os.chdir(attempt.order.files.folder)
         names = {"look": look, "__name__": "__main__"}
         try:
-            with ScriptReports(attempt.order, attempt.emit).installed():
+            with ScriptReports(attempt.order, attempt.emit, start and (lambda: start)).installed():
                 exec(compile(script.format(library=library, more=more), "train.py", "exec"), names)
             return names["weights"]
         except (ScriptStopped, KeyboardInterrupt) as error:
@@ -131,6 +143,43 @@ def test_a_killed_script_continues_from_its_checkpoint_and_ends_with_equal_weigh
     assert steps == [5, 6, 7, 8]
     assert weights == expected
     undisturbed.attempt.close()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("weights_only", "expected"), [(False, [7, 8, 9, 10]), (True, list(range(1, 11)))])
+def test_a_script_starts_from_a_checkpoint_of_another_job(
+    scripts: Scripts, library: str, tmp_path: Path, weights_only: bool, expected: list[int]
+) -> None:
+    other = Scripts(tmp_path / "other")
+    learned = other.run(ONCE, library)
+    start = StartingPoint(Verified(tmp_path / "other" / other.offers[1].path), weights_only)
+    first: list[Any] = []
+
+    def sees(step: int) -> None:
+        steps.append(step)
+        if len(steps) == 3 and not first:
+            first.append(step)
+            raise KeyboardInterrupt
+
+    steps: list[int] = []
+    scripts.run(LONGER, library, sees, start=start)
+    steps.append(0)
+    weights = scripts.run(LONGER, library, sees, start=start)
+
+    before, after = steps[: steps.index(0)], steps[steps.index(0) + 1 :]
+    assert before == expected[:3]
+    assert after == expected[2:], "the job's own checkpoint counts, after it has one"
+    assert weights != learned
+    other.attempt.close()
+
+
+def test_a_loop_without_a_trainer_is_told_that_nothing_loads_its_start(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, 1, None)
+    reports = ScriptReports(attempt.order, attempt.emit, lambda: StartingPoint("anywhere"))
+
+    with reports.installed(), pytest.raises(NotBuildable, match="called no Trainer, which would load it"):
+        Accelerator(cpu=True).log({"loss": 1.0}, step=1)
+    attempt.close()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
