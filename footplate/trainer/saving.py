@@ -445,11 +445,15 @@ def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
     """Combines this optimizer's options with the stored groups' parameter numbers."""
-    if len(stored["param_groups"]) != len(optimizer.param_groups):
+    groups = stored["param_groups"]
+    if len(groups) > len(optimizer.param_groups):
+        # DeepSpeed has removed this optimizer's groups without parameters.
+        groups = [group for group in groups if group["params"]]
+    if len(groups) != len(optimizer.param_groups):
         raise ValueError("the checkpoint's optimizer has other parameter groups: it belongs to another model")
     return [
         {**group, "params": stored_group["params"]}
-        for group, stored_group in zip(optimizer.param_groups, stored["param_groups"], strict=True)
+        for group, stored_group in zip(optimizer.param_groups, groups, strict=True)
     ]
 
 

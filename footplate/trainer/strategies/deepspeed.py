@@ -49,6 +49,7 @@ class DeepSpeed(Sharded):
         self._stage = deepspeed_settings.stage(config)
         self._parameters = [parameter for group in plain.param_groups for parameter in group["params"]]
         self._sizes = [len(group["params"]) for group in plain.param_groups]
+        self._options = [_options(group) for group in plain.param_groups]
         whole = {} if self.precision == "no" else {name: parameter.data for name, parameter in model.named_parameters()}
         with sockets.opening():
             self._engine, *_ = self._library.initialize(
@@ -134,9 +135,12 @@ class DeepSpeed(Sharded):
                 if moments:
                     whole[numbers[id(parameter)]] = moments
         at, groups = 0, []
-        for group, size in zip(plain.param_groups, self._sizes, strict=True):
-            options = {name: value for name, value in group.items() if name != "params"}
-            groups.append({**options, "params": list(range(at, at + size))})
+        left = iter(plain.param_groups)
+        for size, options in zip(self._sizes, self._options, strict=True):
+            # DeepSpeed removes groups without parameters. Adapters have no biases, so one of their groups is empty.
+            is_removed = size == 0 and len(plain.param_groups) < len(self._sizes)
+            now = options if is_removed else _options(next(left))
+            groups.append({**now, "params": list(range(at, at + size))})
             at += size
         return {"state": dict(sorted(whole.items())), "param_groups": groups}
 
@@ -162,8 +166,11 @@ class DeepSpeed(Sharded):
                 for name, value in moments.items():
                     if _is_moment(value):
                         self._set_state(parameter, name, value.to(flat.device))
-        for group, kept in zip(optimizer.param_groups, state["param_groups"], strict=True):
-            group.update({name: value for name, value in kept.items() if name != "params"})
+        stored_groups = state["param_groups"]
+        if len(optimizer.param_groups) < len(stored_groups):
+            stored_groups = [group for group in stored_groups if group["params"]]
+        for group, kept in zip(optimizer.param_groups, stored_groups, strict=True):
+            group.update(_options(kept))
 
     def _link_round_robin(self) -> None:
         """Corrects DeepSpeed's links from parameters to flat parts if `round_robin_gradients` is set.
@@ -250,6 +257,11 @@ def _shape(parameter: nn.Parameter) -> torch.Size:
     """Returns the shape of the whole parameter, even if this process has only a piece."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """Returns a parameter group without its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _is_moment(value: Any) -> bool:

@@ -203,5 +203,11 @@ BEST_IN_BF16 = {
     for strategy in ZERO
     if strategy != "zero 0"
 }  # fmt: skip
-ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO), **TUTORIALS, **FLOATS, **BEST_IN_BF16}
+ADAPTERS_OF_ZERO = {
+    f"{strategy}: adapters alone": {
+        "run": "resumed", "name": f"{strategy}-lora", "at": 2, "alone": True, **_ADAPTED, **ZERO[strategy]}
+    for strategy in ("zero 2", "zero 3")
+}  # fmt: skip
+"""Adapters without biases and norms leave one of the optimizer's two groups empty, and DeepSpeed removes it."""
+ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO), **ADAPTERS_OF_ZERO, **TUTORIALS, **FLOATS, **BEST_IN_BF16}
 ASKED_OF_PARTS = {**conformance(PARTS), **LOADED, **CONTEXT}

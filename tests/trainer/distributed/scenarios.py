@@ -61,6 +61,7 @@ def _trainer(
     dropout: float = 0.0,
     stream: bool = False,
     lora: bool = False,
+    alone: bool = False,
     llama: bool = False,
     length: int = 16,
     loaded_in: int = 1,
@@ -111,7 +112,7 @@ def _trainer(
         else toy.mlp(hidden=16)
     )
     if lora:
-        made = adapted(made)
+        made = adapted(made, alone=alone)
     if parts > 1 and cuts and not llama:
         cut(made, parts)
     data = (lambda n, seed: toy.text(n=n, length=length, seed=seed)) if text else _points
@@ -161,12 +162,15 @@ def llama_of(folder: Path, tp_size: int = 1, dp_shard_size: int = 1) -> Any:
     return transformers.LlamaForCausalLM.from_pretrained(folder / "llama", distributed_config=asked)
 
 
-def adapted(model: nn.Module) -> nn.Module:
-    """Adapters of a rank that two processes cannot share evenly, a norm that is trained beside them."""
+def adapted(model: nn.Module, *, alone: bool = False) -> nn.Module:
+    """Adapters of a rank that two processes cannot share evenly. Unless they are alone, norms are trained too."""
     import peft
 
-    config = peft.LoraConfig(r=3, lora_dropout=0.1, target_modules=["query_key_value"], modules_to_save=["norm"])
+    beside = None if alone else ["norm"]
+    config = peft.LoraConfig(r=3, lora_dropout=0.1, target_modules=["query_key_value"], modules_to_save=beside)
     made: nn.Module = peft.get_peft_model(model, config)  # type: ignore[arg-type]
+    if alone:
+        return made
     made.base_model.model.blocks[0].norm_feed.requires_grad_(True)  # type: ignore[union-attr, index]
     return made
 

@@ -26,6 +26,14 @@ def test_adapters_of_a_model_in_pieces_resume_to_the_last_bit(came: Results, str
         assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
 
 
+@pytest.mark.parametrize("strategy", ["zero 2", "zero 3"])
+def test_adapters_alone_resume_to_the_last_bit_under_deepspeed(came_of_zero: Results, strategy: str) -> None:
+    for rank_run in came_of_zero(f"{strategy}: adapters alone"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["first"]["losses"] + rank_run["rest"]["losses"] == rank_run["whole"]["losses"]
+        assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
+
+
 @pytest.mark.parametrize("strategy", CUT)
 def test_one_process_reads_what_processes_have_saved_of_adapters(came: Results, folder: Path, strategy: str) -> None:
     saved: dict[str, Any] = came(f"{strategy}: adapters")[0]["first"]["weights"]
