@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from footplate.components.extras import imported, source_of
@@ -111,8 +112,12 @@ class TrlTrainer:
             return trainer(**arguments, ref_model=copy.deepcopy(model))
         if config.beta == 0:
             return trainer(**arguments)
+        from safetensors.torch import save_model
+
         with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder)
+            # save_pretrained writes in the main process only, and each process reads its own folder.
+            model.config.save_pretrained(folder)
+            save_model(model, str(Path(folder, "model.safetensors")), metadata={"format": "pt"})
             path, model.config._name_or_path = model.config._name_or_path, folder
             try:
                 return trainer(**arguments)

@@ -30,6 +30,7 @@ from footplate.contract.short_forms import REWARDS
 from footplate.contract.spec_parts import Component, ResumeFrom, Script, is_component
 from footplate.contract.strategies import (
     built_in_args,
+    reference_problems,
     several_processes_problems,
     shape_problems,
     sharding_problems,
@@ -302,5 +303,6 @@ _RULES: dict[Callable[[JobSpec], Iterator[Problem]], tuple[str, ...]] = {
     shape_problems: _SHAPE,
     sharding_problems: (*_SHAPE, "/training", "/loop"),
     several_processes_problems: _SHAPE,
+    reference_problems: (*_SHAPE, "/model", "/trainer"),
 }
 """Each rule, with the places whose values it needs. A rule is not asked if a value there is left out as wrong."""

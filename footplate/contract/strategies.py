@@ -131,6 +131,26 @@ def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/training/predict_with_generate", "disagreement", detail, 'use "ddp", or leave it out')
 
 
+def reference_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields a problem for a trainer of TRL that keeps a second model, which TRL cannot shard with our strategies."""
+    trainer, strategy = spec.trainer, spec.resources.strategy
+    if trainer is None or not isinstance(strategy, Fsdp | DeepSpeed) or built_in_args(spec).get("peft"):
+        return
+    beta = trainer.args.get("beta", _BETA[trainer.use]) if trainer.use in _BETA else 0
+    if trainer.use in _KEEP_A_REFERENCE or beta:
+        detail = (
+            f"{trainer.use} keeps a second model to compare with, but {STRATEGY}/type is {strategy.type}, which "
+            "shards the model"
+        )
+        hint = 'use "ddp", or train an adapter (peft): TRL then compares with the model without it'
+        yield Problem("/trainer/use", "disagreement", detail, hint)
+
+
+_KEEP_A_REFERENCE = ("trl/dpo", "trl/kto")
+_BETA = {"trl/grpo": 0.0, "trl/rloo": 0.05}
+"""The defaults of `beta` of the trainers that keep a second model only if it is not 0."""
+
+
 def built_in_args(spec: JobSpec) -> Json:
     """Returns the arguments of a built-in model of transformers. In other models they may have any meaning."""
     return spec.model.args if spec.model is not None and spec.model.use.startswith("hf/") else {}

@@ -99,6 +99,32 @@ def test_weights_of_few_bits_need_an_adapter_and_are_not_cut(args, resources, pl
     assert places(spec) == ([] if place is None else [(place, "disagreement")])
 
 
+@pytest.mark.parametrize(
+    ("trainer", "training", "peft", "strategy", "refused"),
+    [
+        ("trl/dpo", {}, None, "fsdp", True),
+        ("trl/kto", {}, None, "fsdp", True),
+        ("trl/kto", {}, None, "ddp", False),
+        ("trl/dpo", {}, {"r": 2}, "fsdp", False),
+        ("trl/sft", {}, None, "fsdp", False),
+        ("trl/grpo", {}, None, "fsdp", False),
+        ("trl/grpo", {"beta": 0.1}, None, "fsdp", True),
+        ("trl/rloo", {}, None, "fsdp", True),
+    ],
+)
+def test_a_second_model_to_compare_with_is_not_cut(trainer, training, peft, strategy, refused):
+    rewards = {"reward_funcs": ["equals"]} if trainer in ("trl/grpo", "trl/rloo") else {}
+    spec = {
+        "trainer": trainer,
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://a", "peft": peft}},
+        "data": "data://a.jsonl",
+        "training": {**training, **rewards},
+        "resources": {"processes_per_node": 2, "strategy": strategy},
+    }
+
+    assert places(spec) == ([("/trainer", "disagreement")] if refused else [])
+
+
 ZERO = {"zero_optimization": {"stage": 2}}
 
 
