@@ -147,6 +147,7 @@ def test_a_file_that_became_a_link_is_found_though_its_bytes_are_the_same(two_ch
 
 @pytest.mark.parametrize("garbage", [b"\xff\x00", b"{", b"[" * 100_000, b"[]", b'{"files": 3}'])
 def test_a_manifest_of_garbage_is_no_manifest(two_checkpoints: Path, garbage: bytes) -> None:
+    assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-4"
     (two_checkpoints / "checkpoint-4" / "manifest.json").write_bytes(garbage)
 
     assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-2"
