@@ -14,7 +14,6 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from footplate.contract.ids import JobId
-from service import keyring
 from service.auth import LOCAL
 from service.problems import TooManyRequests
 from service.rate_limit import BURST_SECONDS, AddressLimits, Quota, network_of
@@ -471,14 +470,6 @@ async def test_who_asks_for_a_watched_job_by_another_project_finds_nothing(guard
         answer = await guarded.client.get(path, headers=bearer(speech))
 
     assert (foreign[0], foreign[1], answer.status_code) == ([], 4404, 404)
-
-
-def test_the_prefix_is_what_may_be_seen() -> None:
-    key, prefix = keyring.make_key()
-
-    assert keyring.prefix_of(key) == prefix
-    assert keyring.prefix_of("") == ""
-    assert keyring.make_key()[0] != key
 
 
 async def _a_job_of(api: Api, key: dict[str, Any] | str, *, ended: bool = False) -> str:
