@@ -6,6 +6,8 @@ fsync serves many requests, and at rest nothing waits. A failing write does not 
     SQLite       one writer thread, BEGIN IMMEDIATE, a savepoint per write
     PostgreSQL   several; a batch with any error is rolled back, and each write is repeated in its own transaction
 
+Writes that only insert rows (`Inserts`) are sent together, with one statement per table for the whole batch.
+
 A write may run more than once before it is committed, so it must have no effect except on its connection. If SQL is
 unreachable, locked, full or broken, `Unavailable` is raised, and nothing is half stored.
 """

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from footplate.contract.errors import Unavailable
-from service.api import dashboard, jobs
-from service.store import job_list, schema
+from service.api import dashboard
+from service.store import database, job_list, schema
 from service.store import jobs as store
 from tests.service.api.conftest import SPEC, Api
 
@@ -103,7 +103,7 @@ async def test_sql_that_is_away_is_a_503_with_a_time_to_come_back(api: Api, monk
     def away(*given: object, **named: object) -> None:
         raise Unavailable("the database cannot serve this right now")
 
-    monkeypatch.setattr(jobs, "submit", away)
+    monkeypatch.setattr(database, "insert_rows", away)
     monkeypatch.setattr(schema, "schema_is_current", away)
     refused = await api.client.post("/jobs", json=SPEC)
 
