@@ -120,7 +120,8 @@ async def read_body(request: Request) -> bytes:
 
 
 def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"a body may have at most {MAX_BODY_BYTES:,} bytes", hint="put data into files under data://")
+    hint = "put data into files under data://, and send shorter prompts to a model"
+    return BodyTooLarge(f"a body may have at most {MAX_BODY_BYTES:,} bytes", hint=hint)
 
 
 LARGE = SMALL_BYTES + 1

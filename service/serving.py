@@ -27,7 +27,7 @@ from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.serving import SILENCE_SECONDS, Piece, PieceKind, ServingRequest, Work
 from service.deps import LARGE, Services, in_thread_if_large
 from service.jobs.cancel import cancel
-from service.jobs.serving import OPEN, Wanted, find, open_session, session_spec
+from service.jobs.serving import OPEN, Wanted, find, open_session, running_sessions, session_spec
 from service.problems import TooManyRequests
 from service.redis_client import AWAY
 from service.store import jobs
@@ -303,7 +303,12 @@ class _Exchange:
         if row is not None and row.state is JobState.RUNNING:
             raise NotServedYet(f"the serving session {row.id} answers other requests", hint="try again in a moment")
         why = f"{row.state}, {row.message or row.reason}" if row is not None else "deleted"
-        raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint="try again in a moment")
+        others = await self._services.db.read(partial(running_sessions, project=self._services.project))
+        hint = "try again in a moment"
+        if others:
+            other = others[0].id
+            hint = f"session {other} holds a slot until it is idle; `footplate cancel {other}` frees the slot"
+        raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint=hint)
 
     async def _taken_back(self) -> bool:
         """Removes the request from the queue. Returns False if the session has taken it already."""

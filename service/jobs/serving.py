@@ -212,6 +212,12 @@ def _open_sessions(conn: Connection, job_id: JobId) -> list[JobRow]:
     return [row for row in jobs.started_from(conn, job_id) if _is_open_session(row)]
 
 
+def running_sessions(conn: Connection, project: str) -> list[JobRow]:
+    """Returns the sessions of a project that hold a slot and take requests, oldest first."""
+    rows = jobs.started_from_others(conn, project)
+    return [row for row in rows if row.state is JobState.RUNNING and _is_open_session(row)]
+
+
 def _is_open_session(row: JobRow) -> bool:
     return row.state in OPEN and row.desired is Desired.RUN and bool(json.loads(row.spec).get("serve"))
 

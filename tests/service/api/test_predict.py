@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from sqlalchemy import Connection
 
 from footplate.contract import keys
-from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.ids import Fence, JobId, new_checkpoint_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.serving import Piece, PieceKind
 from service.store import checkpoints, jobs
+from service.store.times import now_ms
 from tests.service.api.conftest import Api, Serve
 from tests.support.processes import until_async
 from tests.support.redis_server import RedisServer
@@ -143,6 +145,28 @@ async def test_a_full_queue_is_answered_429_and_keeps_nothing(api: Api, node: No
     assert {(await task).status_code for task in many} == {200, 429}
     assert (await waiting).status_code == 200
     assert await node.redis.keys("fp:serve:request:*") == [], "nothing is left of a refused request"
+
+
+async def test_a_session_without_a_slot_is_told_which_other_session_holds_one(api: Api, node: Node) -> None:
+    first, second = await trained(api), await trained(api)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{first}/predict", json={"inputs": [1]}))
+    session = await session_of(node, first)
+    request = await node.taken(session)
+
+    def start(conn: Connection) -> None:
+        for to, reason in ((JobState.STARTING, Reason.PLACED), (JobState.RUNNING, Reason.TRAINING)):
+            row = jobs.lock(conn, session)
+            assert row
+            jobs.move(conn, session, to=to, expect=[row.state], reason=reason, now=now_ms(), next_attempt=1,
+                      next_fence=Fence(1))  # fmt: skip
+
+    await api.db.write(start)
+    answer = await api.client.post(f"/jobs/{second}/predict", json={"inputs": [1], "wait": 0})
+    await node.answer(request["id"], predictions=[{}])
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_served_yet")
+    assert f"footplate cancel {session}" in answer.json()["hint"]
+    assert (await waiting).status_code == 200
 
 
 async def test_a_session_that_does_not_start_is_given_up_with_the_reason(api: Api, node: Node) -> None:
