@@ -36,7 +36,7 @@ LAST_SECONDS = 3.0
 STEPPED = frozenset({Kind.PROGRESS, Kind.LOG})
 
 
-class Sender:
+class SpanExporter:
     """Exports the spans of one pool process from a thread. Spans are dropped if no collector answers."""
 
     def __init__(self) -> None:

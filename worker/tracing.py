@@ -17,7 +17,7 @@ from footplate.contract.messages import Grant
 from footplate.contract.tracing import asked
 
 if TYPE_CHECKING:
-    from worker.spans import AttemptSpans, Sender
+    from worker.spans import AttemptSpans, SpanExporter
 
 log = logging.getLogger("footplate.traces")
 
@@ -46,7 +46,7 @@ class Traces:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         settings = asked(environ)
-        self._sender: Sender | None = None
+        self._sender: SpanExporter | None = None
         self._is_on = settings.is_on
         if settings.wrong:
             log.warning("%s", settings.wrong)
@@ -60,9 +60,9 @@ class Traces:
         """Returns the spans of an attempt. `since` is the time of its Celery message in nanoseconds."""
         if not self._is_on or grant.traceparent is None:
             return Untraced()
-        from worker.spans import AttemptSpans, Sender
+        from worker.spans import AttemptSpans, SpanExporter
 
-        self._sender = self._sender or Sender()
+        self._sender = self._sender or SpanExporter()
         return AttemptSpans(self._sender.tracer, grant, node, since)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from footplate.contract.short_forms import REWARDS
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Optimizer
 from footplate.runtime import own_code
-from footplate.runtime.own_code import Own
+from footplate.runtime.own_code import OwnComponent
 from footplate.trainer.evaluating import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.metrics.text import TEXTS
@@ -202,10 +202,10 @@ def _needed_parts(target: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in positional if parameter.name in PASSED_PARTS]
 
 
-def find(group: str, name: str) -> EntryPoint | Own:
+def find(group: str, name: str) -> EntryPoint | OwnComponent:
     """Returns a component of the job's bundle, or a registered one, without importing it. Raises UnknownComponent."""
     if ":" in name:
-        return Own(group, name)
+        return OwnComponent(group, name)
     components = registered(group)
     if name not in components:
         raise UnknownComponent(GROUPS[group], name, components)

@@ -32,7 +32,7 @@ from footplate.trainer.trainer import Trainer
 NOTHING = bytes(8)
 
 
-class OurRun:
+class FootplateRun:
     """Applies live commands to Footplate's Trainer."""
 
     def __init__(self, trainer: Trainer) -> None:
@@ -108,10 +108,10 @@ class TransformersRun:
         return float(self._trainer._get_learning_rate())
 
 
-Run = OurRun | TransformersRun
+Run = FootplateRun | TransformersRun
 
 
-class Steering(TrainerCallback):
+class LiveCommands(TrainerCallback):
     """A callback that reads live commands after each step, and carries them out on all ranks."""
 
     run: Run

@@ -1,7 +1,7 @@
 """Runs the user's own code: the bundle is checked, unpacked into a read-only folder, and imported by training only.
 
     opened(sha256, artifacts, scratch)   once per training process, after which `module:Attr` is found in its bundle
-    Own(group, name).load()              returns the function that makes the part, as an entry point does
+    OwnComponent(group, name).load()     returns the function that makes the part, as an entry point does
 
 A fault of the code is an OwnCodeError, with the lines of the user's own files and none of ours.
 """
@@ -96,7 +96,7 @@ def require(requirements: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnComponent:
     """A name `module:Attr` in this process's bundle, not yet imported. It has the `load` of an entry point."""
 
     group: str

@@ -98,7 +98,7 @@ class Job:
             **options,
         )
         if self._peers.world > 1:
-            unprepared.Watch(accelerator)
+            unprepared.PreparedCheck(accelerator)
         return accelerator
 
     @cached_property
@@ -221,7 +221,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
 def _run_function(loop: Component, job: Job) -> Any:
     args = resolved(loop.args, job._order.roots)
     install_if_asked()
-    return own_code.Own("loops", loop.use).load()(job, **args)
+    return own_code.OwnComponent("loops", loop.use).load()(job, **args)
 
 
 def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:

@@ -43,7 +43,7 @@ from footplate.runtime import extensions, notes, own_code, own_loop, predictions
 from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.runtime.export import export
-from footplate.runtime.live_commands import OurRun, Steering
+from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.runtime.serving.session import serve
 from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
@@ -161,10 +161,10 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         folder = start.load(trainer) if start else None
         if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
-        steering = Steering(emit.wire, emit.stop_fd, order.commands)
-        steering.run = OurRun(trainer)
-        steering.begin(folder)
-        trainer.add_callback(steering)
+        live_commands = LiveCommands(emit.wire, emit.stop_fd, order.commands)
+        live_commands.run = FootplateRun(trainer)
+        live_commands.begin(folder)
+        trainer.add_callback(live_commands)
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return emit.stopped(result(trainer, emit))

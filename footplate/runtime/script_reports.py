@@ -35,7 +35,7 @@ from footplate.contract.host.launch import Order
 from footplate.contract.messages import CheckpointOffer
 from footplate.runtime import process_group
 from footplate.runtime.emit import Emit, StoppedEvaluating
-from footplate.runtime.live_commands import OurRun, Steering, TransformersRun
+from footplate.runtime.live_commands import FootplateRun, LiveCommands, TransformersRun
 from footplate.runtime.starting_point import KeepBest, StartingPoint, newest_valid
 from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
@@ -81,7 +81,7 @@ class ScriptReports:
         self._steps_before = 0
         self._is_training = False
         self._newest_of_stages: dict[int, Path] = {}
-        self.steering = Steering(emit.wire, emit.stop_fd, order.commands)
+        self.live_commands = LiveCommands(emit.wire, emit.stop_fd, order.commands)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -309,21 +309,21 @@ class _Reports:
 
     def __init__(self, reports: ScriptReports, trainer: Any) -> None:
         self._reports, self._trainer = reports, trainer
-        self._emit, self._steering = reports._emit, reports.steering
+        self._emit, self._live_commands = reports._emit, reports.live_commands
         self._is_ours = isinstance(trainer, Trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         job_state = self._reports.job_state(state)
-        self._steering.run = (
-            OurRun(self._trainer) if self._is_ours else TransformersRun(self._trainer, self._emit.peers)
+        self._live_commands.run = (
+            FootplateRun(self._trainer) if self._is_ours else TransformersRun(self._trainer, self._emit.peers)
         )
-        self._steering.begin_at(job_state.global_step, since=job_state.global_step - state.global_step)
+        self._live_commands.begin_at(job_state.global_step, since=job_state.global_step - state.global_step)
         self._emit.on_train_begin(args, job_state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         job_state = self._reports.job_state(state)
         self._reports.count(state)
-        self._steering.on_step_end(args, job_state, control)
+        self._live_commands.on_step_end(args, job_state, control)
         self._emit.on_step_end(args, job_state, control)
         if not self._is_ours:
             flags = [control.should_training_stop, control.should_save]

@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from footplate.contract.errors import OwnCodeError
 
 
-class Watch:
+class PreparedCheck:
     """Checks model, loader and optimizer at an optimizer's first step, and its scheduler at the second step."""
 
     def __init__(self, accelerator: Accelerator) -> None:

@@ -55,10 +55,10 @@ def fails(do: Callable[[], Any]) -> OwnCodeError:
 def test_a_class_is_made_and_a_function_is_called_or_taken_as_the_group_has_it(opened: Open) -> None:
     opened(my_code=NET)
 
-    assert own_code.Own("models", "my_code:Net").load()(hidden=8).hidden == 8
-    assert own_code.Own("data", "my_code:data").load()(n=2) == [0, 1]
-    assert own_code.Own("collators", "my_code:stack").load()()([1]) == ([1], 0)
-    assert own_code.Own("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
+    assert own_code.OwnComponent("models", "my_code:Net").load()(hidden=8).hidden == 8
+    assert own_code.OwnComponent("data", "my_code:data").load()(n=2) == [0, 1]
+    assert own_code.OwnComponent("collators", "my_code:stack").load()()([1]) == ([1], 0)
+    assert own_code.OwnComponent("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
 
 
 def test_what_is_unpacked_is_read_only_and_out_of_the_way(opened: Open) -> None:
@@ -110,7 +110,7 @@ def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
 def test_what_goes_wrong_with_an_import_is_said(opened: Open, text: str, said: str) -> None:
     opened(my_code=text)
 
-    assert said in fails(lambda: own_code.Own("models", "my_code:Net").load()).message
+    assert said in fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()).message
 
 
 def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open) -> None:
@@ -134,7 +134,7 @@ def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open)
 def test_other_arguments_are_told_by_the_signature(opened: Open, args: Any, said: str, hint: str | None) -> None:
     opened(my_code=NET)
 
-    failed = fails(lambda: own_code.Own("models", "my_code:Net").load()(**args))
+    failed = fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()(**args))
 
     assert said in failed.message
     assert failed.hint == hint
@@ -148,4 +148,4 @@ def test_required_packages_are_looked_for_here(opened: Open) -> None:
 
 
 def test_without_a_bundle_a_name_leads_nowhere() -> None:
-    assert "the job has no bundle" in fails(lambda: own_code.Own("models", "os:system").load()).message
+    assert "the job has no bundle" in fails(lambda: own_code.OwnComponent("models", "os:system").load()).message

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from footplate.contract.errors import OwnCodeError
-from footplate.runtime.unprepared import Watch
+from footplate.runtime.unprepared import PreparedCheck
 
 
 class Loop:
@@ -41,7 +41,7 @@ class Loop:
 def loop() -> Iterator[Loop]:
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(cpu=True)
-    watch = Watch(accelerator)
+    watch = PreparedCheck(accelerator)
     yield Loop(accelerator)
     watch.end()
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -15,7 +15,7 @@ import pytest
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.messages import Command
 from footplate.runtime.emit import Wire
-from footplate.runtime.live_commands import OurRun, Steering
+from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import Events, Fingerprint, fingerprint
 from tests.trainer.test_changing import a_trainer
@@ -81,10 +81,10 @@ def run(
 ) -> tuple[Fingerprint, Events]:  # fmt: skip
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
-    steering = Steering(line.wire, line.fd, commands)
-    steering.run = OurRun(trainer)
-    steering.begin(None if resume is None else str(resume))
-    trainer.add_callback(steering)
+    live_commands = LiveCommands(line.wire, line.fd, commands)
+    live_commands.run = FootplateRun(trainer)
+    live_commands.begin(None if resume is None else str(resume))
+    trainer.add_callback(live_commands)
     trainer.train(resume_from_checkpoint=resume)
     return fingerprint(trainer, events.losses), events
 
@@ -155,15 +155,15 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
 
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
-    steering = Steering(line.wire, line.fd, [])
+    live_commands = LiveCommands(line.wire, line.fd, [])
     line.training.send_command(Command(no=1, save=True))
     whole = line.training._command_bytes
     line.training.send_command(Command(no=2, save=True))
     line.training._stop_byte[COMMANDS_AT] = (whole + 5).to_bytes(8, "little")
 
-    first = steering._receive()
+    first = live_commands._receive()
     line.training._stop_byte[COMMANDS_AT] = line.training._command_bytes.to_bytes(8, "little")
 
     assert [command.no for command in first] == [1]
-    assert [command.no for command in steering._receive()] == [2]
+    assert [command.no for command in live_commands._receive()] == [2]
     assert os.fstat(line.fd).st_size > 4096
