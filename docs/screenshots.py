@@ -77,8 +77,8 @@ def slow_gpt(name: str, layers: int, **more: Any) -> dict[str, Any]:
     return {"name": name, "model": model, "data": text, "training": training, "tags": ["gpt"], **more}
 
 
-def train(client: Client) -> dict[str, str]:
-    """A sweep that succeeded, two jobs that failed, one paused, two at work, two that wait. Returns ids by name."""
+def train_sweep(client: Client) -> dict[str, str]:
+    """A sweep that succeeded, and two jobs that failed. Returns ids by name."""
     rates = (0.003, 0.01, 0.03)
     specs = [mlp(f"mlp-lr{rate}-s{seed}", rate, seed) for rate in rates for seed in (1, 2, 3)]
     specs += [
@@ -89,6 +89,11 @@ def train(client: Client) -> dict[str, str]:
     jobs = [client.jobs.create(spec) for spec in specs]
     for job in jobs:
         job.wait()
+    return {str(job.name): job.id for job in jobs}
+
+
+def train_further(client: Client) -> dict[str, str]:
+    """A paused job, two at work, and two that wait. Returns ids by name."""
     paused = client.jobs.create(slow_gpt("gpt-2-layers", 2))
     until_step(paused, 40)
     paused.pause()
@@ -101,13 +106,28 @@ def train(client: Client) -> dict[str, str]:
         client.jobs.create(slow_gpt("gpt-next", 2, priority=5)),
         client.jobs.create(slow_gpt("gpt-on-gpu", 2, resources={"pool": "gpu"})),
     ]
-    return {str(job.name): job.id for job in [*jobs, paused, *working, *waiting]}
+    return {str(job.name): job.id for job in [paused, *working, *waiting]}
 
 
 def until_step(job: Job, step: int) -> None:
     for event in job.events(kinds=["log"]):
         if (event.step or 0) >= step:
             return
+
+
+def take_try(browser: Browser, client: Client, url: str, ids: dict[str, str]) -> None:
+    """Tries two checkpoints with the same row, and deletes their sessions once the picture is taken."""
+    page = browser.new_page(viewport=DESKTOP, color_scheme="light")
+    page.goto(f"{url}/#/try?a={ids['mlp-lr0.01-s1']}&b={ids['mlp-lr0.03-s1']}&way=row")
+    page.get_by_role("textbox").fill('{"x": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}')
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("main .json")).to_have_count(2, timeout=240_000)
+    page.screenshot(path=FOLDER / "try.png")
+    page.close()
+    for session in client.jobs.list(state="running"):
+        session.cancel(mode="kill")
+        session.wait()
+        session.delete()
 
 
 def take(browser: Browser, url: str, ids: dict[str, str]) -> None:
@@ -146,8 +166,11 @@ def main() -> None:
         sys.exit(f"needs Chromium: {INSTALL}")
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home, running_system(Path(home)) as url, sync_playwright() as playwright:
-        ids = train(Client(url))
+        client = Client(url)
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        ids = train_sweep(client)
+        take_try(browser, client, url, ids)
+        ids |= train_further(client)
         take(browser, url, ids)
         browser.close()
 

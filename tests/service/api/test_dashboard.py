@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
 from tests.service.api.test_forks import trained as trained_to_the_end
 from tests.service.api.test_keys import a_key
-from tests.support.processes import Processes, nothing_is_left_behind
+from tests.support.processes import Processes, nothing_is_left_behind, until_async
 
 pytestmark = pytest.mark.browser
 expect.set_options(timeout=PATIENCE * 1000)
@@ -419,6 +421,29 @@ async def test_a_run_elsewhere_is_offered_only_what_works_for_it(api: Api, page:
     await api.client.delete(f"/jobs/{job}")
     await page.goto(f"{api.url}/#/jobs")
     await expect(page.locator("[data-job] a")).to_have_text(["here"])
+
+
+async def test_a_chart_is_saved_as_a_picture_a_drawing_and_a_table(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{"loss": 2.0}, {"loss": 0.5}], name="=one")
+    await page.add_init_script(
+        "window.saved = {}; let last; URL.createObjectURL = (blob) => ((last = blob), '#');"
+        "HTMLAnchorElement.prototype.click = async function () {"
+        "  const name = this.download; window.saved[name] = [...new Uint8Array(await last.arrayBuffer())]; }"
+    )
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    await expect(page.locator("[data-metric=loss] canvas")).to_be_visible()
+    await page.get_by_label("Save loss").click()
+    files: dict[str, bytes] = {}
+    for kind in ("png", "svg", "csv"):
+        await page.get_by_role("button", name=kind.upper()).click()
+        saved = partial(page.evaluate, f"window.saved['loss.{kind}']")
+        files[f"loss.{kind}"] = bytes(await until_async(saved, what=f"the {kind} is saved"))
+
+    assert files["loss.csv"].decode() == 'job,step,"loss"\n"\'=one",1,2\n"\'=one",2,0.5'
+    assert b"<path" in files["loss.svg"]
+    chart = await page.locator("[data-metric=loss] canvas").evaluate("canvas => [canvas.width, canvas.height]")
+    width, height = struct.unpack(">II", files["loss.png"][16:24])
+    assert (width, height > chart[1]) == (chart[0], True)  # with the title and the legend
 
 
 async def test_a_template_is_the_recipe_of_an_example(api: Api, page: Page) -> None:
