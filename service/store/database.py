@@ -292,7 +292,7 @@ def database_errors() -> Iterator[None]:
     except Exception as error:
         if is_unavailable(error) and not isinstance(error, Unavailable):
             raise Unavailable(
-                f"the database cannot serve this request now: {_first_line(error)}", hint="try again in a moment"
+                f"the database cannot serve this right now: {_first_line(error)}", hint="try again in a moment"
             ) from error
         raise
 

@@ -14,7 +14,7 @@ from footplate.contract.messages import PROTOCOL, TO_ATTEMPT, Claim, Denial, Nod
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
 from tests.support.versions import AFTER, BEFORE, start_node_of
 
-REFUSAL = f"it speaks protocol {AFTER}; this service speaks {BEFORE} and {PROTOCOL}: install its version there"
+REFUSAL = f"it uses protocol {AFTER}, and this service {BEFORE} or {PROTOCOL}: install the service's version there"
 
 
 @pytest.mark.fault(20, without="a stranger's protocol is turned away", red=f"protocol {AFTER} is not turned away")
