@@ -15,7 +15,8 @@ accepted, and its node reports what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -78,16 +79,11 @@ class Installed:
     def __init__(self, catalogue: Catalogue | None) -> None:
         """Takes a catalogue, or None if the node's catalogue could not be read."""
         self._catalogue = catalogue
-        self._missing_needs: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.missing_needs = lru_cache(MOST_KEPT)(self._missing_needs)
 
-    def missing_needs(self, needs: tuple[str, ...]) -> tuple[str, ...]:
+    def _missing_needs(self, needs: tuple[str, ...]) -> tuple[str, ...]:
         """Returns a text for people about each needed component, package, secret or hub that the catalogue lacks."""
-        missing = self._missing_needs.get(needs)
-        if missing is None:
-            if len(self._missing_needs) >= MOST_KEPT:
-                self._missing_needs.clear()
-            missing = self._missing_needs[needs] = tuple(_missing(needs, self._catalogue)) if self._catalogue else ()
-        return missing
+        return tuple(_missing(needs, self._catalogue)) if self._catalogue else ()
 
 
 def _missing(needs: Sequence[str], there: Catalogue) -> Iterator[str]:
@@ -133,40 +129,17 @@ def problems_missing_everywhere(spec: JobSpec, catalogues: Sequence[Catalogue]) 
     All packages must be on one node, and so must all secrets. If an older node announces no list of packages or
     secrets, this kind is not checked.
     """
-    return [*_packages(spec, catalogues), *_libraries(spec, catalogues), *_secrets(spec, catalogues)]
-
-
-def _libraries(spec: JobSpec, catalogues: Sequence[Catalogue]) -> Iterator[Problem]:
-    """Yields problems for libraries of trackers, strategies, optimizers and adapters."""
-    if not catalogues or any(catalogue.names(PACKAGES) is None for catalogue in catalogues):
-        return
-    for pointer, what, library in libraries_of(spec):
-        needs = [Requirement(text) for text in library.packages]
-        if not any(has_package(catalogue, need) for catalogue in catalogues for need in needs):
-            detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
-            how = f"pip install {library.install} on a node, and start that again"
-            yield Problem(pointer, "package_missing", detail, how)
-
-
-def _secrets(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
-    announced = [catalogue.names(SECRETS) for catalogue in catalogues]
-    if not announced or None in announced:
-        return []
-    # A job that needs two secrets needs them on the same node.
-    wrong = [unknown_secrets(spec.secrets, names or []) for names in announced]
-    return min(wrong, key=len)
-
-
-def _packages(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
-    if spec.code is None or not spec.code.requires:
-        return []
-    needs = [_parsed(index, text) for index, text in enumerate(spec.code.requires)]
-    if misread := [need for need in needs if isinstance(need, Problem)]:
-        return misread
-    if not catalogues or any(catalogue.names(PACKAGES) is None for catalogue in catalogues):
-        return []
-    wrong = [list(_unmet([need for need in needs if not isinstance(need, Problem)], node)) for node in catalogues]
-    return min(wrong, key=len)
+    requirements = [_parsed(index, text) for index, text in enumerate(spec.code.requires if spec.code else ())]
+    problems = [item for item in requirements if isinstance(item, Problem)]
+    kinds: dict[str, Callable[[Catalogue], list[Problem]]] = {
+        PACKAGES: lambda node: [*_missing_packages(requirements, node), *_missing_libraries(spec, node)],
+        SECRETS: lambda node: unknown_secrets(spec.secrets, node.names(SECRETS) or []),
+    }
+    for kind, missing_on in kinds.items():
+        if catalogues and all(node.names(kind) is not None for node in catalogues):
+            fewest: list[Problem] = min((missing_on(node) for node in catalogues), key=len)
+            problems += fewest
+    return problems
 
 
 def _parsed(index: int, text: str) -> Requirement | Problem:
@@ -184,16 +157,24 @@ def _parsed(index: int, text: str) -> Requirement | Problem:
     return requirement
 
 
-def _unmet(needs: Sequence[Requirement], node: Catalogue) -> Iterator[Problem]:
-    for index, need in enumerate(needs):
+def _missing_packages(requirements: Sequence[Requirement | Problem], node: Catalogue) -> Iterator[Problem]:
+    for index, need in enumerate(requirements):
+        if isinstance(need, Problem) or has_package(node, need):
+            continue
         name = canonicalize_name(need.name)
         installed = node.get(PACKAGES, name)
-        if installed is None:
-            hint = did_you_mean(name, node.names(PACKAGES) or [])
-            detail = f"no node has {need.name}"
-        elif not meets(need, installed.summary):
-            hint, detail = None, f"no node has {need}: there is {installed.summary}"
-        else:
-            continue
+        hint = did_you_mean(name, node.names(PACKAGES) or []) if installed is None else None
+        detail = (
+            f"no node has {need.name}" if installed is None else f"no node has {need}: there is {installed.summary}"
+        )
         how = "install it on the nodes, or put it into the bundle and leave it out here"
         yield Problem(f"/code/requires/{index}", "package_missing", detail, hint or how)
+
+
+def _missing_libraries(spec: JobSpec, node: Catalogue) -> Iterator[Problem]:
+    """Yields problems for libraries of trackers, strategies, optimizers and adapters."""
+    for pointer, what, library in libraries_of(spec):
+        if not any(has_package(node, Requirement(text)) for text in library.packages):
+            detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
+            how = f"pip install {library.install} on a node, and start that again"
+            yield Problem(pointer, "package_missing", detail, how)

@@ -11,7 +11,7 @@ import pytest
 
 from docs import errors_page, spec_page
 from footplate.contract.settings import variable
-from footplate.contract.variables import DROP_IN
+from footplate.contract.variables import DROP_IN, PREFIX, RENAMED
 from footplate.sdk.settings import ClientSettings
 from service import readiness
 from service.settings import ServiceSettings
@@ -23,6 +23,7 @@ DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md") for path in sorted(REP
 ALL_SETTINGS = (ServiceSettings, WorkerSettings, ClientSettings)
 LINK = r"\]\((?!https?:)([^)#]+)\)"
 SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields} | {DROP_IN}
+SETTINGS |= {PREFIX + name for name in RENAMED}
 
 
 def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
