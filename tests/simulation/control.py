@@ -159,5 +159,5 @@ def in_place_of_reality(world: World) -> Iterator[None]:
         stack.enter_context(patch.object(service.control.ingest, "MAX_ENTRIES", 4))
         stack.enter_context(patch.object(logging.getLogger("footplate.control"), "exception", _is_a_bug))
         stack.enter_context(patch.multiple(worker.attempt.control_link, **link))
-        stack.enter_context(patch.multiple(worker.attempt.journal, INDEX_EVERY=4, FORGET_BYTES=600))
+        stack.enter_context(patch.multiple(worker.attempt.journal, INDEX_EVERY=4, DROP_BYTES=600))
         yield
