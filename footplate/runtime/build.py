@@ -28,7 +28,7 @@ from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.metrics.text import TEXTS
 from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
 from footplate.trainer.named import NamedOptimizer
-from footplate.trainer.named.spec import parted
+from footplate.trainer.named.spec import parameters_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
         loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
     if optimizers:
         try:
-            parted(trainer.model, optimizers)
+            parameters_of(trainer.model, optimizers)
         except ValueError as error:
             raise InvalidSpec([Problem("/optimizers", "not_parted", str(error))]) from error
 

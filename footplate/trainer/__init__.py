@@ -23,7 +23,7 @@ NEWER = ("torch.profiler._cupti_monitor",)
 
 
 def preload() -> None:
-    """Imports all that training needs, and runs nothing. A parent process that forks calls it once for all children."""
+    """Imports the modules that training needs. A process that forks training processes calls this before the first."""
     for name in WHAT_TRAINING_IMPORTS:
         import_module(name)
     for name in NEWER:

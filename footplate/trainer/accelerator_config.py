@@ -20,7 +20,7 @@ class AcceleratorConfig:
     dispatch_batches: bool | None = None
     """True lets only the main process read data. It is refused, because each process reads its own share."""
     even_batches: bool = True
-    """True fills up the last batch with samples from the beginning, so that all processes have equal shares."""
+    """True fills up an epoch's last batch with samples from its beginning, so that all processes have equal shares."""
     use_seedable_sampler: bool = True
     """True makes the order depend on the seed only. False draws it from torch's global generator."""
     non_blocking: bool = False
@@ -53,13 +53,13 @@ class AcceleratorConfig:
         return cls(**values)
 
     def refuse_unsupported(self, processes: int) -> None:
-        """Refuses settings that have no effect here, before the first step."""
+        """Raises ValueError for settings that this Trainer cannot follow, and warns of those that change nothing."""
         from accelerate.state import PartialState
 
         if self.dispatch_batches and processes > 1:
             raise ValueError(
                 f"accelerator_config has dispatch_batches: true, but each of the {processes} processes reads its own "
-                "share here: leave it out; iterable data is read by every process, which keeps its part"
+                "share here: leave it out. Every process reads all of an iterable dataset, and keeps its share"
             )
         for name, value in (self.gradient_accumulation_kwargs or {}).items():
             if name not in _ACCUMULATION:

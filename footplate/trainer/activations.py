@@ -43,14 +43,14 @@ def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = 
 
 
 def uncheckpoint_activations(model: nn.Module) -> None:
-    """Switches activation checkpointing off again, in layers that this module has wrapped."""
+    """Switches activation checkpointing off in the layers that `checkpoint_activations` has changed."""
     for module in model.modules():
         if _FORWARD in vars(module):
             module.forward = vars(module).pop(_FORWARD)
 
 
 def repeated_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yields the outermost repeated layers. A layer inside of another is not checkpointed again."""
+    """Yields the elements of the model's outermost nn.ModuleLists or, if there is none, of its nn.Sequentials."""
     for kind in (nn.ModuleList, nn.Sequential):
         layers = [layer for layer in _inside(model, kind) if any(True for _ in layer.parameters())]
         if layers:
@@ -66,7 +66,7 @@ def _inside(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _wrap(layer: nn.Module, options: dict[str, Any]) -> None:
-    """Wraps forward on the object, so that the layer's class and the names in its state do not change."""
+    """Replaces the layer's `forward` attribute. A wrapper module would change the names in the state dict."""
     if _FORWARD in vars(layer):
         return
     forward = layer.forward

@@ -26,7 +26,7 @@ def are_in(model: nn.Module) -> bool:
 
 
 def base_model(model: nn.Module) -> nn.Module:
-    """Returns the model below peft's wrapper, whose forward accepts anything and so shows no arguments."""
+    """Returns the model inside peft's wrapper. The wrapper's own `forward` takes any argument, so it names none."""
     get_base_model: Any = getattr(model, "get_base_model", None)
     if get_base_model is not None:
         return get_base_model()  # type: ignore[no-any-return]
@@ -35,7 +35,7 @@ def base_model(model: nn.Module) -> nn.Module:
 
 
 def state_to_save(model: nn.Module) -> dict[str, Any]:
-    """Returns the state that a checkpoint needs: for one adapter, everything but the frozen weights."""
+    """Returns the tensors that a checkpoint stores. For a model with one adapter, the frozen weights are left out."""
     state = model.state_dict()
     if not are_in(model) or len(model.peft_config) > 1:  # type: ignore[arg-type]
         return state
@@ -44,7 +44,7 @@ def state_to_save(model: nn.Module) -> dict[str, Any]:
 
 
 def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = None) -> None:
-    """Writes trained weights outside of the adapters, and buffers such as running means, for a resume."""
+    """Writes the file REST: trained weights outside of the adapters, and buffers such as running means."""
     rest = _rest(model, state)
     if rest:
         save_file({name: tensor.detach().contiguous() for name, tensor in rest.items()}, folder / REST)
@@ -76,7 +76,7 @@ def load(model: nn.Module, folder: Path) -> None:
 
 
 def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:
-    """Returns the folder's tensors, whole, under the names of the model's state. Sharded models load from them."""
+    """Returns the stored adapters as unsharded tensors, by their names in the model's state dict."""
     weights: dict[str, Tensor] = {}
     for name in _names(model):
         places = places_of(model, name)
@@ -86,7 +86,7 @@ def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:
 
 
 def places_of(model: nn.Module, name: str) -> dict[str, str]:
-    """Returns the name in the model's state for each name in peft's file of an adapter."""
+    """Maps each tensor name in peft's file of an adapter to the tensor's name in the model's state dict."""
     own = model.state_dict()
     places = {id(value): key for key, value in own.items()}
     of_adapter = _of(model, name, own)
@@ -94,7 +94,7 @@ def places_of(model: nn.Module, name: str) -> dict[str, str]:
 
 
 def require_places(model: nn.Module, strategy: str) -> None:
-    """Refuses kinds of adapters whose saved tensors are computed, because this needs the whole model in one process."""
+    """Raises ValueError for adapters that peft computes when it saves them. A sharded model cannot do that."""
     if not are_in(model):
         return
     for name in _names(model):
@@ -139,7 +139,7 @@ def _names(model: Any) -> list[str]:
 
 
 def _of(model: Any, name: str, state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Returns one adapter's tensors, under the names in peft's file."""
+    """Returns the tensors of the adapter `name`, by their names in peft's file."""
     from peft.utils import get_peft_model_state_dict
 
     return get_peft_model_state_dict(model, state_dict=state, adapter_name=name)  # type: ignore[no-any-return]

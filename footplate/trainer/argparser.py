@@ -89,8 +89,8 @@ class HfArgumentParser(ArgumentParser):
     ) -> tuple[Any, ...]:
         """Returns an object of each dataclass, then a namespace of other options, then unused words if requested.
 
-        Arguments from a file are read first, so that the command line wins. The file is named, or is `.args` beside
-        the script.
+        Arguments in a file have less priority than the command line. The file is `args_filename`, the one that the
+        option `args_file_flag` names, or the script's path with the suffix `.args`.
         """
         files: list[Path] = []
         if args_filename:
@@ -148,7 +148,10 @@ def _files_named_by(flag: str, args: list[str] | None) -> tuple[list[Path], list
 
 
 def _made_of(kind: Any, namespace: Any) -> Any:
-    """Makes the dataclass without options that equal their default, so that an older name does not clash with them."""
+    """Makes the dataclass from the parsed options. Values equal to their default are left out.
+
+    An older name of an argument would otherwise clash with the default under the present name.
+    """
     values = vars(namespace)
     taken = {name: values.pop(name) for name in (*_fields(kind), *_further_names(kind)) if name in values}
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
@@ -257,11 +260,11 @@ def _choice(choices: list[Any]) -> Callable[[str], Any]:
 
 
 def _reader(kinds: list[Any]) -> Callable[[str], Any]:
-    """Returns a function that tries the types in turn, strict ones first, because text accepts anything."""
-    return functools.partial(_read, sorted(kinds, key=lambda kind: _PICKY.get(_plain(kind), 5)))
+    """Returns a function that converts text to the first of these types that accepts it. `str` is tried late."""
+    return functools.partial(_read, sorted(kinds, key=lambda kind: _ORDER_OF_TRIALS.get(_plain(kind), 5)))
 
 
-_PICKY = {bool: 0, int: 1, float: 2, dict: 3, str: 8, Path: 9}
+_ORDER_OF_TRIALS = {bool: 0, int: 1, float: 2, dict: 3, str: 8, Path: 9}
 
 
 def _plain(kind: Any) -> Any:

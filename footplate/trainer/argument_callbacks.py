@@ -1,4 +1,4 @@
-"""Callbacks that single arguments switch on. Without its argument, a callback is not added and costs nothing."""
+"""Callbacks that the Trainer adds if one argument is set, such as `max_nan_steps`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("footplate.trainer")
 
 
-def watchers(trainer: Trainer) -> list[TrainerCallback]:
+def callbacks_of_arguments(trainer: Trainer) -> list[TrainerCallback]:
     args = trainer.args
     callbacks: list[TrainerCallback] = []
     if args.torch_empty_cache_steps is not None:
@@ -35,7 +35,7 @@ def watchers(trainer: Trainer) -> list[TrainerCallback]:
 
 
 class EmptyCache(TrainerCallback):
-    """Returns cached memory to the device, every `torch_empty_cache_steps` steps."""
+    """Empties torch's cache of device memory every `torch_empty_cache_steps` steps."""
 
     def __init__(self, steps: int) -> None:
         from accelerate.utils.memory import clear_device_cache
@@ -70,28 +70,28 @@ class StopOnNan(TrainerCallback):
 
 
 class CheckpointOnSigterm(TrainerCallback):
-    """Finishes the current step, saves and stops after SIGTERM, which machines send before they are taken away."""
+    """Finishes the current step after SIGTERM, saves a checkpoint and stops training (`enable_jit_checkpoint`)."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.was_signalled = False
         self._before: Any = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.asked = False
+        self.was_signalled = False
         try:
-            self._before = signal.signal(signal.SIGTERM, self._note)
+            self._before = signal.signal(signal.SIGTERM, self._on_signal)
         except ValueError:
             log.warning(
                 "enable_jit_checkpoint has no effect, because only the main thread can set a handler for SIGTERM"
             )
 
-    def _note(self, number: int, frame: Any) -> None:
-        self.asked = True
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self.was_signalled = True
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        if self.asked:
+        if self.was_signalled:
             control.should_save = control.should_training_stop = True
         return control
 
@@ -141,5 +141,5 @@ def _floats(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value] if value.is_floating_point() else []
     if isinstance(value, dict):
-        return [tensor for part in value.values() for tensor in _floats(part)]
-    return [tensor for part in value for tensor in _floats(part)] if isinstance(value, (list, tuple)) else []
+        return [tensor for item in value.values() for tensor in _floats(item)]
+    return [tensor for item in value for tensor in _floats(item)] if isinstance(value, (list, tuple)) else []

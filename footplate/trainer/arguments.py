@@ -45,7 +45,7 @@ _CHOICES: dict[str, type[Choice]] = {
 
 
 def _checked_as(kind: Any) -> GetPydanticSchema:
-    """Checks a field by another type than its hint."""
+    """Makes pydantic check a field by the type `kind` instead of by the field's hint."""
     return GetPydanticSchema(lambda _, schema_of: schema_of(kind))
 
 
@@ -58,7 +58,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
     """
 
     if not TYPE_CHECKING:
-        # ruff: noqa: RUF036 - that parser takes the second type of a union of three
+        # ruff: noqa: RUF036 - Hugging Face's parser reads a union of three types by the second type
         include_num_input_tokens_seen: Annotated[
             str | bool, _checked_as(Literal["no", "all", "non_padding"] | bool)
         ] = "no"
@@ -386,7 +386,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
 
 def _named_dtypes(value: Any) -> Any:
-    """Replaces torch's number formats by their names, because JSON has none."""
+    """Replaces each `torch.dtype` by its name, because JSON has no dtypes."""
     if isinstance(value, dict):
         return {name: _named_dtypes(item) for name, item in value.items()}
     is_dtype = type(value).__module__ == "torch" and type(value).__name__ == "dtype"
@@ -394,7 +394,7 @@ def _named_dtypes(value: Any) -> Any:
 
 
 def _other_arguments(kind: type) -> str:
-    """Returns what is wrong with arguments that derive from another class, and what to do."""
+    """Returns the error message for arguments whose class does not derive from our TrainingArguments."""
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind.__module__.partition(".")[0] == "transformers":
         return f"args are a {name}: import TrainingArguments from footplate too"

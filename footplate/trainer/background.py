@@ -1,4 +1,4 @@
-"""Writes a checkpoint in the background: the loop waits only for a copy, and a thread writes it to the disk."""
+"""Writes checkpoints in a thread. The training loop waits only until the tensors are copied to host memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from footplate.trainer.checkpoint import Checkpoint
 
 
 class Background:
-    """Runs at most one save at a time. Another save, and the end of training, waits for it."""
+    """A thread that writes at most one checkpoint at a time."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -39,7 +39,7 @@ class Background:
 
 
 def copied(value: Any, seen: dict[tuple[Any, ...], Tensor] | None = None) -> Any:
-    """Copies tensors to the host. Tied tensors stay one object, because that is how tied weights are recognised."""
+    """Copies a nested value, with all tensors on the host. Tied tensors become one tensor, as they were before."""
     seen = {} if seen is None else seen
     if isinstance(value, Tensor):
         place = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)

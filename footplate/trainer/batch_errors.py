@@ -1,4 +1,4 @@
-"""Explains batches that a model cannot use. Runs only after an error, so it may read a row of the data."""
+"""Explains why a model failed on a batch: the shapes and columns of the batch, and the change that would help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def does_not_fit(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], error: TypeError) -> TypeError:
-    """Returns an error that names what forward takes and what the batch has. Returns `error` if the batch does fit."""
+    """Returns an error that lists forward's arguments and the batch's keys, or `error` itself if these agree."""
     forward = getattr(trainer.accelerator.unwrap_model(model), "forward", model.forward)
     signature = inspect.signature(forward)
     try:
@@ -36,7 +36,7 @@ def does_not_fit(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], 
 
 
 def no_labels(trainer: Trainer, error: ValueError) -> ValueError:
-    """Returns the error with the columns of the data, and the map that makes one of them the labels."""
+    """Returns the error for a batch without labels, with the columns of the data and the map that renames a column."""
     return ValueError(
         f"{error}. The rows have {columns(trainer)}. If one of these columns has the labels, rename it: "
         '{"use": "rename", "args": {"columns": {"THAT COLUMN": "labels"}}} in data.map'
@@ -44,9 +44,9 @@ def no_labels(trainer: Trainer, error: ValueError) -> ValueError:
 
 
 def explained(trainer: Trainer, batches: Sequence[Any], error: Exception) -> Exception | None:
-    """Returns the reason for a failed step, if a label or token in its host batches is that. Else adds a hint.
+    """Returns a clearer error for a failed step if a label or token id is out of range, else None.
 
-    The hint says what the batch has, what the model takes, and what to change in a spec.
+    If None is returned and the shapes or dtypes did not match, `error` gets a note with both and what to change.
     """
     mappings = [batch for batch in batches if isinstance(batch, Mapping)]
     reason = explain_labels(error, mappings, trainer.model, trainer.label_names or ("labels",))
@@ -64,7 +64,7 @@ _MISFITS = (*_DTYPES, *_LAYERS, *_LOSSES)
 
 def _shape_hint(model: nn.Module, batch: Mapping[str, Any], error: Exception) -> str:
     text, facts = str(error), [f"the batch has {shapes_of(batch)}"]
-    is_of_loss = any(part in text for part in _LOSSES)
+    is_of_loss = any(phrase in text for phrase in _LOSSES)
     if (place := _failed_module(model, error)) is not None and not is_of_loss:
         name, module, shape = place
         facts.append(f"{name} is {type(module).__name__}({module.extra_repr()}) and got {shape}")
@@ -76,7 +76,7 @@ def _shape_hint(model: nn.Module, batch: Mapping[str, Any], error: Exception) ->
         labels, classes = batch.get("labels"), getattr(getattr(model, "config", None), "num_labels", 1)
         if isinstance(labels, Tensor) and labels.is_floating_point() and labels.dim() == 1 and classes > 1:
             advice = f"Labels of {classes} classes are whole numbers. The map labels makes them from names. {advice}"
-    elif any(part in text for part in _DTYPES):
+    elif any(phrase in text for phrase in _DTYPES):
         advice = "Give the column numbers with a decimal point, or leave it out with the map drop"
     else:
         advice = (
@@ -87,7 +87,7 @@ def _shape_hint(model: nn.Module, batch: Mapping[str, Any], error: Exception) ->
 
 
 def _failed_module(model: nn.Module, error: Exception) -> tuple[str, nn.Module, str] | None:
-    """Returns the innermost part of the model in the traceback: its name, the module, and the shape of its input."""
+    """Returns the innermost module in the error's traceback: its name, the module, and the shape of its input."""
     names = {id(module): name for name, module in model.named_modules() if name}
     place = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -104,7 +104,7 @@ def shapes_of(batch: Mapping[str, Any]) -> str:
 
 
 def columns(trainer: Trainer) -> str:
-    """Returns the names of the columns of the training data, or of a general word if the data has no names."""
+    """Returns the column names of the training data, or the text "unnamed columns"."""
     with suppress(Exception):
         dataset: Any = trainer.train_dataset
         names = getattr(dataset, "column_names", None) or list(dataset[0])

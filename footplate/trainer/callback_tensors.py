@@ -1,4 +1,4 @@
-"""Tensors of callbacks, such as an average of the weights. Checkpoints store them, and evaluations may use them."""
+"""Tensors that callbacks keep, such as an average of the weights. Checkpoints store these tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Held = dict[str, list[dict[str, Tensor]]]
 
 
 class HoldsTensors:
-    """A callback with tensors in checkpoints, which are too large for the JSON of ExportableState."""
+    """The base of callbacks whose tensors a checkpoint stores. `ExportableState` stores only small values, as JSON."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors for a checkpoint."""
@@ -43,7 +43,7 @@ def collect(callbacks: Iterable[Any]) -> Held:
 
 
 def read(folder: Path) -> Held:
-    """Reads the tensors of a checkpoint. Returns nothing for a checkpoint without such callbacks."""
+    """Returns the callbacks' tensors that a checkpoint stores, or an empty dict if there are none."""
     tensors: Held = files.load_tensors(folder, FILE) if (folder / FILE).is_file() else {}
     return tensors
 
@@ -67,7 +67,7 @@ def in_place(callbacks: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def swapped(model: nn.Module, others: dict[str, Tensor]) -> Iterator[None]:
-    """Gives the model other weights inside the `with` block, and restores its own exactly."""
+    """Replaces the model's weights by `others` inside the `with` block, and then restores them exactly."""
     own = {name: value.detach().clone() for name, value in model.named_parameters() if name in others}
     put(model, others)
     try:

@@ -78,7 +78,7 @@ Listener = Callable[..., Control]
 
 
 class CallbackHandler:
-    """Calls the callbacks of an event in order. Which callbacks have an event is determined when one is added."""
+    """Calls the callbacks of an event in order. Lists of the callbacks of each event are made when one is added."""
 
     def __init__(self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any):
         self.callbacks: list[TrainerCallback] = []
@@ -94,10 +94,10 @@ class CallbackHandler:
         self._find_listeners()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        """Adds a callback after the others. A second one of a class is called too, and a warning says so."""
+        """Adds a callback after the others. Logs a warning if there is already a callback of the same class."""
         new_callback = _require_events(callback() if isinstance(callback, type) else callback)
         if any(type(own_callback) is type(new_callback) for own_callback in self.callbacks):
-            log.warning("there is already a callback %s, and another one is added", type(new_callback).__name__)
+            log.warning("there is already a callback %s: both are called", type(new_callback).__name__)
         self.callbacks.append(new_callback)
         self._find_listeners()
 
@@ -216,7 +216,7 @@ class CallbackHandler:
 
 
 def _require_events(callback: Any) -> Any:
-    """Returns the callback. Raises TypeError if it has no method of an event, because it would never be called."""
+    """Returns the callback, or raises TypeError if it has no method of an event and so would never be called."""
     if not any(hasattr(callback, name) for name in (*EVENTS, "figures")):
         raise TypeError(
             f"{callback!r} has no event: a callback is a TrainerCallback, its class, or an object with methods "
@@ -340,7 +340,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def check_metric_value(self, args: Any, state: TrainerState, control: TrainerControl, metric_value: float) -> None:
         """Counts an evaluation that does not improve on the best one before it. A subclass may count otherwise."""
-        best = state.best_metric  # a NaN is never the best
+        best = state.best_metric  # never NaN
         gain = None if best is None else (metric_value - best if args.greater_is_better else best - metric_value)
         if gain is None or gain > max(0.0, self.early_stopping_threshold):
             self.early_stopping_patience_counter = 0

@@ -79,7 +79,7 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
 
 
 def seal(folder: Path, step: int, stamp: dict[str, Any]) -> Checkpoint:
-    """Syncs a folder that is written completely, perhaps by another library, and adds the manifest."""
+    """Flushes a finished checkpoint folder to the disk, and writes the manifest with the sha256 of every file."""
     _open_to_readers(folder)
     files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
     manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
@@ -104,7 +104,7 @@ def _open_to_readers(folder: Path) -> None:
 
 
 def _move_into_place(scratch: Path, final: Path) -> None:
-    """Renames the folder. An older folder of that name, from an earlier run, is deleted after the new one exists."""
+    """Renames the temporary folder to its final name. An older checkpoint of that name is deleted afterwards."""
     aside = None
     if final.exists():
         aside = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
@@ -117,7 +117,7 @@ def _move_into_place(scratch: Path, final: Path) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Removes the remains of interrupted saves, and restores a folder that such a save had moved aside."""
+    """Deletes temporary folders of interrupted saves, and restores checkpoints that such a save had renamed."""
     if not parent.is_dir():
         return
     for path in list(parent.iterdir()):
@@ -129,7 +129,7 @@ def sweep(parent: Path) -> None:
 
 
 def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
-    """Deletes the oldest checkpoints beyond the limit, after a commit. Protected ones stay, even beyond the limit."""
+    """Deletes the oldest checkpoints until `limit` remain. Those in `protect` count, but are never deleted."""
     if limit is None:
         return
     kept = [path for _, path in _numbered(parent)]
@@ -197,11 +197,11 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
 
 
 class Verified(str):
-    """The path of a folder that `verify` has just read completely, so that it is not read again."""
+    """The path of a checkpoint that has been verified, so that it need not be verified again."""
 
 
 def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:
-    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and the difference.
+    """Compares every file of a checkpoint with its manifest and returns the manifest, or raises CheckpointCorrupt.
 
     A file that cannot be read counts as damaged, because a failing disk or missing rights affect this checkpoint only.
     `manifest_sha256` is the checksum of the committed manifest, if the caller has stored it.
@@ -224,9 +224,9 @@ def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, 
 
 
 def _was_replaced(folder: Path, name: str, manifest: dict[str, Any]) -> bool:
-    """Returns True if somebody has split the weights into shards, or converted them, after the checkpoint was sealed.
+    """Returns True if the weights were converted or split into shards after the checkpoint was written.
 
-    A damaged disk deletes files, but never writes new ones in another layout.
+    A damaged disk loses files, but never writes new weights in another layout.
     """
     path = weights.file_in(folder)
     if name != MODEL or (folder / name).exists() or path is None or path.name in manifest["files"]:
@@ -279,7 +279,7 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST)
 
 
-# What is in one
+# Files of a checkpoint
 
 
 def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -312,7 +312,7 @@ def _without_overlap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Loads the weights in place. For a model with adapters, the checkpoint holds the adapters only."""
+    """Loads a checkpoint's weights, or its adapters if it holds nothing else, into the model."""
     if holds_adapters_only(model, folder):
         return adapters.load(model, folder)
     model.load_state_dict(read_weights(model, folder), strict=False)
@@ -362,13 +362,13 @@ def holds_adapters_only(model: nn.Module, folder: Path) -> bool:
 
 
 def _address(tensor: Tensor) -> int:
-    """Returns the memory address of the part of the tensor that this process holds."""
+    """Returns the memory address of the tensor, or of its shard in this process if it is sharded."""
     local: Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.data_ptr()
 
 
 def save_tensors(value: Any, path: Path) -> None:
-    """Writes a `.pt` file. torch reports a full disk by a RuntimeError about its internals, which is translated."""
+    """Writes a `.pt` file. If torch raises RuntimeError, for example on a full disk, raises CannotSave."""
     try:
         torch.save(value, path)
     except RuntimeError as error:
@@ -376,7 +376,7 @@ def save_tensors(value: Any, path: Path) -> None:
 
 
 def load_tensors(folder: Path, name: str) -> Any:
-    """Reads a `.pt` file that holds tensors, numbers and containers only, so that nothing in it can run code."""
+    """Reads a `.pt` file. Only tensors, numbers and containers are accepted, so that a file cannot run code."""
     path = folder / name
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {name} is missing")

@@ -1,6 +1,7 @@
 """Finds, stores and seeds the random generators that a collator keeps for itself.
 
-Collators for masked language models have one if they have a `seed`. Hugging Face's make it at their first batch.
+A collator for masked language models with a `seed` has such a generator. Hugging Face's collators make theirs at
+their first batch.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState,
 
 
 class CollatorGenerators:
-    """The generators that are attributes of a collator, of collators that it calls, or names in its function."""
+    """The random generators of a collator: attributes of the object or of those it calls, or names in its function."""
 
     def __init__(self, collator: Any) -> None:
         self._owners = _owners(collator)
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """Returns the generators' state by place and name, without generators that no batch has needed yet."""
+        """Returns the state of each existing generator, by the position of its owner and its name, such as `0.generator`."""
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Sets the generators to a stored state. Makes those that the collator would make at its first batch."""
+        """Sets the generators to stored states, and makes generators that the collator would make at its first batch."""
         there = dict(self._all())
         for name, (kind, state) in states.items():
             if name not in there:
@@ -42,7 +43,7 @@ class CollatorGenerators:
             _set_state(there[name], state)
 
     def seed(self, seed: int) -> None:
-        """Seeds each generator by this seed and by its own, so that its next numbers depend on nothing else."""
+        """Seeds each generator by `seed` and its collator's own seed, so that its draws depend on nothing else."""
         for owner in self._owners:
             if _makes_one_later(owner):
                 owner.create_rng()
@@ -61,7 +62,7 @@ class CollatorGenerators:
 
 
 def _owners(collator: Any) -> list[Any]:
-    """Returns the collator, and the objects and functions that it has as attributes or names and may call."""
+    """Returns the collator and each callable that is its attribute, or a name in its function."""
     owners, seen, waiting = [], set[int](), [collator]
     while waiting:
         value = waiting.pop(0)
@@ -73,10 +74,10 @@ def _owners(collator: Any) -> list[Any]:
             seen.add(id(value))
             owners.append(value)
             waiting += [
-                part
-                for part in _names(value).values()
+                callee
+                for callee in _names(value).values()
                 # A function's helpers are left out, because a search through them would end in all of its module.
-                if callable(part) and not (inspect.isfunction(value) and inspect.isfunction(part))
+                if callable(callee) and not (inspect.isfunction(value) and inspect.isfunction(callee))
             ]
     return owners
 

@@ -1,4 +1,4 @@
-"""Makes loaders from datasets, and epochs that can start at any batch from loaders."""
+"""Makes torch loaders from datasets. `Epoch` is one pass over a loader, which can start at any batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def has_length(dataset: object) -> bool:
 
 
 def require_samples(data: Any, name: str) -> None:
-    """Refuses data that users pass by mistake: columns, a dict of several sets, or a generator."""
+    """Raises TypeError for data that is not a list of samples: columns, a dict of datasets, or a generator."""
     if isinstance(data, Mapping) and 0 not in data:
         there = ", ".join(map(str, list(data)[:8])) or "nothing"
         description = f"a {type(data).__name__} of {there}: pass a list of samples, one of the sets"
@@ -79,10 +79,10 @@ def make_loader(
 
 
 class SeededDataset(Dataset[Any]):
-    """A dataset for loading processes, in which random draws depend on the number of the batch only.
+    """Wraps a dataset for loading processes, so that its random draws depend on the number of the batch only.
 
-    It makes no difference which process reads a batch, and what it has read before. So a resumed run reads the same.
-    The same is true of the generators that the loader's collator keeps for itself.
+    A resumed run therefore reads the same samples, although other processes may read them.
+    The generators that the loader's collator keeps for itself draw by the same rule.
     """
 
     def __init__(self, dataset: Any, collator: Collator) -> None:
@@ -122,12 +122,12 @@ class SeededDataset(Dataset[Any]):
 class Epoch:
     """The batches of one epoch from number `skip` on, and the generator states that a resume needs to repeat them.
 
-    Two kinds of state cannot be computed from a number. If a user's sampler draws the order from the global generators,
-    the order is drawn again from their state at the start of the epoch. If reading draws from them, Hugging Face reads
-    one batch ahead of the step, so that dropout draws after that batch. A collator that masks at random is an example.
-    This class then also reads ahead, and keeps the generators' state from before that batch was read.
+    Two random states cannot be computed from the number of a batch. A user's sampler may draw the order from the global
+    generators. The order is then drawn again from their state at the start of the epoch. Reading may draw from them
+    too, as a collator that masks at random does. Hugging Face then reads one batch ahead of the step, so that dropout
+    draws after that batch. This class does the same, and keeps the generators' state from before that batch was read.
 
-    A collator's own generators continue from one batch to the next, so their state is stored with both.
+    A collator's own generators continue from one batch to the next, so their state is stored with both random states.
     """
 
     def __init__(
@@ -222,17 +222,17 @@ class Epoch:
 def epoch_batches(
     loader: Any, *, seed: int, epoch: int, skip: int = 0, offset: int = 0, stream: Stream | None = None
 ) -> Iterator[Any]:
-    """Returns the epoch's batches from number `skip` on, which begin `offset` samples later than usual.
+    """Returns the epoch's batches from number `skip` on. Skipped batches are not read if the loader can seek.
 
-    Skipped batches are not read if the loader can seek.
+    `offset` moves the start of the first batch by this number of samples.
     """
     if is_ours(loader):
         # Seeds the loading processes by the epoch alone, so that a resumed epoch has the same seeds.
         loader.generator.manual_seed((seed + epoch) % 2**63)
     batches = getattr(loader, "batch_sampler", None)
     samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
-    for part in (loader, *samplers, getattr(loader, "dataset", None)):
-        set_epoch = getattr(part, "set_epoch", None)
+    for component in (loader, *samplers, getattr(loader, "dataset", None)):
+        set_epoch = getattr(component, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
     if stream is not None:
@@ -276,7 +276,7 @@ def is_ours(loader: Any) -> bool:
 
 
 class PrivateGenerator(torch.Generator):
-    """A generator for a loader, so that opening the loader does not draw from the generator of dropout."""
+    """The random generator of a loader of ours. torch's default is the global generator, from which dropout draws."""
 
 
 def draw_and_discard() -> None:
@@ -289,11 +289,11 @@ def draw_and_discard() -> None:
 
 
 LogDropped = Callable[[Sequence[Any]], None]
-"""Is called with the names of columns that are left out."""
+"""A function that receives the names of columns that are left out of the data."""
 
 
 def without_columns(dataset: Any, keep: Sequence[str], log_dropped: LogDropped) -> Any:
-    """Returns a dataset of named columns without those that are not in `keep`."""
+    """Returns the dataset without the columns that are not in `keep`. Datasets without named columns do not change."""
     names = getattr(dataset, "column_names", None)
     if not isinstance(names, list) or not hasattr(dataset, "remove_columns"):
         return dataset
@@ -305,7 +305,7 @@ def without_columns(dataset: Any, keep: Sequence[str], log_dropped: LogDropped) 
 
 
 class DropUnused:
-    """A collator that leaves out of dict samples the keys that are not in `keep`."""
+    """Wraps a collator, and removes the keys that are not in `keep` from samples that are dicts."""
 
     def __init__(self, collator: Collator, keep: Sequence[str], log_dropped: LogDropped) -> None:
         self.collator, self.keep, self._log_dropped = collator, frozenset(keep), log_dropped

@@ -1,4 +1,4 @@
-"""Accumulates what an evaluation produces: the sum of losses, losses per sample, and predictions."""
+"""Accumulates the results of an evaluation: the mean loss, the loss of each sample, and predictions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from footplate.trainer.strategies.peers import OneProcess
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
-_FOLD_AT = 256
+_BATCHES_ON_DEVICE = 256
+"""The number of batches whose losses stay on the device before they are read or added up."""
 
 
 class MeanLoss:
-    """The mean of batch losses, weighted by samples, with exactly Hugging Face's result.
-
-    Losses stay on the device, and are read 256 at a time.
-    """
+    """The mean of an evaluation's batch losses, weighted by samples. The result equals Hugging Face's exactly."""
 
     def __init__(self, *, leaves_out_not_finite: bool = False) -> None:
         self.samples = self.seen = 0
@@ -40,7 +38,7 @@ class MeanLoss:
         self.samples += samples
         self._on_device.append(loss)
         self._counts.append(weight)
-        if len(self._on_device) >= _FOLD_AT:
+        if len(self._on_device) >= _BATCHES_ON_DEVICE:
             self._read()
 
     def _read(self) -> None:
@@ -49,7 +47,7 @@ class MeanLoss:
             self._on_device.clear()
 
     def join(self, peers: OneProcess) -> None:
-        """Adds the losses of the other processes, in the order in which one process would have computed them."""
+        """Adds the losses of the other processes, in the order in which a single process would read the batches."""
         if peers.world == 1:
             return
         self._read()
@@ -81,7 +79,7 @@ class ExactLoss:
     """The mean loss per label. For token tasks, unlike the mean per batch, it does not depend on the batch size."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._sums_and_counts: list[tuple[Tensor, Tensor]] = []
 
     def add(self, loss: Tensor | None, batch: Any, trainer: Trainer) -> None:
         labels = batch.get("labels") if isinstance(batch, DICT) else None
@@ -89,30 +87,30 @@ class ExactLoss:
             return
         items = trainer._get_num_items_in_batch([batch], loss.device)
         if isinstance(items, Tensor):
-            self._parts.append((torch.where(items > 0, loss * items, 0.0), items))
-        if len(self._parts) >= _FOLD_AT:
-            self._parts = [self._sums()]
+            self._sums_and_counts.append((torch.where(items > 0, loss * items, 0.0), items))
+        if len(self._sums_and_counts) >= _BATCHES_ON_DEVICE:
+            self._sums_and_counts = [self._total()]
 
-    def _sums(self) -> tuple[Tensor, Tensor]:
-        totals, counts = zip(*self._parts, strict=True)
-        return torch.stack([total.double() for total in totals]).sum(), torch.stack(counts).sum()
+    def _total(self) -> tuple[Tensor, Tensor]:
+        sums, counts = zip(*self._sums_and_counts, strict=True)
+        return torch.stack([loss_sum.double() for loss_sum in sums]).sum(), torch.stack(counts).sum()
 
     def join(self, peers: OneProcess) -> None:
         if peers.world == 1:
             return
-        total, count = self._sums() if self._parts else (None, None)
-        parts = peers.all_gather(None if total is None or count is None else (total.cpu(), count.cpu()))
-        self._parts = [part for part in parts if part is not None]
+        total = self._total() if self._sums_and_counts else None
+        totals = peers.all_gather(None if total is None else (total[0].cpu(), total[1].cpu()))
+        self._sums_and_counts = [process_total for process_total in totals if process_total is not None]
 
     def values(self, samples: int) -> dict[str, float]:
-        if not self._parts:
+        if not self._sums_and_counts:
             return {}
-        total, count = (float(part) for part in self._sums())
+        total, count = (float(value) for value in self._total())
         return {"loss_exact": total / count} if count and count != samples else {}
 
 
 class CollectedOutputs:
-    """Collects outputs. They stay on the device for `batches_on_device` batches, and then move to the host."""
+    """Collects a model's outputs. After every `batches_on_device` batches, they are copied to the host."""
 
     def __init__(self, batches_on_device: int, *, joins: bool = True) -> None:
         self._batches_on_device, self._joins = batches_on_device, joins
@@ -148,23 +146,23 @@ def _on_host(value: Any) -> Any:
     return value
 
 
-def _joined(parts: list[Any]) -> Any:
-    """Joins arrays along the first dimension, and pads shorter sequences with -100 on the right."""
+def _joined(outputs: list[Any]) -> Any:
+    """Joins the arrays of all batches along the first dimension. Shorter sequences get -100 on the right."""
     # A model's outputs may contain None for values that it did not compute.
-    if not parts or parts[0] is None:
+    if not outputs or outputs[0] is None:
         return None
-    if isinstance(parts[0], dict):
-        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
-    if isinstance(parts[0], tuple):
-        return tuple(_joined(list(items)) for items in zip(*parts, strict=True))
-    if parts[0].ndim == 0:
-        return numpy.stack(parts)
-    if parts[0].ndim > 1:
-        widest = max(part.shape[1] for part in parts)
-        parts = [_padded(part, widest) for part in parts]
-    return numpy.concatenate(parts)
+    if isinstance(outputs[0], dict):
+        return {name: _joined([output[name] for output in outputs]) for name in outputs[0]}
+    if isinstance(outputs[0], tuple):
+        return tuple(_joined(list(items)) for items in zip(*outputs, strict=True))
+    if outputs[0].ndim == 0:
+        return numpy.stack(outputs)
+    if outputs[0].ndim > 1:
+        widest = max(array.shape[1] for array in outputs)
+        outputs = [_padded(array, widest) for array in outputs]
+    return numpy.concatenate(outputs)
 
 
-def _padded(part: Any, width: int) -> Any:
-    padding = [(0, 0), (0, width - part.shape[1]), *([(0, 0)] * (part.ndim - 2))]
-    return numpy.pad(part, padding, constant_values=IGNORE) if part.shape[1] < width else part
+def _padded(array: Any, width: int) -> Any:
+    padding = [(0, 0), (0, width - array.shape[1]), *([(0, 0)] * (array.ndim - 2))]
+    return numpy.pad(array, padding, constant_values=IGNORE) if array.shape[1] < width else array

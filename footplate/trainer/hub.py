@@ -108,7 +108,7 @@ def _api(trainer: Trainer) -> Any:
 
 
 def pushes_in_progress(trainer: Trainer) -> set[Path]:
-    """Returns the folders that are being uploaded. A failed upload is logged once, and training continues."""
+    """Returns the folders that are being uploaded to the hub. Logs uploads that have failed since the last call."""
     pushes = trainer._footplate.pushes
     for push in [push for push in pushes if push.upload.done()]:
         pushes.remove(push)

@@ -30,6 +30,8 @@ def launched_precision(environment: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """This process among the processes of a distributed run. Without a launcher, there is one process."""
+
     rank: int = 0
     world: int = 1
     local_rank: int = 0
@@ -46,7 +48,7 @@ class Place:
 
     @classmethod
     def here(cls, local_rank: int = -1, environment: Mapping[str, str] = os.environ) -> Place:
-        """Returns one process without a launcher. Old launchers pass `local_rank` instead of LOCAL_RANK."""
+        """Reads the place from the environment. Old launchers pass `local_rank` instead of LOCAL_RANK."""
         local = int(environment.get("LOCAL_RANK", local_rank))
         if local < 0:
             return cls()

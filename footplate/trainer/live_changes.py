@@ -119,7 +119,7 @@ def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
 
 
 def _set_rates(trainer: Trainer, value: Any) -> None:
-    """Sets the rates of the optimizers that are named, all of them or none."""
+    """Sets the learning rates of named optimizers. If one of the rates cannot change, none does."""
     named = optimizer_by_name(trainer)
     if not isinstance(value, Mapping):
         if len(named) > 1:
@@ -165,12 +165,12 @@ def _peak(optimizer: Optimizer) -> float:
 
 
 def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
-    """Returns an optimizer for which a schedule can be made. Making one changes the rate of its optimizer."""
+    """Returns an unused optimizer, with which a schedule can be made. The real one's rate would change by that."""
     return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
 
 
 def continue_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
-    """Gives the schedule the shape of `other` and this peak, in place, because a step keeps a reference to it."""
+    """Changes the schedule in place to the shape of `other` and the rate `peak`. The step keeps a reference to it."""
     shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
     schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
@@ -220,7 +220,7 @@ def _lengthen(trainer: Trainer, total: int) -> None:
         continue_as(schedule, new_schedule, peak)
 
 
-# Before it runs ------------------------------------------------------------------------------------------------------
+# Before the run ------------------------------------------------------------------------------------------------------
 
 
 def begin_with(trainer: Trainer, values: Mapping[str, Any]) -> None:

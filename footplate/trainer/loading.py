@@ -83,9 +83,9 @@ def get_dataloader(
 
 
 def set_signature_columns(trainer: Trainer) -> None:
-    """Sets the columns of a sample that reach the collator.
+    """Sets `_signature_columns`, the columns of a sample that the collator receives.
 
-    If `forward` names no argument, they stay None, and every column reaches it.
+    If `forward` names no argument, the attribute stays None, and the collator receives every column.
     """
     signature = trainer._footplate.model_signature
     if trainer._signature_columns is None and not signature.takes_anything:
@@ -94,13 +94,13 @@ def set_signature_columns(trainer: Trainer) -> None:
 
 
 def remove_unused_columns(trainer: Trainer, dataset: Any) -> Any:
-    """Returns the dataset without the columns that do not reach the collator, so that these are not read."""
+    """Returns the dataset without the columns that the model's forward does not take, so that these are not read."""
     columns = _columns(trainer)
     return dataset if columns is None else without_columns(dataset, columns, partial(_log_dropped, trainer))
 
 
 def collator_of_columns(trainer: Trainer, collator: Collator) -> Collator:
-    """Returns a collator that leaves out of each sample what does not reach the given one."""
+    """Wraps the collator, so that the columns that the model's forward does not take are removed from each sample."""
     columns = _columns(trainer)
     return collator if columns is None else DropUnused(collator, columns, partial(_log_dropped, trainer))
 

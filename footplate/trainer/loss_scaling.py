@@ -34,8 +34,8 @@ _SAME = 1e-4
 def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor | int) -> bool | None:
     """Compares the model's losses of one batch for two numbers of items.
 
-    Returns None if the batch shows nothing, because its loss is zero or NaN on every process. The two forwards leave
-    generators, buffers and gradients unchanged. Compiled models run without compilation.
+    Returns None if the batch's loss is zero or NaN on every process. The two forwards leave generators, buffers and
+    gradients unchanged. Compiled models run without compilation.
     """
     model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
     few, many = (
@@ -60,7 +60,7 @@ def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor 
 
 
 def share_of_window(loss: Tensor, batch: Mapping[str, Any], items: Tensor | int, *, shifts: bool) -> Tensor | None:
-    """Returns a micro-batch's mean as its share of the accumulation window's mean, or None if there are no labels.
+    """Returns a micro-batch's mean loss times its share of the window's labels, or None if there are no labels.
 
     A micro-batch in which no label counts has a mean of 0 / 0, so its share is 0.
     """

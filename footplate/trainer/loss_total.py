@@ -1,4 +1,4 @@
-"""The sum of losses since the last log. It stays on the device until a log, because reading makes the host wait."""
+"""The sum of the training losses since the last log. It is read at a log only, because reading waits for the device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from footplate.trainer.strategies.peers import OneProcess
 
-_FOLD_AT = 512
+_LOSSES_BEFORE_STACKING = 512
 
 
 @dataclass(frozen=True, slots=True)
 class LossSum:
     total: float
-    """The sum of the steps' losses. Those that are NaN or infinite are left out if the arguments say so."""
+    """The sum of the steps' losses. With `logging_nan_inf_filter`, losses that are NaN or infinite are left out."""
     not_finite: list[int]
-    """The steps, counted from the last call, in which a micro-batch's loss was NaN or infinite."""
+    """The steps in which a micro-batch's loss was NaN or infinite, counted from the last log."""
 
     def joined(self, peers: OneProcess) -> LossSum:
-        """Averages losses over all processes. A loss that is NaN on one process is NaN."""
+        """Averages the loss over all processes. A step counts as not finite if it was so on any process."""
         if peers.world == 1:
             return self
         sums = peers.all_gather((self.total, self.not_finite))
@@ -37,7 +37,7 @@ class Tally:
     def __init__(self, *, leaves_out_not_finite: bool) -> None:
         self._leaves_out = leaves_out_not_finite
         self._losses: list[Tensor] = []
-        self._folded: list[Tensor] = []
+        self._stacked: list[Tensor] = []
         self._windows: list[int] = []
         self._steps: list[list[float]] = []
         self._open = self._in_a_row = 0
@@ -49,29 +49,29 @@ class Tally:
     def end_step(self) -> None:
         self._windows.append(self._open)
         self._open = 0
-        if len(self._losses) >= _FOLD_AT:
-            self._fold()
+        if len(self._losses) >= _LOSSES_BEFORE_STACKING:
+            self._stack()
 
     def forget_step(self) -> None:
-        """Drops the losses of the current step, which starts again."""
+        """Drops the losses of the current step, for example before it is repeated after an out-of-memory error."""
         del self._losses[len(self._losses) - self._open :]
         self._open = 0
 
-    def _fold(self) -> None:
+    def _stack(self) -> None:
         """Stacks the losses into one tensor, still on the device."""
         if self._losses:
-            self._folded.append(torch.stack(self._losses).double())
+            self._stacked.append(torch.stack(self._losses).double())
             self._losses.clear()
 
     def _read(self) -> None:
         """Copies the losses to the host, which waits for the device here."""
-        self._fold()
-        values = iter(torch.cat(self._folded).tolist() if self._folded else [])
+        self._stack()
+        values = iter(torch.cat(self._stacked).tolist() if self._stacked else [])
         for width in self._windows:
             step = list(islice(values, width))
             self._in_a_row = 0 if all(map(math.isfinite, step)) else self._in_a_row + 1
             self._steps.append(step)
-        self._folded.clear()
+        self._stacked.clear()
         self._windows.clear()
 
     def not_finite_in_a_row(self) -> int:

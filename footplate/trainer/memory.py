@@ -38,7 +38,7 @@ class Memory:
             self._of_init = {**self.figures("init"), **before}
 
     def figures(self, stage: str) -> dict[str, int]:
-        """Ends the stage and returns its values, or nothing if it was not measured."""
+        """Ends the stage and returns its memory in bytes, or an empty dict if the stage was not measured."""
         if self._stage != stage:
             return {}
         self._stage = None

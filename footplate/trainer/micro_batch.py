@@ -1,4 +1,4 @@
-"""Computes the loss of one micro-batch, and its backward."""
+"""Computes the loss and the gradients of one micro-batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def training_step(trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> Tensor:
-    """Runs forward and backward of one micro-batch by the Trainer's own methods.
+    """Runs forward and backward of one micro-batch. Calls the Trainer's methods, which a subclass may override.
 
     Returns the micro-batch's share of the step's loss, detached.
     """
@@ -46,7 +46,7 @@ def compute_loss(
 
 
 def _is_scaled(trainer: Trainer, num_items: Tensor | int | None) -> bool:
-    """Returns True if the last loss is already scaled: the user set that, or `compute_loss` stored it."""
+    """Returns True if the last loss is a share of the accumulation window's loss, and not a mean of its micro-batch."""
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga
     loss_is_scaled = trainer._footplate.loss_is_scaled
@@ -67,7 +67,7 @@ def loss_of(
     scales_itself = False
     if trainer.model_accepts_loss_kwargs and num_items is not None:
         scales_itself = True
-        if not computes and _must_find_out_scaling(trainer):
+        if not computes and _must_detect_scaling(trainer):
             own.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
         inputs = {**inputs, "num_items_in_batch": num_items}
     try:
@@ -93,8 +93,11 @@ def loss_of(
     return loss, outputs, scaled or scales_itself
 
 
-def _must_find_out_scaling(trainer: Trainer) -> bool:
-    """Returns True in training, unless the window is one micro-batch of one process or the user has set the answer."""
+def _must_detect_scaling(trainer: Trainer) -> bool:
+    """Returns True if training must detect whether the model divides its loss by `num_items_in_batch`.
+
+    That makes no difference if the accumulation window is one micro-batch of one process.
+    """
     own = trainer._footplate
     return (
         own.model_divides_by_items is None

@@ -1,4 +1,4 @@
-"""Changes to the model for the time of a run: kernels, activation checkpointing, noise on embeddings, compilation."""
+"""Changes the model for training: kernels, activation checkpointing, noise on embeddings, compilation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def changed_for_training(trainer: Trainer) -> Iterator[None]:
-    """Changes the model inside the `with` block, and restores it. Compiled code and kernels remain afterwards."""
+    """Changes the model as the arguments say. Activation checkpointing and noise end with the `with` block."""
     args, model = trainer.args, trainer.model
     if args.use_liger_kernel:
         use_liger_kernels(model, args.liger_kernel_config, trainer._footplate.strategy.device)
@@ -41,7 +41,7 @@ def changed_for_training(trainer: Trainer) -> Iterator[None]:
 
 
 def use_liger_kernels(model: nn.Module, config: dict[str, Any] | None, device: torch.device) -> None:
-    """Replaces parts of a model of transformers by Liger's kernels, which save memory and time.
+    """Replaces layers of a transformers model by Liger's kernels, which save memory and time.
 
     Results differ by rounding only. The config selects kernels, such as `rope`, `rms_norm` or `swiglu`.
     """
@@ -75,7 +75,7 @@ def _with_noise(alpha: float, embedding: nn.Module, input: Any, output: Tensor) 
 
 
 def _embeddings(model: nn.Module) -> nn.Module:
-    """Returns the model's input embedding, also below peft's adapters. For a plain module, its first embedding."""
+    """Returns the model's input embedding, or a plain module's first embedding. peft's wrapper is looked through."""
     base = adapters.base_model(model)
     get_input_embeddings: Any = getattr(base, "get_input_embeddings", None)
     if get_input_embeddings is not None:

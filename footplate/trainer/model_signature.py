@@ -1,4 +1,4 @@
-"""The facts about a model that the Trainer needs to feed it, read once from the model's class and signature."""
+"""The arguments, labels and loss of a model, read once from its class and from the signature of its `forward`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ModelSignature:
     """True if `forward` ends with `**kwargs`."""
     takes_labels: bool
     labels: tuple[str, ...]
-    """The arguments that are labels, by their names."""
+    """The names of those arguments that are labels."""
     shifts_labels: bool
     """True if the logits at one position predict the label at the next."""
     counts_shifted: bool
-    """True if the first label of a row is therefore not counted. Hugging Face leaves it out for some models only. The
-    Trainer counts in the same way, so that loss curves are equal."""
+    """True if the first label of a row, which no logits predict, is not counted. Hugging Face leaves it out for some
+    models only. The Trainer counts in the same way, so that loss curves are equal."""
     takes_loss_arguments: bool
     """True if `forward` takes `num_items_in_batch`, and then scales its loss for the whole accumulation window."""
     can_return_loss: bool

@@ -25,9 +25,9 @@ _LISTS = ("tags", "tasks", "dataset_tags", "dataset", "dataset_args")
 
 
 def write_card(trainer: Trainer, **options: Any) -> None:
-    """Writes README.md to `output_dir`, with the options of `create_model_card`.
+    """Writes a model card to README.md in `output_dir`. `options` are the arguments of `create_model_card`.
 
-    Library and tags of an existing card are kept.
+    The library and the tags of an existing card are kept.
     """
     from huggingface_hub import ModelCard
 
@@ -63,7 +63,7 @@ def _front_matter(trainer: Trainer, name: str, before: dict[str, Any], options: 
 
 
 def _results(trainer: Trainer, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the results in the hub's form, which needs a task and a dataset for each value."""
+    """Returns the last evaluation in the form of the hub's `model-index`, which needs a task and a dataset."""
     figures = _last_evaluation(trainer)
     data = options["dataset"] or options["dataset_tags"]
     if not (options["tasks"] and data and figures):
@@ -100,7 +100,7 @@ def _body(trainer: Trainer, name: str, front: dict[str, Any]) -> str:
 
 
 def _table(trainer: Trainer) -> str:
-    """Returns a row for each evaluation, with the last training loss before it."""
+    """Returns a Markdown table with a row for each evaluation and the last training loss before it."""
     rows: list[dict[str, Any]] = []
     loss: Any = "none yet"
     for entry in trainer.state.log_history:
@@ -136,5 +136,5 @@ def _versions() -> str:
 
 
 def _yaml(front: dict[str, Any]) -> str:
-    """Writes YAML with each value as JSON, which is valid YAML, on the line of its key."""
+    """Returns YAML in which each value is JSON, because JSON is valid YAML."""
     return "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in front.items())

@@ -1,4 +1,4 @@
-"""Makes the Trainer's optimizer and schedule from the arguments, and finds parameters in them."""
+"""Makes the Trainer's optimizer and schedule from the arguments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Detects which of the Trainer's methods a subclass, or one object, replaces. No other module does that itself.
+"""Detects which of the Trainer's methods a subclass, or a single object, overrides. No other module detects that.
 
-A shortcut is a faster way that leaves out the calls of some methods. Each such method is marked with `left_out_by`
-where it is defined. A shortcut is allowed only while none of its methods is replaced.
+A shortcut is a faster code path that does not call some methods of the Trainer. `left_out_by` marks these methods where
+they are defined. A shortcut is used only if none of its methods is overridden.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Shortcut(Enum):
     PREDICTION_STEP = auto()
     """An evaluation computes the forward of a batch itself, and does not call `prediction_step`."""
     PLAIN_SAVE = auto()
-    """A checkpoint is written from a copy of the weights: in the background, or as a trial before the first step."""
+    """A checkpoint is written from a copy of the weights, without `save_model` and the other methods of saving."""
     COUNT_IN_ALL_PROCESSES = auto()
-    """The labels of a step are counted by the Trainer itself and added up over all processes."""
+    """The labels of a step are counted and added up over all processes, without `get_batch_samples`."""
     KNOWN_METRICS = auto()
-    """The names of metrics are taken from the arguments. Otherwise only the first evaluation shows them."""
+    """The names of an evaluation's metrics are known before training, because no method can add others."""
 
 
 def left_out_by(*shortcuts: Shortcut) -> Callable[[Method], Method]:
@@ -39,9 +39,9 @@ def left_out_by(*shortcuts: Shortcut) -> Callable[[Method], Method]:
 
 
 def methods_of(facade: type) -> Mapping[str, Any]:
-    """Returns the methods and properties of the Trainer, as they are when its module is imported.
+    """Returns the Trainer class's methods and properties at the time when its module is imported.
 
-    A script that assigns to the class later therefore replaces a method, as a subclass does.
+    If a script assigns to the class later, that counts as an override.
     """
     names = [name for name in dir(facade) if not name.startswith("__")]
     attributes = {name: inspect.getattr_static(facade, name) for name in names}
@@ -55,7 +55,7 @@ def methods_of(facade: type) -> Mapping[str, Any]:
 
 
 class Overrides:
-    """The methods of one Trainer that are not the facade's own."""
+    """The methods of one Trainer object that its class or the object itself overrides."""
 
     def __init__(self, trainer: object, methods: Mapping[str, Any]) -> None:
         self._trainer, self._methods = trainer, methods
@@ -65,7 +65,7 @@ class Overrides:
         )
 
     def __contains__(self, name: str) -> bool:
-        """Returns True if the class, or the object since it was made, replaces the method of this name."""
+        """Returns True if the class or the object overrides the method of this name."""
         if name not in self._methods:
             raise KeyError(f"the Trainer has no method {name}")
         return name in self._in_class or name in vars(self._trainer)
@@ -74,7 +74,7 @@ class Overrides:
         return not self.against(shortcut)
 
     def against(self, shortcut: Shortcut) -> list[str]:
-        """The replaced methods that the shortcut would not call."""
+        """Returns the names of the overridden methods that the shortcut would not call."""
         return [
             name
             for name, method in self._methods.items()

@@ -1,4 +1,4 @@
-"""Decides which models must not be moved: those that were split over devices or quantized when they were loaded."""
+"""Sets the Trainer's model, and moves it to the device unless it was split over devices or quantized when loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_model(trainer: Trainer, model: nn.Module) -> None:
-    """Makes this model the Trainer's model: places it, and reads its arguments from its signature."""
+    """Sets the Trainer's model and all attributes that depend on the model, and moves it to the device if allowed."""
     require_a_model(model)
     refuse_quantized(model)
     own, args = trainer._footplate, trainer.args
@@ -35,7 +35,10 @@ def set_model(trainer: Trainer, model: nn.Module) -> None:
 
 
 def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) -> bool:
-    """Returns True if the model may be moved. A subclass's `place_model_on_device` decides, except for fixed models."""
+    """Returns True if the Trainer may move the model to its device.
+
+    `place_model_on_device` decides if it is set, but packed 8-bit models and models with a device map never move.
+    """
     if _is_packed(model) or getattr(model, "hf_device_map", None) is not None:
         return False
     wanted = args.place_model_on_device
@@ -43,7 +46,7 @@ def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) ->
 
 
 def is_model_parallel(model: nn.Module, device: torch.device) -> bool:
-    """Returns True if the model's parts are on several devices, or all on another device than this process uses."""
+    """Returns True if the model is on several devices, or on another device than the one that this process uses."""
     if getattr(model, "is_parallelizable", False) and getattr(model, "model_parallel", False):
         return True
     device_map: Any = getattr(model, "hf_device_map", None) or {}
@@ -82,6 +85,5 @@ def refuse_quantized(model: nn.Module) -> None:
     if not quantizer.is_trainable:
         raise ValueError(
             f"the model is quantized by {quantizer.quantization_config.quant_method}, which does not support training: "
-            "load it with "
-            "another method, or without"
+            "load it with another method, or without quantization"
         )

@@ -15,7 +15,7 @@ from footplate.trainer.data import has_length
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The size of a run, computed before its first step."""
+    """The numbers of epochs, steps, batches and samples of a run, computed before its first step."""
 
     epochs: int
     steps_per_epoch: int
@@ -27,8 +27,8 @@ class Plan:
     batches_per_epoch: int
     max_steps: int
     shift: int = 0
-    """The number of steps that the run has done more than its place in the data shows. It is 0 unless the run was
-    resumed with steps of another size."""
+    """The number of steps done minus the number that the position in the data corresponds to. It is 0 unless the run
+    was resumed with another number of samples per step."""
 
     @classmethod
     def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:

@@ -1,4 +1,4 @@
-"""The place in the data at which a resumed run continues, also if its steps have another size than before."""
+"""The position in the data at which a resumed run continues, also if a step has another number of samples now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("footplate.trainer")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The first micro-batch of a run: 0 of epoch 0 for a new one."""
+    """The first micro-batch of a run. A new run starts at batch 0 of epoch 0."""
 
     epoch: int = 0
     batch: int = 0
@@ -85,7 +85,7 @@ def resumed(
 
 
 def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
-    """Returns the size of a step before. Hugging Face's checkpoints store the size of a micro-batch only."""
+    """Returns the step size of the run that wrote the checkpoint. Hugging Face stores only that of a micro-batch."""
     micro_batches = then.get("gradient_accumulation_steps", now.micro_batches)
     if "samples_per_step" in then:
         return _Step(then["samples_per_step"] // micro_batches, micro_batches)
@@ -94,7 +94,7 @@ def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
 
 
 def _at_sample(plan: Plan, loader: Any, epoch: int, sample: int, batch_samples: int) -> Position:
-    """Returns the position of a sample. A loader that is not ours continues with the batch that has the sample."""
+    """Returns the position of a sample. A loader of the user's own continues with the whole batch of the sample."""
     batches = getattr(loader, "batch_sampler", None)
     if not (isinstance(batches, Batches) and batches.can_start_within):
         position = Position(epoch, sample // batch_samples)

@@ -1,6 +1,6 @@
-"""The precision of computing: autocast, fp16's loss scale, fp8, TF32, half-precision evaluation, and compilation.
+"""Numeric precision: autocast, the loss scale of fp16, fp8, TF32, half-precision evaluation. Also torch.compile.
 
-Each function or object is selected when training is set up, so that a step does not check which of them are on.
+Functions and objects are selected when training is set up, so that a step does not check which of them are on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def precision_of(args: Any) -> Precision:
 
 
 def require_fp8(*, on_gpu: bool) -> None:
-    """Refuses fp8 if it cannot work here. Accelerate would silently train in fp16 on a GPU without fp8."""
+    """Raises an error if fp8 cannot work on this machine. Accelerate would silently train in fp16 instead."""
     from accelerate.utils import is_torchao_available
 
     backend = os.environ.get(_FP8_BACKEND, "AO").upper()
@@ -54,9 +54,9 @@ def require_fp8(*, on_gpu: bool) -> None:
 
 
 def fp8_handlers(precision: Precision) -> list[Any]:
-    """Returns Accelerate's settings for fp8, with its all-gather in fp8 off.
+    """Returns Accelerate's settings for fp8, or an empty list for another precision.
 
-    With it, Accelerate would replace the weights by wrappers, which the optimizer does not have and would not train.
+    The all-gather in fp8 is off. With it, Accelerate would replace the weights by wrappers that the optimizer lacks.
     """
     if precision != "fp8":
         return []
@@ -66,7 +66,7 @@ def fp8_handlers(precision: Precision) -> list[Any]:
 
 
 def compute_in_fp8(model: nn.Module) -> None:
-    """Converts the model in place, once, as Accelerate's `prepare` does."""
+    """Converts the model's linear layers to fp8 in place, as Accelerate's `prepare` does."""
     from accelerate.utils import convert_model_to_fp8_ao, has_ao_layers
 
     if not has_ao_layers(model):
@@ -86,7 +86,7 @@ def autocast(precision: Precision, device: torch.device, *, cache_enabled: bool 
 
 
 def use_tf32(wanted: bool | None) -> None:
-    """Sets TF32 for single-precision products: 10 bits of mantissa, about 8 times faster. None changes nothing."""
+    """Switches TF32 on or off. With TF32, products of float32 matrices have 10 bits of mantissa and are faster."""
     if wanted is None:
         return
     can = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8
@@ -101,8 +101,8 @@ class LossScale:
     """Scales the loss for fp16, so that small gradients do not round to zero, and scales gradients back.
 
     A step whose gradients overflowed is skipped, and the scale is halved; after enough steps without overflow it
-    doubles. If `clip` is not called, the step itself scales the gradients back. To learn whether a step was skipped
-    waits for the device.
+    doubles. If `clip` is not called, the step itself scales the gradients back. Reading `skipped` needs no wait, but
+    every step waits for the device.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device | str, **options: Any) -> None:
@@ -134,7 +134,7 @@ class LossScale:
 
 @contextlib.contextmanager
 def evaluating_in(model: nn.Module, precision: Precision) -> Iterator[nn.Module]:
-    """Holds the weights in half precision inside the `with` block, for half the memory, and restores them exactly."""
+    """Converts the weights to half precision inside the `with` block, and then restores them exactly."""
     if precision == "no":
         yield model
         return
@@ -147,7 +147,7 @@ def evaluating_in(model: nn.Module, precision: Precision) -> Iterator[nn.Module]
 
 
 def compile_model(model: nn.Module, backend: str | None = None, mode: str | None = None, **options: Any) -> nn.Module:
-    """Compiles the model in place, in its first forward. Its class and the names in its state do not change."""
+    """Makes the model compile itself in its first forward. Its class and the names in its state dict do not change."""
     backends = torch.compiler.list_backends(exclude_tags=()) if backend is not None else []
     if backend is not None and backend not in backends:
         raise ValueError(f"no backend of torch.compile named {backend!r}. Known: {', '.join(sorted(backends))}")

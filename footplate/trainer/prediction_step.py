@@ -1,4 +1,4 @@
-"""The step of an evaluation for one batch. It is selected once, and skips methods that are not overridden."""
+"""The forward of one batch in an evaluation. A faster version is used if no method that it leaves out is overridden."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def prediction_step(
 
 
 def labels_and_loss(trainer: Trainer, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Returns a batch's labels, or None if one of them is missing, and whether the batch has a loss.
+    """Returns a batch's labels, or None if one of them is missing, and True if a loss is computed for the batch.
 
     Without label names, `return_loss` in the batch or `can_return_loss` decide whether there is a loss, as in Hugging
     Face's Trainer. If they do not, Hugging Face calls forward with the whole batch. A forward that does not name the

@@ -1,4 +1,4 @@
-"""Writes logs and metrics: to the history, to callbacks, to the screen and to files."""
+"""Writes logs and metrics to the log history, to callbacks, to standard output and to JSON files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def log_training(trainer: Trainer) -> None:
 
 
 def take_loss(trainer: Trainer) -> LossSum:
-    """Returns the loss of all processes since the last call."""
+    """Returns the training loss since the last call, averaged over all processes."""
     return trainer._footplate.run.step.tally.take().joined(trainer._footplate.strategy.peers)
 
 
@@ -73,7 +73,7 @@ def count_flos_of_tokens(trainer: Trainer, per_token: int, batch: Any) -> None:
 
 
 def count_tokens(trainer: Trainer, batch: Any) -> None:
-    """Counts the tokens of a batch: all of them, or those that are not padding, as the arguments say."""
+    """Adds a batch's tokens to `num_input_tokens_seen`. `include_num_input_tokens_seen` decides if padding counts."""
     name = trainer._footplate.model_signature.main_input
     tokens = batch.get(name) if isinstance(batch, Mapping) else None
     if tokens is None:
@@ -92,7 +92,7 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
 
 
 def describe_step(trainer: Trainer) -> str:
-    """Returns a phrase that names the data of the current step."""
+    """Returns text such as "saw batches 4 to 7 of epoch 0 (samples 12, 3)", for errors about the current step."""
     epoch, first, count = trainer._footplate.run.batches
     numbers = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
     samples = numbers.samples(first, count) if isinstance(numbers, Batches) else []
@@ -139,7 +139,7 @@ def speed_metrics(
     steps: float | None = None,
     tokens: float | None = None,
 ) -> dict[str, float]:
-    """Returns the seconds of wall-clock time since `started`, and speeds, rounded as by Hugging Face."""
+    """Returns the seconds since `started` and the samples, steps and tokens per second, as Hugging Face rounds them."""
     seconds = max(time.time() - started, 1e-9)
     done = {"samples": samples, "steps": steps, "tokens": tokens}
     speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in done.items() if n is not None}

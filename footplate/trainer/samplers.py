@@ -1,4 +1,4 @@
-"""The order of the data. If it is a function of (seed, epoch), any position is found without reading the data."""
+"""Samplers, which decide the order of the data, and the division of this order into batches of each process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 
 class EpochSampler(Sampler[int]):
-    """Shuffles by (seed + epoch), in the order of Hugging Face's seedable sampler, so that curves are the same."""
+    """Shuffles with the seed `seed + epoch`. The order equals that of Accelerate's SeedableRandomSampler."""
 
     def __init__(self, data_source: Sized, seed: int) -> None:
         self.data_source, self.seed, self.epoch = data_source, seed, 0
@@ -31,9 +31,9 @@ class EpochSampler(Sampler[int]):
 
 
 class GlobalShuffle(RandomSampler):
-    """Shuffles by torch's global generator, for `use_seedable_sampler: false`.
+    """Shuffles with torch's global generator, for `use_seedable_sampler: false`.
 
-    The loader replaces a plain RandomSampler by an EpochSampler.
+    It is a class of its own because `make_loader` replaces a plain RandomSampler by an EpochSampler.
     """
 
 
@@ -80,19 +80,19 @@ def lengths_of(dataset: Any, name: str | None = None, column: str | None = None)
 
 def length_grouped(lengths: Sequence[int], batch_size: int, generator: torch.Generator | None = None) -> list[int]:
     """Returns shuffled indices in groups of about fifty batches, each group sorted by length."""
-    part = (min(len(lengths) // (batch_size * 4), 50) or 1) * batch_size
+    size = (min(len(lengths) // (batch_size * 4), 50) or 1) * batch_size
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
-    parts = [shuffled[start : start + part] for start in range(0, len(shuffled), part)]
-    parts = [sorted(indices, key=lambda index: lengths[index], reverse=True) for indices in parts]
-    longest = max(range(len(parts)), key=lambda number: lengths[parts[number][0]])
-    parts[0][0], parts[longest][0] = parts[longest][0], parts[0][0]
-    return [index for indices in parts for index in indices]
+    groups = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
+    groups = [sorted(indices, key=lambda index: lengths[index], reverse=True) for indices in groups]
+    longest = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+    groups[0][0], groups[longest][0] = groups[longest][0], groups[0][0]
+    return [index for indices in groups for index in indices]
 
 
 class BatchRebalanceSampler(Sampler[list[int]]):
-    """Makes micro-batches of different size and similar cost: an optimizer step's samples are split by their cost.
+    """Splits the samples of each optimizer step into micro-batches of different size that cost about the same time.
 
-    The cost includes padding and the square for attention. A step always sees the same number of samples.
+    The cost of a micro-batch includes padding, and grows with the square of the length because of attention.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ def _cut(samples: list[int], counts: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Share:
-    """The share of one process: its batch of every round of batches, which has one batch per process."""
+    """The share of the data that one process reads: one batch of every round, in which each process has one."""
 
     rank: int = 0
     world: int = 1
@@ -168,6 +168,7 @@ class Share:
 
 
 ALL = Share()
+"""The share of a single process, which reads every batch."""
 
 
 class SeededBatch(list[int]):
@@ -199,7 +200,10 @@ class Batches(Sampler[list[int]]):
             self.sampler.set_epoch(epoch)
 
     def start_at(self, batch: int, offset: int = 0) -> None:
-        """Draws the order now, because the generators may be set to another state before the first batch is read."""
+        """Starts the next epoch at a batch, `offset` samples later.
+
+        The order is drawn at once, because the random generators may change before the first batch is read.
+        """
         self._skip, self._offset, self._drawn = batch, offset, self._whole()
 
     @property

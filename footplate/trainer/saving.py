@@ -1,4 +1,4 @@
-"""Writes checkpoints and models, and continues from them. On resume, the arguments come from the user, not the file."""
+"""Writes models and checkpoints, and restores a run from a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_FAILED_SAVES = 3
 def save_model(trainer: Trainer, output_dir: str | None = None, _internal_call: bool = False) -> None:
     """Writes the model's weights, with its config and the processor if these can save themselves.
 
-    With `push_to_hub` they are uploaded too, unless a checkpoint is being written.
+    With `push_to_hub` the files are uploaded too, unless they belong to a checkpoint (`_internal_call`).
     """
     strategy = trainer._footplate.strategy
     weights = strategy.whole_weights(trainer.model, _internal_call=_internal_call)
@@ -66,7 +66,7 @@ def write_model(trainer: Trainer, output_dir: str | None, state_dict: dict[str, 
 
 
 def _save_arguments(trainer: Trainer, folder: Path) -> None:
-    """Writes the arguments as the object that Hugging Face's libraries load, without secrets. We never load it."""
+    """Writes training_args.bin, which libraries made for Hugging Face's Trainer load, without tokens."""
     args, buffer = copy.copy(trainer.args), io.BytesIO()
     for name in vars(args):
         if name.endswith("_token"):
@@ -110,7 +110,7 @@ def save_merged_model(trainer: Trainer, output_dir: str) -> None:
 
 
 def save_checkpoint(trainer: Trainer) -> None:
-    """Writes a checkpoint. If that fails, training continues for a while, because the older checkpoint remains."""
+    """Writes a checkpoint, in the background if the arguments allow it. A failure stops training only if repeated."""
     if trainer._footplate.background.is_under_way:
         finish_save(trainer)
     if trainer.args.save_in_background and saves_plainly(trainer):
@@ -121,7 +121,7 @@ def save_checkpoint(trainer: Trainer) -> None:
 
 
 def finish_save(trainer: Trainer) -> None:
-    """Waits for the save in the background, and reports its result."""
+    """Waits for the checkpoint that is written in the background, and calls `on_save` or reports the failure."""
     background = trainer._footplate.background
     _conclude(trainer, background.step, lambda: delete_old_checkpoints(trainer, background.result()))
 
@@ -193,10 +193,10 @@ def _write_pieces(trainer: Trainer, progress: dict[str, Any], folder: Path) -> N
     leads = trainer.args.should_save
     shards.write(folder, trainer.model, progress.get(files.OPTIMIZER), leads=leads)
     if leads:
-        parts: tuple[Any, ...] = (getattr(trainer.model, "config", None), trainer.processing_class)
-        for part in parts:
-            if hasattr(part, "save_pretrained"):
-                part.save_pretrained(folder)
+        config_and_processor: tuple[Any, ...] = (getattr(trainer.model, "config", None), trainer.processing_class)
+        for component in config_and_processor:
+            if hasattr(component, "save_pretrained"):
+                component.save_pretrained(folder)
         _save_arguments(trainer, folder)
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
@@ -215,7 +215,10 @@ def start_in_background(trainer: Trainer) -> None:
 
 
 def saves_plainly(trainer: Trainer) -> bool:
-    """Returns True if no method of saving is overridden. An override may read the model, which training changes."""
+    """Returns True if no method of saving is overridden.
+
+    An override may read the model's weights, which training changes while a checkpoint is written in the background.
+    """
     return trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
 
 
@@ -230,7 +233,7 @@ def _note_best(trainer: Trainer) -> Path:
 
 
 def _note_best_that_stands(trainer: Trainer) -> None:
-    """Replaces the best checkpoint by the next best one if it does not exist, because its save failed."""
+    """If the best checkpoint's save failed, records the best checkpoint that exists instead."""
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     peers = trainer._footplate.strategy.peers
     if state.best_model_checkpoint is None or peers.from_main(Path(state.best_model_checkpoint).is_dir):
@@ -240,7 +243,7 @@ def _note_best_that_stands(trainer: Trainer) -> None:
 
 
 def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.Checkpoint:
-    """Deletes the oldest checkpoints, except for the number that the arguments keep and those still needed."""
+    """Deletes old checkpoints as `save_total_limit`, `keep_last` and `keep_best` say. Those in use are kept."""
     args, parent = trainer.args, saved.path.parent
     protect = {saved.path, *trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
     if trainer.state.best_model_checkpoint is not None:
@@ -256,7 +259,7 @@ def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.C
 
 
 def best_steps(trainer: Trainer, parent: Path) -> list[int]:
-    """Returns the steps of existing checkpoints, best first, without those that have no evaluation or a NaN."""
+    """Returns the steps of existing checkpoints, sorted by their evaluation, best first. A NaN does not count."""
     name = watched_metric(trainer.args)
     values = {entry["step"]: entry[name] for entry in trainer.state.log_history if name in entry}
     there = [step for step in values if values[step] == values[step] and (parent / f"checkpoint-{step}").is_dir()]
@@ -264,7 +267,7 @@ def best_steps(trainer: Trainer, parent: Path) -> list[int]:
 
 
 def _progress(trainer: Trainer) -> dict[str, Any]:
-    """Returns everything that a checkpoint stores beside the model, by file name."""
+    """Returns the content of each file of a checkpoint but those of the model, by file name."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
     arguments = {**args.to_dict(), **_run_size(trainer)}
@@ -293,7 +296,7 @@ def _write_progress(progress: dict[str, Any], folder: Path) -> None:
 
 
 def _callback_states(trainer: Trainer) -> dict[str, Any]:
-    """Returns states by class name, or a list of states if a class occurs more than once, as Hugging Face does."""
+    """Returns the callbacks' states by class name. A class that occurs several times has a list of states."""
     states: dict[str, Any] = {}
     for callback in (*trainer.callback_handler.callbacks, trainer.control):
         if not hasattr(callback, "state"):
@@ -309,7 +312,7 @@ def _callback_states(trainer: Trainer) -> dict[str, Any]:
 
 
 def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
-    """Returns the verified folder to continue from. True means the newest complete checkpoint in output_dir.
+    """Returns the checkpoint that `resume_from_checkpoint` means, verified. True means the newest in output_dir.
 
     The main process first removes the remains of interrupted saves.
     """
@@ -340,9 +343,9 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
 
 
 def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, Any]]:
-    """Returns the progress in the checkpoint and the arguments of the run that wrote it, or none if it stores none.
+    """Returns a checkpoint's TrainerState and the stored arguments of the run that wrote it.
 
-    Intervals and limits come from this run's arguments.
+    Raises ValueError if this run's arguments contradict the checkpoint.
     """
     own = trainer._footplate
     state, arguments = own.strategy.peers.from_main(lambda: _read_state(folder, own.hooks.where_is))
@@ -351,7 +354,7 @@ def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, 
 
 
 def _arguments_in(state: TrainerState) -> dict[str, Any]:
-    """Returns the arguments that the state holds, for checkpoints of Hugging Face's Trainer."""
+    """Returns the arguments that a TrainerState contains. Hugging Face's checkpoints store no others as JSON."""
     values = {name: getattr(state, name) for name in _INTERVALS}
     size = state.train_batch_size
     return values if size is None else {**values, "per_device_train_batch_size": size}
@@ -370,9 +373,10 @@ def restore_callbacks(trainer: Trainer, folder: Path) -> None:
 
 
 def load_callback_states(trainer: Trainer) -> None:
-    """Restores callbacks from the Trainer's state. A stored state belongs to the callbacks of that class, in order.
+    """Restores the callbacks' states, which the TrainerState holds by class name.
 
-    True restores their arguments too, and the control. None restores what they have counted.
+    If `restore_callback_states_from_checkpoint` is True, the callbacks' arguments and the control are restored too. If
+    it is None, only the callbacks' other attributes are, such as counters.
     """
     restores = trainer.args.restore_callback_states_from_checkpoint
     if restores is False:
@@ -396,7 +400,7 @@ def load_callback_states(trainer: Trainer) -> None:
 
 
 def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any] | None]:
-    """Returns the state, and the arguments of the run that wrote the checkpoint if they are stored."""
+    """Returns a checkpoint's TrainerState, and the arguments of the run that wrote it if it has a file of them."""
     if not files.holds_optimizer(folder) and files.holds_model(folder):
         raise ValueError(
             f"{folder.name} holds only a model, because of save_only_model: training cannot continue from it. Load its "
@@ -416,7 +420,7 @@ def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerSt
 
 
 def load_optimizer(trainer: Trainer, folder: Path) -> None:
-    """Restores moments and step counts. Learning rates and weight decay come from the arguments."""
+    """Restores the optimizer's state and the schedule's position. Learning rates come from this run's arguments."""
     strategy, scheduler = trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
     with strategy.readable_folder(folder, files.is_optimizer) as here:
@@ -444,7 +448,7 @@ def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]
 
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Combines this optimizer's options with the stored groups' parameter numbers."""
+    """Returns parameter groups with the options of this optimizer and the parameter numbers of the stored one."""
     groups = stored["param_groups"]
     if len(groups) > len(optimizer.param_groups):
         # DeepSpeed has removed this optimizer's groups without parameters.
@@ -458,7 +462,7 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
 
 
 class StoredRng:
-    """The stored random states, read at once so that a missing or broken file is reported before training starts."""
+    """The random states of a checkpoint. They are read before training starts, so that a broken file is found then."""
 
     def __init__(self, folder: Path, peers: OneProcess) -> None:
         states = peers.from_main(lambda: files.rng_states(folder))
@@ -479,14 +483,14 @@ class StoredRng:
 
 
 def _run_size(trainer: Trainer) -> dict[str, int]:
-    """Returns the number of processes and of samples per step, which locate a step in the data."""
+    """Returns the number of processes and of samples per step, from which a resume finds its position."""
     own, samples = trainer._footplate, trainer.get_total_train_batch_size(trainer.args)
     shift = {"step_shift": own.run.plan.shift} if own.run.plan.shift else {}
     return {"world_size": own.strategy.peers.world, "samples_per_step": samples, **shift}
 
 
 def _compare_arguments(trainer: Trainer, folder: Path, then: dict[str, Any]) -> None:
-    """Refuses other values of arguments that give the checkpoint its meaning, and logs every other difference."""
+    """Raises ValueError if an argument that must not change on resume has changed. Logs every other change."""
     now = trainer.args.to_dict()
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
     changes.pop("output_dir", None)
@@ -506,5 +510,5 @@ def _compare_arguments(trainer: Trainer, folder: Path, then: dict[str, Any]) -> 
 
 
 def _plain(value: Any) -> Any:
-    """Returns 10 for 10.0, as a count of steps is written."""
+    """Converts a whole float such as 10.0 to an int, for log lines."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

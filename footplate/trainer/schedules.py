@@ -23,7 +23,7 @@ Ramp = Literal["linear", "cosine", "1-sqrt"]
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
-    """Keeps the optimizer's own rate."""
+    """Keeps the learning rate that the optimizer was made with."""
     return LambdaLR(optimizer, _constant, last_epoch=last_epoch)
 
 
@@ -93,7 +93,10 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """Follows the same cosine, counted from step 1. The warm-up starts at the share `warmup_lr_rate`, never at 0."""
+    """Follows a cosine that ends at a minimum, like `get_cosine_with_min_lr_schedule_with_warmup`.
+
+    Steps are counted from 1. The warm-up starts at the share `warmup_lr_rate` of the peak, never at 0.
+    """
     factor = partial(
         _cosine_from_one,
         warmup=num_warmup_steps,
@@ -151,7 +154,7 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Falls to the rate `lr_end`, in proportion to the remaining part of the run to the power of `power`."""
+    """Falls to the rate `lr_end`, in proportion to the remaining share of the run to the power of `power`."""
     peak = optimizer.defaults["lr"]
     if not peak > lr_end:
         raise ValueError(
@@ -199,7 +202,7 @@ def get_wsd_schedule(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Rises, stays constant, then decays. By default the constant part takes the steps that are left."""
+    """Rises, stays constant, then decays. By default, the constant phase has the steps that the others leave."""
     if num_stable_steps is None:
         if num_training_steps is None:
             raise ValueError("Either num_training_steps or num_stable_steps must be specified.")
@@ -208,9 +211,9 @@ def get_wsd_schedule(
         warnings.warn(
             "Both num_training_steps and num_stable_steps are specified. num_stable_steps will be used.", stacklevel=2
         )
-    for part, ramp in (("warmup", warmup_type), ("decay", decay_type)):
+    for phase, ramp in (("warmup", warmup_type), ("decay", decay_type)):
         if ramp not in get_args(Ramp):
-            raise ValueError(f"Unknown {part} type: {ramp}, expected {', '.join(get_args(Ramp))}")
+            raise ValueError(f"Unknown {phase} type: {ramp}, expected {', '.join(get_args(Ramp))}")
     factor = partial(
         _warmup_stable_decay,
         warmup=num_warmup_steps,
@@ -303,7 +306,10 @@ def get_scheduler(
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Makes a schedule by name. An argument that it does not take is refused; a step count it ignores may be None."""
+    """Makes a schedule by name. A number of steps may be None if the schedule does not need it.
+
+    Raises TypeError for an argument that the schedule does not take.
+    """
     name = SchedulerType(name)
     make = TYPE_TO_SCHEDULER_FUNCTION[name]
     signature = inspect.signature(_CLASSES.get(name, make))

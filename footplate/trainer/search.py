@@ -109,7 +109,7 @@ def _objective_of(trainer: Trainer, trial: Any) -> Any:
 
 
 def set_up_trial(trainer: Trainer, trial: Any) -> None:
-    """Gives this trial its arguments: those before the search with the suggested values, validated again."""
+    """Sets the Trainer's arguments for a trial: those from before the search, with the values that optuna suggests."""
     trainer._footplate.trial = trial
     search = trainer._footplate.search
     if search is None or trial is None:
@@ -131,7 +131,7 @@ def set_up_trial(trainer: Trainer, trial: Any) -> None:
 
 
 def trial_state(trainer: Trainer) -> dict[str, Any]:
-    """Returns the values of the current trial for the state and the trackers."""
+    """Returns the fields of TrainerState that describe the current trial, or an empty dict outside of a search."""
     search, trial = trainer._footplate.search, trainer._footplate.trial
     if search is None or trial is None:
         return {}
@@ -173,5 +173,5 @@ def _values(args: Any) -> dict[str, Any]:
 
 
 def _as_before(old: Any, new: Any) -> Any:
-    """Converts a number to the type of the old value, because a space suggests 3 where 3.0 is needed."""
+    """Converts a suggested number to the type that the argument had, because a space may suggest 3 instead of 3.0."""
     return type(old)(new) if isinstance(old, (int, float)) and isinstance(new, (int, float)) else new

@@ -71,6 +71,6 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
 
 def host_fingerprint() -> tuple[Any, ...]:
-    """Returns a value that changes as soon as one of the generators is drawn from."""
+    """Returns a value that changes when a number is drawn from Python's, NumPy's or torch's CPU generator."""
     state: Any = numpy.random.get_state()
     return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()

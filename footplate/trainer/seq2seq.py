@@ -50,7 +50,7 @@ class Seq2SeqTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # As in Hugging Face's Seq2SeqTrainer, also in an evaluation that does not generate.
+        # Hugging Face's Seq2SeqTrainer counts so too, even in an evaluation that does not generate.
         self._footplate.counts_full_batches = True
         if _generates(self.args):
             _require_generation(self)
@@ -61,7 +61,7 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: Any = None) -> Any:
-        """Returns a copy of a config, or the config in a file, folder or name. It is validated before a long run."""
+        """Returns a validated generation config: a copy of the given one, or the one in a file, folder or hub model."""
         if hasattr(gen_config_arg, "to_dict"):
             config = copy.deepcopy(gen_config_arg)
         else:

@@ -1,4 +1,4 @@
-"""TrainerState (the loop's state), TrainerControl (requests to the loop), and the results that methods return."""
+"""TrainerState, TrainerControl, and the types that the Trainer's methods return, such as TrainOutput."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TrainerState:
 
 
 class ExportableState:
-    """A callback with state: `state()` is saved in every checkpoint, and its `attributes` are restored on resume."""
+    """The base of callbacks with state. Checkpoints store `state()`, and a resume restores its `attributes`."""
 
     def state(self) -> dict[str, Any]:
         raise NotImplementedError(f"{type(self).__name__} needs a method state(), which returns args and attributes")
@@ -88,7 +88,7 @@ class ExportableState:
 
 @dataclass
 class TrainerControl(ExportableState):
-    """The requests of a callback to the loop, which acts on them at the next possible point."""
+    """The flags by which callbacks request the loop to log, evaluate, save or stop."""
 
     should_training_stop: bool = False
     should_epoch_stop: bool = False

@@ -33,10 +33,10 @@ class PositionedBatch:
 
 
 class ShareOfStream(IterableDataset[Any]):
-    """The share of one process: its batch of every round, which has one batch per process.
+    """The share of a stream that one process keeps: its batch of every round, which has one batch per process.
 
-    Each process reads the whole stream, so no process waits for another, and keeps only its own batch. Rounds are read
-    completely, so that the stream is at the same position in all processes.
+    Each process reads the whole stream, so that no process waits for another. Rounds are read completely, so that the
+    stream is at the same position in all processes.
     """
 
     def __init__(self, stream: Any, share: Share, batch_size: int) -> None:
@@ -75,7 +75,7 @@ class Stream:
             )
 
     def open(self) -> Iterator[Any]:
-        """Returns an iterator from the position on. The loader's functions are replaced only during this call."""
+        """Returns an iterator over the loader's batches from the stored position on."""
         if not self.processes:
             if self._states:
                 self.loader.dataset.load_state_dict(self._states[0])  # type: ignore[attr-defined]
@@ -122,7 +122,11 @@ class _Reader:
         self._number = self._seed = 0
 
     def begin(self, process: int) -> None:
-        """Sets up the process. torch asks process 0 first, so it takes the share of the process that is next."""
+        """Sets up a loading process: sets its number, restores its dataset's position, and seeds its generators.
+
+        torch takes the first batch from process 0, so after a resume that process gets the number of the process whose
+        turn is next.
+        """
         info: Any = get_worker_info()
         own = (process + self._last + 1) % self._processes
         self._seed = info.seed - process + own

@@ -1,4 +1,4 @@
-"""Tools for tests of training: a run's results in values that can be compared bit by bit."""
+"""Tools for tests of training, such as a fingerprint of a Trainer's state that can be compared bit by bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from footplate.trainer.state import TrainerControl, TrainerState
 
 
 class StopAt(TrainerCallback):
-    """Saves and stops at a step, like a pause."""
+    """A callback that saves a checkpoint and stops training after a given step."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -28,7 +28,7 @@ class StopAt(TrainerCallback):
 
 
 class Events(TrainerCallback):
-    """Records the name of every event, and what was logged."""
+    """A callback that records the name of every event, the logs and the checkpoints."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -54,7 +54,7 @@ class Events(TrainerCallback):
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A fingerprint of all state that determines how training continues."""
+    """Hashes of the weights, the optimizer, the schedule and the random generators, and the losses so far."""
 
     weights: str
     optimizer: str

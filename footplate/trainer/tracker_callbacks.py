@@ -1,4 +1,4 @@
-"""Sends what is logged to TensorBoard, W&B, MLflow and the other trackers that Accelerate supports."""
+"""Sends logs to TensorBoard, W&B, MLflow and the other trackers that Accelerate supports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "neptune")
 
 
 def reporters(trainer: Trainer) -> list[TrainerCallback]:
-    """Returns a callback for all trackers in `report_to`. An unknown or missing tracker is refused at once.
+    """Returns the callbacks that send logs to the trackers in `report_to`. An unknown tracker raises an error.
 
     Kubeflow has no tracker in Accelerate, so transformers' own callback reports to it.
     """
@@ -66,12 +66,12 @@ def chosen(names: list[str]) -> list[str]:
 
 
 class ReportCallback(TrainerCallback):
-    """Opens trackers when training starts or something is logged, and closes them at the end, also after an error."""
+    """Opens trackers when training starts or values are logged, and closes them at the end, also after an error."""
 
     def __init__(self, trainer: Trainer, names: list[str]) -> None:
         self.trainer, self.names = trainer, names
         self.trackers: list[Any] = []
-        """The trackers of the current run. A closed one is opened again and continues if something is logged later."""
+        """The trackers of the current run. A closed tracker is opened again if values are logged later."""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_hyper_param_search:
@@ -122,7 +122,7 @@ class ReportCallback(TrainerCallback):
             log_to(open_tracker, values, state.global_step)
 
     def _open(self, args: Any, state: TrainerState) -> None:
-        """Opens the trackers that are not open, and sends the arguments of a run once."""
+        """Opens the trackers that are not open. A new run's arguments are sent to them."""
         if not state.is_world_process_zero:
             return
         from footplate.trainer.trackers import RunInfo, tracker
@@ -147,7 +147,7 @@ class ReportCallback(TrainerCallback):
         for tracker in trackers:
             if tracker in accelerator.trackers:
                 accelerator.trackers.remove(tracker)
-                if not getattr(tracker, "is_theirs", False):
+                if not getattr(tracker, "is_scripts_own", False):
                     tracker.finish()
 
 

@@ -1,7 +1,7 @@
-"""Opens Accelerate's trackers with the behaviour that Hugging Face's users know.
+"""Opens Accelerate's trackers as Hugging Face's Trainer does.
 
-If a script has opened a run, it is used and left open. Our own run continues if something is logged after training has
-closed it. Environment variables have the same meaning as in transformers.
+If the script has opened a run, the run is used and left open. A run that the Trainer opened continues if values are
+logged after training. Environment variables have the same meaning as in transformers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The facts about a run that a tracker needs before it opens the run."""
+    """The name, folder, model and arguments of a run, from which a tracker opens it."""
 
     args: Any
     model: Any
     run: str
-    """The run's name: the trial, `run_name`, or the last part of `output_dir`."""
+    """The run's name: the trial's name, `run_name`, or the last component of `output_dir`."""
     trial: str | None
     folder: Path
     """The folder for trackers that write files."""
@@ -57,11 +57,11 @@ def tracker(name: str, run_info: RunInfo) -> GeneralTracker:
     kind: Any = LOGGER_TYPE_TO_CLASS[name]
     run_name = run_info.args.project if name in _WITH_PROJECTS else run_info.run
     # Accelerate appends the name to the folder, so a name with slashes could lead outside of it.
-    return kind(one_part(run_name), str(run_info.folder)) if kind.requires_logging_directory else kind(run_name)
+    return kind(as_file_name(run_name), str(run_info.folder)) if kind.requires_logging_directory else kind(run_name)
 
 
-def one_part(name: str) -> str:
-    """Returns the name with characters that are not allowed in a file name replaced."""
+def as_file_name(name: str) -> str:
+    """Returns the name as one component of a path, with characters such as slashes replaced."""
     return re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
 
 
@@ -99,18 +99,18 @@ class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
     """
 
     def __init__(self, run_info: RunInfo) -> None:
-        super().__init__(one_part(run_info.run), str(run_info.folder))
+        super().__init__(as_file_name(run_info.run), str(run_info.folder))
         self.resumes_at = run_info.first_step
 
     def start(self) -> None:
         self.init_kwargs = {"purge_step": self.resumes_at + 1} if self.resumes_at else {}
         super().start()
-        self._is_told = bool(self.resumes_at)
+        self._has_configuration = bool(self.resumes_at)
         self.resumes_at = 0  # if it is opened again for a prediction, nothing is dropped
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Writes the configuration, which makes a new folder beside the curves, only once per run."""
-        if not self._is_told:
+        """Writes the configuration once per run, because each call makes a new folder beside the curves."""
+        if not self._has_configuration:
             super().store_init_configuration(values)
 
 
@@ -126,7 +126,7 @@ class Wandb(WandBTracker):  # type: ignore[misc]
 
     def __init__(self, run_info: RunInfo) -> None:
         super().__init__(os.environ.get("WANDB_PROJECT") or run_info.args.project)
-        self.run_info, self.is_theirs = run_info, False
+        self.run_info, self.is_scripts_own = run_info, False
         self._keeps = _wandb_keeps()
 
     def start(self) -> None:
@@ -134,7 +134,7 @@ class Wandb(WandBTracker):  # type: ignore[misc]
 
         open_run: Any = wandb.run
         if open_run is not None and open_run.id not in self._ours:
-            self.run, self.is_theirs = open_run, True
+            self.run, self.is_scripts_own = open_run, True
         else:
             if open_run is not None:
                 open_run.finish()  # opened by an earlier Trainer, so its values must not be mixed with ours
@@ -189,7 +189,7 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
 
     def __init__(self, run_info: RunInfo) -> None:
         super().__init__(run_name=run_info.run)
-        self.run_info, self.is_theirs = run_info, False
+        self.run_info, self.is_scripts_own = run_info, False
         self._keeps = os.environ.get("HF_MLFLOW_LOG_ARTIFACTS", "").upper() in _TRUE
 
     def start(self) -> None:
@@ -197,7 +197,7 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
 
         open_run: Any = mlflow.active_run()
         if open_run is not None and not self.nested_run:
-            self.active_run, self.is_theirs = open_run, True
+            self.active_run, self.is_scripts_own = open_run, True
             return
         again = getattr(self, "active_run", None)
         self.active_run = mlflow.start_run(
@@ -256,7 +256,7 @@ class Trackio(TrackioTracker):  # type: ignore[misc]
             self._make_static("freeze", space_id=self.space, new_space_id=self._static_space)
 
     def publish(self) -> None:
-        """Uploads the logged values as a static page, beside a model that is uploaded to the hub."""
+        """Uploads the logged values as a static page, when the model is uploaded to the hub."""
         if self.space is None:
             bucket = self.run_info.args.trackio_bucket_id
             self._make_static("sync", space_id=self._static_space, sdk="static", bucket_id=bucket, force=True)

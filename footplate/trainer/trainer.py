@@ -1,6 +1,6 @@
-"""The Trainer with Hugging Face's names and signatures. Its methods can be overridden, and call functions elsewhere.
+"""The Trainer with Hugging Face's names and signatures. Its methods can be overridden, and call functions of modules.
 
-loop.py has the loop, steps/ a step, evaluating.py evaluations and saving.py checkpoints. callbacks.py lists the events.
+loop.py has the loop, steps/ a step, evaluation.py evaluations and saving.py checkpoints. callbacks.py lists the events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from footplate.contract import arguments as contract_arguments
 from footplate.trainer import (
-    evaluating,
+    evaluation,
     hub,
     loading,
     loop,
@@ -28,7 +28,7 @@ from footplate.trainer import (
     saving,
     search,
 )  # fmt: skip
-from footplate.trainer.argument_callbacks import watchers
+from footplate.trainer.argument_callbacks import callbacks_of_arguments
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
 from footplate.trainer.checkpoint import TRAINER_STATE_NAME, Checkpoint, is_optimizer
@@ -83,7 +83,7 @@ class Trainer:
     is_fsdp_enabled: bool
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     _signature_columns: list[str] | None = None
-    """The columns of a sample that reach the collator. A subclass may set them."""
+    """The columns of a sample that the collator receives. A subclass may set them."""
     _eval_dataloaders: dict[str | None, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -175,12 +175,12 @@ class Trainer:
 
     @property
     def gather_function(self) -> Callable[[Any], Any]:
-        """Collects the tensors of all processes."""
+        """The function that gathers the tensors of all processes."""
         return self.accelerator.gather_for_metrics  # type: ignore[no-any-return]
 
     @property
     def deepspeed(self) -> Any:
-        """Returns DeepSpeed's engine while it trains. Without DeepSpeed it is None."""
+        """DeepSpeed's engine during training, or None without DeepSpeed."""
         return self.model_wrapped if self.is_deepspeed_enabled and self.model_wrapped is not self.model else None
 
     @property
@@ -221,7 +221,7 @@ class Trainer:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Runs the whole loop. `train` has made the model and verified the checkpoint before."""
+        """Runs the training loop. `train` calls it after the model was made and the checkpoint was verified."""
         return loop.train_from(self, None if resume_from_checkpoint is None else Path(resume_from_checkpoint))
 
     def set_initial_training_values(
@@ -245,7 +245,7 @@ class Trainer:
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Forward and backward of one micro-batch. Returns its share of the step's loss, detached."""
+        """Runs forward and backward of one micro-batch, and returns its share of the step's loss, detached."""
         return micro_batch.training_step(self, model, inputs, num_items_in_batch)
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
@@ -266,7 +266,7 @@ class Trainer:
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager[Any]:
-        """Does nothing, because Accelerate puts autocast around `forward` itself."""
+        """Returns a context that does nothing, because Accelerate already puts autocast around `forward`."""
         return _NOTHING
 
     @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
@@ -289,7 +289,7 @@ class Trainer:
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_input(self, data: Any) -> Any:
-        """Moves every tensor to the device."""
+        """Moves the tensors of a batch, also nested ones, to the device."""
         return self._footplate.strategy.to_device(data)
 
     # Data
@@ -306,7 +306,7 @@ class Trainer:
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Returns a loader. With persistent workers, each of the Trainer's own sets gets one loader that is kept."""
+        """Returns the loader of an evaluation dataset. With persistent workers, the loader is kept and used again."""
         return loading.get_eval_dataloader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
@@ -332,7 +332,7 @@ class Trainer:
         )
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Sets `_signature_columns` if it is None. An override chooses the columns that reach the collator."""
+        """Sets `_signature_columns` if it is None. An override chooses the columns that the collator receives."""
         loading.set_signature_columns(self)
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
@@ -397,7 +397,7 @@ class Trainer:
         return [group["lr"] for group in optimizing.require_optimizer(self).param_groups]
 
     def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
-        """Returns the group of a parameter. Without a parameter, returns the parameters of all groups."""
+        """Returns the optimizer's group that has the parameter. Without a parameter, returns all groups' parameters."""
         groups = optimizing.require_optimizer(self).param_groups
         if param is None:
             return [group["params"] for group in groups]
@@ -414,13 +414,13 @@ class Trainer:
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Returns the loss and metrics of the evaluation data. With several sets, names include the set's name."""
-        return evaluating.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
+        return evaluation.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Returns predictions as arrays, with labels and metrics if the data has labels."""
-        return evaluating.predict(self, test_dataset, ignore_keys, metric_key_prefix)
+        return evaluation.predict(self, test_dataset, ignore_keys, metric_key_prefix)
 
     @left_out_by(Shortcut.KNOWN_METRICS)
     def evaluation_loop(
@@ -431,7 +431,7 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        return evaluating.evaluation_loop(
+        return evaluation.evaluation_loop(
             self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
         )
 
@@ -440,16 +440,16 @@ class Trainer:
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Any, Any]:
         """Returns loss, logits and labels of one batch, without gradients. Each may be None."""
-        return evaluating.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+        return evaluation.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        return evaluating.evaluate_in_training(self, ignore_keys_for_eval, skip_scheduler=skip_scheduler)
+        return evaluation.evaluate_in_training(self, ignore_keys_for_eval, skip_scheduler=skip_scheduler)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
         """Records the best evaluation so far, and returns True if it is this one. A NaN is never the best."""
-        return evaluating.determine_best_metric(self, metrics)
+        return evaluation.determine_best_metric(self, metrics)
 
     # Search
 
@@ -525,7 +525,7 @@ class Trainer:
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Writes the model's weights, with its config and the processor if these can save themselves.
 
-        With `push_to_hub` they are uploaded too.
+        With `push_to_hub` the files are uploaded too.
         """
         saving.save_model(self, output_dir, _internal_call)
 
@@ -547,12 +547,12 @@ class Trainer:
             strategy.load_weights(self.model if model is None else model, folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Loads the states of optimizer and schedule. It is called without a checkpoint, too, and then does nothing."""
+        """Loads the states of the optimizer and the schedule. Does nothing if `checkpoint` is None."""
         if checkpoint is not None:
             saving.load_optimizer(self, Path(checkpoint))
 
     def _load_callback_state(self) -> None:
-        """Restores callbacks from `state`, as `restore_callback_states_from_checkpoint` says."""
+        """Restores the callbacks' states from `self.state`, as `restore_callback_states_from_checkpoint` says."""
         saving.load_callback_states(self)
 
     def _load_best_model(self) -> None:
@@ -628,9 +628,9 @@ class Trainer:
 
 
 def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
-    """Calls the Trainer's own callbacks first, then the user's. Each sees the control flags that earlier ones set.
+    """Returns the handler of all callbacks: the Trainer's own, then the user's, and last the one that shows logs.
 
-    Logs are shown last, so that a callback may change them before.
+    A callback sees the control flags that earlier callbacks set, and may change a log before it is shown.
     """
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
@@ -639,7 +639,7 @@ def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
         *(kind() for kind in DEFAULT_CALLBACKS),
         *([FollowEpochs()] if own.named_optimizers else []),
         *reporters(trainer),
-        *watchers(trainer),
+        *callbacks_of_arguments(trainer),
         *callbacks,
         progress_callback(trainer.args),
     ]

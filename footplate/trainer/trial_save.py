@@ -1,7 +1,7 @@
-"""A trial save before the first step, so that a model that cannot be saved is reported at once, and not hours later.
+"""Tries to save a checkpoint before the first step, so that a model that cannot be saved is reported at once.
 
-Each tensor is replaced by one number, and tied tensors by the same one. Names, types and ties then pass through the
-code that saves the model. No large file is written, and no random number is drawn.
+Each tensor is replaced by one number, and tied tensors by the same number. The code that saves the model then sees the
+real names, types and ties, but no large file is written.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ def _require_plain(name: str, value: Any) -> None:
 
 
 def stand_ins(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Returns one number for each tensor: the same for tied tensors, and slices of one tensor for shared storage."""
+    """Returns a tensor of one number for each tensor of the state.
+
+    Tied tensors get the same tensor, and tensors that share storage get slices of one tensor.
+    """
     views: dict[tuple[Any, int], dict[tuple[Any, ...], list[str]]] = {}
     for name, value in state.items():
         if isinstance(value, Tensor):
@@ -94,17 +97,17 @@ def stand_ins(state: dict[str, Any]) -> dict[str, Tensor]:
             view = (value.data_ptr(), value.shape, value.stride(), value.dtype)
             views.setdefault(storage, {}).setdefault(view, []).append(name)
     tensors: dict[str, Tensor] = {}
-    for parts in views.values():
-        kinds = {view[3] for view in parts}
-        whole = torch.zeros(len(parts), dtype=kinds.pop()) if len(kinds) == 1 else None
-        for at, (view, names) in enumerate(parts.items()):
+    for views_of_storage in views.values():
+        dtypes = {view[3] for view in views_of_storage}
+        whole = torch.zeros(len(views_of_storage), dtype=dtypes.pop()) if len(dtypes) == 1 else None
+        for at, (view, names) in enumerate(views_of_storage.items()):
             stand_in = torch.zeros(1, dtype=view[3]) if whole is None else whole[at : at + 1]
             tensors.update(dict.fromkeys(names, stand_in))
     return {name: tensors[name] for name in state if name in tensors}
 
 
 def _require_space(parent: Path, state: dict[str, Any], *, resumes: bool) -> None:
-    """Checks that the weights fit on the disk. A resumed run only warns, since old checkpoints are deleted."""
+    """Raises CannotSave if the disk has no room for the weights. A resumed run gets a warning instead."""
     seen = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(state)}
     needed, free = sum(seen.values()), shutil.disk_usage(parent).free
     if needed <= free:
@@ -121,5 +124,5 @@ def _tensors(state: dict[str, Any]) -> list[Tensor]:
 
 
 def _is_sharded(value: Any) -> bool:
-    """Returns True for a tensor of which this process has a part, which its strategy saves."""
+    """Returns True for a tensor that is sharded over processes. Its strategy saves such a tensor."""
     return hasattr(value, "_local_tensor") or hasattr(value, "ds_id")

@@ -1,4 +1,4 @@
-"""Reports errors in the arguments, data and metrics before the first step, and not hours later."""
+"""Checks the arguments, data, optimizers and metrics of a new Trainer, so that errors do not appear hours later."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _metrics(trainer: Trainer) -> None:
 
 
 def _known_metrics(trainer: Trainer) -> set[str] | None:
-    """Returns the names of all metrics of an evaluation, or None if the user's code decides them."""
+    """Returns the names of all metrics of an evaluation, or None if the user's code may add others."""
     if trainer.compute_metrics is not None or not trainer._footplate.overrides.allow(Shortcut.KNOWN_METRICS):
         return None
     if any(not isinstance(metric, str) or metric not in METRICS for metric in trainer._footplate.metrics):

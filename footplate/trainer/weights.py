@@ -27,7 +27,7 @@ def file_in(folder: Path) -> Path | None:
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """Returns all weights by name, on the host. Nothing in the files can run code."""
+    """Returns all weights of a folder by name, on the host. Files that would run code when read are refused."""
     path = file_in(folder)
     if path is None:
         raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")

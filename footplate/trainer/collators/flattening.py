@@ -62,5 +62,5 @@ def _long(values: Sequence[int] | Tensor) -> Tensor:
     return torch.as_tensor(values, dtype=torch.long)
 
 
-def _row(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts)[None]
+def _row(samples: list[Tensor]) -> Tensor:
+    return torch.cat(samples)[None]

@@ -99,7 +99,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         return spans
 
     def create_rng(self) -> None:
-        """Makes the collator's generator. The seed includes the loading process's number, so that masks differ."""
+        """Makes the collator's random generator. Each loading process has another seed, so that its masks differ."""
         self.generator = generator_here(self.seed or 0)
 
     def torch_mask_tokens(
@@ -171,7 +171,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
 
 @dataclass
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
-    """Masks whole words, under the name that older scripts import. Offsets or BERT's `##` mark the words."""
+    """Masks whole words, which are recognised by token offsets or by BERT's `##`. Older scripts import this name."""
 
     whole_word_mask: bool = True
     mask_replace_prob: float = 1.0
@@ -189,7 +189,7 @@ def generator_here(seed: int) -> torch.Generator:
 
 
 def _begins_apart(spans: Tensor, special: Tensor) -> Tensor:
-    """Returns the tokens that do not begin where the one before ends, or that follow a special token."""
+    """Marks each token that does not start where the previous token ends, or that follows a special token."""
     previous_end = spans[:, :, 1].roll(1, dims=1)
     previous_end[:, 0] = -1
     after_special = special.roll(1, dims=1)
@@ -205,7 +205,7 @@ def _numbered(special: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _all_of_a_word(words: Tensor, hidden: Tensor) -> Tensor:
-    """Masks all tokens of each word that has a masked token. Linear in the number of tokens."""
+    """Marks all tokens of each word that has a token in `hidden`."""
     word_numbers = words.clamp(min=0)
     per_word = torch.zeros(len(words), int(word_numbers.max()) + 1, dtype=torch.bool)
     per_word.scatter_reduce_(1, word_numbers, hidden & words.ge(0), reduce="amax")

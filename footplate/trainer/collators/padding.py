@@ -39,7 +39,7 @@ def _padded(processor: Any, features: Any, options: dict[str, Any]) -> Any:
 
 
 def unfit(features: Any, needed: str = "input_ids") -> DatasetError | None:
-    """Returns the reason why samples cannot form a batch of tokens, if their columns show it."""
+    """Returns an error if the samples lack the column `needed` or hold texts, which cannot form a batch, else None."""
     first = features[0] if isinstance(features, Sequence) and features else None
     if not isinstance(first, Mapping):
         return None

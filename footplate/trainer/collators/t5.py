@@ -115,11 +115,11 @@ class DataCollatorForT5MLM(DataCollatorMixin):
         noise = min(max(round(length * self.noise_density), 1), length - 1)
         spans = max(round(noise / self.mean_noise_span_length), 1)
         spans = min(spans, noise, length - noise)
-        lengths = torch.stack([self._parts(length - noise, spans), self._parts(noise, spans)], dim=1).flatten()
+        lengths = torch.stack([self._split(length - noise, spans), self._split(noise, spans)], dim=1).flatten()
         return torch.arange(2 * spans).remainder(2).bool().repeat_interleave(lengths)
 
-    def _parts(self, total: int, number: int) -> Tensor:
-        """Splits `total` into `number` parts of at least 1. Every split is equally likely."""
+    def _split(self, total: int, number: int) -> Tensor:
+        """Returns `number` random integers of at least 1 whose sum is `total`. Every split is equally likely."""
         cuts = torch.randperm(total - 1, generator=self.generator)[: number - 1].sort().values + 1
         edges = torch.cat([torch.tensor([0]), cuts, torch.tensor([total])])
         return edges.diff()

@@ -1,6 +1,6 @@
-"""The loss that a model's class name implies, used if the model returns logits and no loss.
+"""Losses that are chosen by the model's class name, such as ForCausalLM, if the model returns logits and no loss.
 
-Each loss is a sum and a count, and its mean is Hugging Face's. The losses for boxes and masks are transformers' own.
+Each loss is a sum and a count, and its mean is Hugging Face's. Losses of boxes and masks are computed by transformers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from footplate.trainer.losses.loss import Loss, classification, cross_entropy_su
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A loss computed from a model's outputs and inputs, for models that return none."""
+    """The loss of the models whose class name contains `name`, computed from a model's outputs and inputs."""
 
     name: str
     make: Callable[[Any, Mapping[str, Any], Any], Loss]
@@ -48,7 +48,7 @@ def _each_place(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _generated(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    """Chooses the loss. An encoder-decoder shifts its own inputs, so each label is predicted at its position."""
+    """The loss of generated tokens. An encoder-decoder shifts its inputs itself, so its labels are not shifted."""
     made = _each_place if getattr(config, "is_encoder_decoder", False) else _next_token
     return made(outputs, inputs, config)
 
@@ -65,7 +65,7 @@ def _each_sample(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _answers(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    """Returns the mean of the start and end losses, counted over answers inside of the text."""
+    """Returns the mean of the losses of an answer's start and end. Answers outside of the text do not count."""
     start, end = (_borders(outputs, inputs, side) for side in ("start", "end"))
     return Loss((start.total + end.total) / 2, (start.count + end.count) / 2)
 
@@ -131,11 +131,11 @@ _FAMILIES = (
     Family("ForSegmentation", _segments, sums=False),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
-"""The losses by the part of a class name that selects them."""
+"""The losses by the text in a class name that selects them."""
 
 
 def family_of(model: nn.Module) -> Family | None:
-    """Returns the loss that the model's `loss_type` or class name selects. None means: choose by the labels."""
+    """Returns the loss that the model's `loss_type` or class name selects, or None if neither selects a loss."""
     loss_type, class_name = getattr(model, "loss_type", None), type(model).__name__
     name = (
         loss_type

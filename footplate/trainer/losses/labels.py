@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from footplate.contract.errors import DatasetError
 
 IGNORE = -100
-"""The label that does not count."""
+"""The label of positions that losses and metrics leave out, such as padding."""
 
 _CLASSES = ("SequenceClassification", "ImageClassification", "AudioClassification", "VideoClassification")
 _PER_PLACE = ("TokenClassification", "SemanticSegmentation")
@@ -63,14 +63,14 @@ def classes_of(model: nn.Module) -> int | None:
 
 
 def ignored_by(model: nn.Module) -> int:
-    """Returns the label that does not count, which segmentation models set in their config."""
+    """Returns the label that the model's loss leaves out. Segmentation models set another one in their config."""
     if "SemanticSegmentation" in type(model).__name__:
         return int(getattr(getattr(model, "config", None), "semantic_loss_ignore_index", 255))
     return IGNORE
 
 
 def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[str] = ("labels",)) -> None:
-    """Raises DatasetError with the first label out of range in a batch on the host."""
+    """Raises DatasetError for the first label of a batch that is not a class of the model. The batch is on the host."""
     classes = classes_of(model)
     if classes is not None:
         for name in names:
@@ -81,17 +81,17 @@ def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[s
 def explain(
     error: BaseException, batches: Iterable[Mapping[str, Any]], model: nn.Module, names: Iterable[str] = ("labels",)
 ) -> Exception | None:
-    """Returns the reason for a failed step, if a label or token out of range in these host batches explains it.
+    """Returns a clearer error for a failed step if one of its labels or tokens is out of range, else None.
 
     If the model does not name its classes, the width of its last linear layer is their number.
     """
     text = str(error)
     if "does not require grad" in text:
         return ValueError(
-            "the loss does not depend on any parameter that is trained: something between them is detached, under "
-            "no_grad, or frozen"
+            "the loss does not depend on any parameter that is trained: a tensor between them is detached or computed "
+            "under no_grad, or all parameters are frozen"
         )
-    if not isinstance(error, IndexError) and not any(part in text for part in _RANGE_ERRORS):
+    if not isinstance(error, IndexError) and not any(phrase in text for phrase in _RANGE_ERRORS):
         return None
     for batch in batches:
         if (misfit := _unfit_tokens(batch.get("input_ids"), model)) is not None:

@@ -1,4 +1,4 @@
-"""A loss is a sum and the count of what was summed.
+"""A loss is a sum over labels and the number of these labels.
 
 Means over micro-batches and ranks of different size cannot be averaged. A sum with its count is exact however the batch
 is split. If a model returns its own mean, that mean is used, as Hugging Face does.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NoLabels(ValueError):
-    """Neither the model nor the labels of the batch give a loss."""
+    """Raised if the model returns no loss and the batch has no labels to compute a loss from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +35,31 @@ class Loss:
 
 
 def items(labels: Tensor, ignore: int = IGNORE) -> Tensor:
-    """Returns the number of labels that count."""
+    """Returns the number of labels that differ from `ignore`."""
     return labels.ne(ignore).sum()
 
 
 def regression(logits: Tensor, labels: Tensor) -> Loss:
-    """Sum of squared errors. A last dimension of 1 is dropped, because (8, 1) and (8,) would broadcast to (8, 8)."""
+    """Returns the sum of squared errors and the number of labels.
+
+    A last dimension of 1 is dropped, because shapes (8, 1) and (8,) would broadcast to (8, 8).
+    """
     if logits.shape != labels.shape:
         logits = logits.squeeze(-1)
     return Loss(functional.mse_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
 def classification(logits: Tensor, labels: Tensor, ignore: int = IGNORE) -> Loss:
-    """Cross entropy over the last dimension of the logits, for samples or for tokens."""
+    """Returns the cross entropy of samples or tokens. The last dimension of the logits holds the classes."""
     classes = logits.shape[-1]
     return cross_entropy_sum(logits.reshape(-1, classes).float(), labels.reshape(-1), ignore)
 
 
 def cross_entropy_sum(source: Tensor, target: Tensor, ignore: int = IGNORE) -> Loss:
-    """Cross entropy over dimension 1 of the source. A label out of range raises an error that names it."""
+    """Returns the cross entropy. Dimension 1 of the logits `source` holds the classes.
+
+    The error for a target that is not a class names the target.
+    """
     try:
         total = functional.cross_entropy(source, target, ignore_index=ignore, reduction="sum")
     except (IndexError, RuntimeError) as error:
@@ -81,7 +87,7 @@ def shifts_labels(model: nn.Module) -> bool:
 
 
 def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs the logits with labels that are one position ahead."""
+    """Returns logits without the last position and labels without the first, so that logits predict the next token."""
     return logits[..., :-1, :], labels[..., 1:]
 
 
@@ -90,7 +96,7 @@ DICT = (dict, Mapping)
 
 
 def own_loss(outputs: Any) -> Tensor | None:
-    """Returns the loss that the model computed: the key `loss`, or the first item of a tuple. None if there is none.
+    """Returns the loss in a model's outputs: the key `loss`, or the first item of a tuple, or None.
 
     In a tuple only a single number is a loss, because a tensor with a shape may be logits.
     """

@@ -16,7 +16,7 @@ from footplate.trainer.losses.loss import logits_of, shifted
 
 @dataclass
 class LabelSmoother:
-    """Spreads a share `epsilon` of each label over all classes."""
+    """Cross entropy in which a share `epsilon` of each label is spread over all classes."""
 
     epsilon: float = 0.1
     ignore_index: int = IGNORE
@@ -51,9 +51,9 @@ class LabelSmoother:
 
 
 def label_smoother(epsilon: float, model: nn.Module) -> LabelSmoother | None:
-    """Returns the smoother of a model's labels, or None without one.
+    """Returns the loss with label smoothing for `label_smoothing_factor`, or None if the factor is 0.
 
-    With several labels for each sample there is no one label to smooth. As in transformers, a warning says so.
+    A sample with several labels has no single label to smooth. Such models get None and a warning, as in transformers.
     """
     if not epsilon:
         return None

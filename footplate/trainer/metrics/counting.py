@@ -1,4 +1,4 @@
-"""Metrics of counts and of errors. Each equals its formula over all samples at once."""
+"""Metrics that are computed from sums over batches: accuracy, precision, recall, f1, mcc, errors and perplexity."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Accuracy(Sums):
 
 
 class _PerClass(Sums):
-    """Counts right predictions, predictions and labels of each class, without waiting for the device."""
+    """Counts correct predictions, all predictions and labels of each class, without waiting for the device."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if several_labels(self.name, logits, labels):
@@ -92,7 +92,7 @@ class Matthews(_PerClass):
 
 
 class Error(Sums):
-    """The mean of a function of (prediction - label)."""
+    """The mean of a function of (prediction - label), such as the square for mse."""
 
     def __init__(self, name: str, of: Callable[[Tensor], Tensor], finish: Callable[[float], float] = float) -> None:
         super().__init__(name)
@@ -113,7 +113,7 @@ class Error(Sums):
 
 
 class Perplexity(Sums):
-    """The exponential of the mean cross entropy per label that counts."""
+    """The exponential of the mean cross entropy over the labels that are not -100."""
 
     def __init__(self) -> None:
         super().__init__("perplexity")
@@ -135,7 +135,7 @@ def require_classes(metric: str, labels: Tensor) -> None:
 
 
 def several_labels(metric: str, logits: Tensor, labels: Tensor) -> bool:
-    """Returns True for multi-label classification: as many labels of 0 or 1, as floats, as there are logits."""
+    """Returns True for multi-label classification: one label per logit, as the floats 0 and 1."""
     if labels.shape != logits.shape or not labels.is_floating_point():
         require_classes(metric, labels)
         return False
@@ -145,7 +145,7 @@ def several_labels(metric: str, logits: Tensor, labels: Tensor) -> bool:
 
 
 def _occurrences(values: Tensor, classes: int) -> Tensor:
-    """Counts like torch.bincount, which would wait for the device to learn the largest value."""
+    """Returns how often each number from 0 to `classes` - 1 occurs. torch.bincount would wait for the device."""
     return torch.zeros(classes, dtype=torch.long, device=values.device).scatter_add_(0, values, torch.ones_like(values))
 
 

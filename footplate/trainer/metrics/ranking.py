@@ -1,4 +1,4 @@
-"""The area under the ROC curve in constant memory: scores are counted in buckets that keep their order."""
+"""The area under the ROC curve. Scores are counted in buckets, so that memory does not grow with the samples."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FINEST = 18
 
 
 class Auroc(Sums):
-    """The probability that a positive sample scores above a negative one. Ties count half.
+    """The probability that a positive sample has a higher score than a negative one. Ties count half.
 
-    The result is the mean over classes that have both kinds. A bucket is the leading 18 bits of a score as a float.
+    The result is the mean over classes that have positive and negative samples. A bucket is the leading 18 bits of a
+    score as a float.
     Scores of any magnitude are distinguished if they differ by more than a 512th. With very many classes the buckets
     are coarser, so that all of them stay below 64 MiB.
     """
@@ -46,7 +47,10 @@ class Auroc(Sums):
 
 
 def _scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """Returns scores, positives and a mask of what counts, of shape (samples, classes). Two classes become one."""
+    """Returns scores, positive labels and the mask of labels that count, each of shape (samples, classes).
+
+    Two classes become one, whose score is the difference of both logits.
+    """
     if several_labels(metric, logits, labels):
         scores, positive = logits.reshape(-1, logits.shape[-1]), labels.bool().reshape(-1, logits.shape[-1])
         return scores, positive, torch.ones_like(positive)
@@ -65,7 +69,7 @@ def _scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
 
 
 def _bucket(scores: Tensor, bits: int) -> Tensor:
-    """Returns the leading bits of a float as a number with the same order. Negative scores are reversed."""
+    """Returns the number of each score's bucket: the leading bits of the float, changed so that the order is kept."""
     # Adding zero turns negative zero into positive zero.
     whole = (scores.contiguous() + 0.0).view(torch.int32).long()
     ordered = torch.where(whole < 0, -(whole & 0x7FFFFFFF), whole) + 0x80000000

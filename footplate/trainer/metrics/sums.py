@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Metric(Protocol):
-    """A metric receives every batch once, and then computes its values."""
+    """An object that receives the logits and labels of every batch of an evaluation, and then computes its values."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None: ...
 
@@ -19,7 +19,7 @@ class Metric(Protocol):
 
 
 class Sums:
-    """Sums that stay on the device, so that no batch waits for the host, and that can be added over processes."""
+    """The base of metrics that are computed from sums. Sums stay on the device and can be added over processes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class Sums:
                 self.sums[name] = value.double() if value.is_floating_point() else value.long()
 
     def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
-        """Adds the sums of all processes. A process without batches has no sums."""
+        """Replaces the sums by those of all processes, which `everyone` gathers. A process may have no batch."""
         totals: dict[str, Tensor] = {}
         for sums in everyone({name: value.cpu() for name, value in self.sums.items()}):
             for name, value in sums.items():
@@ -42,7 +42,7 @@ class Sums:
         self.sums = totals
 
     def compute(self) -> dict[str, float]:
-        """Returns the value by name; NaN if nothing was counted."""
+        """Returns the metric's value under its name, or NaN if there was no batch."""
         return {self.name: self.value() if self.sums else math.nan}
 
     def value(self) -> float:
@@ -50,5 +50,5 @@ class Sums:
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Divides, and returns 0 for 0 / 0: a class that was never predicted was never predicted correctly."""
+    """Divides two tensors of counts. 0 / 0 is 0, because a class that was never predicted has no correct prediction."""
     return torch.where(below > 0, above / below.clamp(min=torch.finfo(torch.double).tiny), 0.0)

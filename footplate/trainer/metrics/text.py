@@ -1,4 +1,4 @@
-"""Metrics of generated texts, by torchmetrics. Tokens and labels are decoded batch by batch."""
+"""Metrics of generated texts (bleu, sacrebleu, rouge, chrf), which torchmetrics computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXTS = {"bleu": "BLEUScore", "sacrebleu": "SacreBLEUScore", "rouge": "ROUGEScor
 
 
 class Text:
-    """Compares texts that the processor decodes, for example `metrics=["rouge"]` in a Seq2SeqTrainer that generates."""
+    """A metric that decodes generated tokens and labels to text, such as `rouge` with predict_with_generate."""
 
     def __init__(self, name: str, processor: Any) -> None:
         if not callable(getattr(processor, "batch_decode", None)):

@@ -1,4 +1,4 @@
-"""Adapts metrics of other libraries to our interface."""
+"""Adapts metrics of torchmetrics and of Hugging Face's evaluate to the interface `Metric`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TorchMetric:
             self._made = self._kind(**{**_about_classes(self._kind, logits, labels), **self._options})
         # Each process already sees the outputs of all processes, so torchmetrics must not sum over processes again.
         self._made.sync_on_compute = False
-        self._made.to(logits.device).update(*_as_they_want(type(self._made), logits, labels))
+        self._made.to(logits.device).update(*_inputs_for(type(self._made), logits, labels))
 
     def compute(self) -> dict[str, float]:
         if self._made is None:
@@ -73,8 +73,11 @@ def _about_classes(kind: Any, logits: Tensor, labels: Tensor) -> dict[str, Any]:
     return {**options, "task": "multiclass", "num_classes": logits.shape[-1]}
 
 
-def _as_they_want(kind: type, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Flattens tokens into samples for classification metrics. Other metrics get the tensors as they are."""
+def _inputs_for(kind: type, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns logits and labels in the shapes that a torchmetrics class expects.
+
+    Classification metrics get tokens as samples. Others get the tensors unchanged, without a last dimension of 1.
+    """
     if ".classification" in kind.__module__:
         if logits.shape == labels.shape:
             return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1, labels.shape[-1]).long()
@@ -83,9 +86,9 @@ def _as_they_want(kind: type, logits: Tensor, labels: Tensor) -> tuple[Tensor, T
 
 
 class AddBatch:
-    """An object with `add_batch(predictions=, references=)` and `compute()`, as Hugging Face's evaluate loads it.
+    """Wraps a metric with `add_batch(predictions=, references=)` and `compute()`, as Hugging Face's evaluate loads it.
 
-    It receives predicted classes instead of logits, and only labels that count.
+    The wrapped metric receives predicted classes instead of logits, without the positions whose label is -100.
     """
 
     def __init__(self, metric: Any) -> None:

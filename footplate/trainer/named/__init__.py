@@ -14,7 +14,7 @@ What happens in a step, in order:
         clip, step, schedule
     all gradients are dropped: an optimizer that steps every fifth step uses the gradients of that step only
 
-The Trainer handles them as one optimizer and one schedule.
+The Trainer sees the several optimizers as one optimizer, and their schedules as one schedule.
 """
 
 from footplate.trainer.named.optimizer import NamedOptimizers, all_named, backward_of

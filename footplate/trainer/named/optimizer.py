@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from footplate.contract.errors import did_you_mean
 from footplate.trainer.named.schedules import NamedSchedules
-from footplate.trainer.named.spec import NamedOptimizer, make_schedule, maker, parted
+from footplate.trainer.named.spec import NamedOptimizer, make_schedule, maker, parameters_of
 
 
 class _Member:
@@ -45,7 +45,7 @@ class _Member:
         return method if callable(method) else None
 
     def backward(self, loss: Tensor, *, keep_graph: bool = False) -> None:
-        """Computes the gradients of its own parameters only."""
+        """Computes the gradients of this optimizer's parameters only."""
         loss.backward(inputs=self.parameters, retain_graph=keep_graph)  # type: ignore[no-untyped-call]
         self.loss_sum = self.loss_sum + loss.detach()
         self.losses += 1
@@ -76,12 +76,14 @@ class _Member:
 
 
 class NamedOptimizers(Optimizer):
-    """Acts as one optimizer: the loop steps it, a checkpoint stores its state, and logs read its learning rate."""
+    """Several optimizers as one torch optimizer, so that the loop, checkpoints and logs need not know of several."""
 
     def __init__(self, model: nn.Module, specs: Sequence[NamedOptimizer], max_grad_norm: float = 0.0) -> None:
         # torch's constructor is not called, because parameters, hooks and state belong to the members.
-        parts = zip(specs, parted(model, specs), strict=True)
-        self._members = [_Member(spec, parameters, model, max_grad_norm) for spec, parameters in parts]
+        self._members = [
+            _Member(spec, parameters, model, max_grad_norm)
+            for spec, parameters in zip(specs, parameters_of(model, specs), strict=True)
+        ]
         if not any(member.is_main for member in self._members):
             raise ValueError("none of the optimizers has the main loss: leave the loss of one of them out")
         self.defaults = {}
@@ -159,7 +161,7 @@ class NamedOptimizers(Optimizer):
         self._micro_batches = 0
 
     def forget_step(self) -> None:
-        """Drops the gradients of the current step, which then begins again."""
+        """Drops the gradients of the current step, for example before it is repeated after an out-of-memory error."""
         self.zero_grad()
         self._micro_batches, self._output = 0, None
 
@@ -178,7 +180,10 @@ class NamedOptimizers(Optimizer):
             getattr(member.optimizer, name, lambda: None)()
 
     def logs(self) -> dict[str, float]:
-        """Returns rates by id, and the mean of each further loss since the last call. Waits for the device."""
+        """Returns each optimizer's learning rate, and the mean of its own loss since the last call.
+
+        Waits for the device.
+        """
         logs: dict[str, float] = {}
         for member in self._members:
             logs[f"{member.spec.id}_learning_rate"] = float(member.rate)
@@ -232,16 +237,13 @@ def _loss_from_output(outputs: Any, member: _Member) -> Tensor:
 
 
 def all_named(optimizers: Any) -> list[NamedOptimizer] | None:
-    """Returns the list if all items are named optimizers, and None for a pair of optimizer and schedule."""
+    """Returns the Trainer's argument `optimizers` if it is a list of NamedOptimizer, else None."""
     specs = list(optimizers or ())
     return specs if specs and all(isinstance(spec, NamedOptimizer) for spec in specs) else None
 
 
 def backward_of(strategy: Any, optimizer: Any) -> Callable[[Tensor], None]:
-    """Returns the function that computes the gradients of a loss.
-
-    Several named optimizers bring their own function. One optimizer uses the function of the strategy.
-    """
+    """Returns the function that computes the gradients of a loss: of the named optimizers, or else of the strategy."""
     plain = strategy.plain_optimizer(optimizer)
     if not isinstance(plain, NamedOptimizers):
         return strategy.backward  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NamedSchedules:
-    """Holds each optimizer's schedule. An optimizer without a schedule keeps its rate."""
+    """The schedules of several named optimizers. An optimizer without a schedule keeps its learning rate."""
 
     def __init__(self, optimizer: NamedOptimizers, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
         self.optimizer = optimizer
@@ -25,13 +25,13 @@ class NamedSchedules:
         return self._all[name][1] if name in self._all else None
 
     def step(self) -> None:
-        """Moves the schedules of optimizers that have just stepped. Called after each optimizer step of the run."""
+        """Advances the schedules of the optimizers that stepped in the last optimizer step of the run."""
         for spec, schedule in self._all.values():
             if spec.per == "step" and self.optimizer.steps % spec.every == 0:
                 schedule.step()
 
     def begin_epoch(self, number: int) -> None:
-        """Moves schedules that follow epochs to their position at the start of epoch `number`, counted from 0."""
+        """Advances schedules that follow epochs to the start of epoch `number`, counted from 0."""
         for _ in range(self._epochs, number):
             for spec, schedule in self._all.values():
                 if spec.per == "epoch":
@@ -56,7 +56,7 @@ class NamedSchedules:
 
 
 class FollowEpochs(TrainerCallback):
-    """Moves schedules that follow epochs at each epoch's start. A resumed run catches up on the epochs before it."""
+    """Advances schedules that follow epochs when an epoch begins. A resumed run repeats the epochs before it."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         schedule = kwargs.get("lr_scheduler")

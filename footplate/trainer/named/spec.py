@@ -1,4 +1,4 @@
-"""The description of one of several optimizers, and the lookup of the classes that it names."""
+"""NamedOptimizer, which describes one of several optimizers, and the functions that make what it describes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class NamedOptimizer:
     that takes `num_training_steps` receives the number of this optimizer's steps, unless the arguments set it."""
     schedule_args: Mapping[str, Any] = field(default_factory=dict)
     per: Literal["step", "epoch"] = "step"
-    """The moment at which its schedule moves: after each of its steps, or after each epoch."""
+    """The moment at which the schedule advances: after each step of this optimizer, or after each epoch."""
     every: int = 1
-    """The interval of its steps, in optimizer steps of the run."""
+    """The interval of this optimizer's steps, in optimizer steps of the run."""
     clip: float | None = None
-    """The largest gradient norm of its parameters. None uses max_grad_norm, and 0 does not clip."""
+    """The largest gradient norm of this optimizer's parameters. None uses max_grad_norm, and 0 does not clip."""
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -50,20 +50,20 @@ class NamedOptimizer:
             raise ValueError(f"the schedule of optimizer {self.id!r} moves per {self.per!r}: use step or epoch")
 
 
-def parted(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Parameter]]:
-    """Returns each optimizer's parameters. All problems with the patterns are reported together."""
+def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Parameter]]:
+    """Returns the parameters of each optimizer. One error lists all problems with the patterns."""
     problems = [f"two optimizers are called {name!r}" for name in _twice(spec.id for spec in specs)]
-    parts: list[list[nn.Parameter]] = [[] for _ in specs]
+    owned: list[list[nn.Parameter]] = [[] for _ in specs]
     trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
     for name, value in trainable.items():
         owners = [at for at, spec in enumerate(specs) if any(re.search(pattern, name) for pattern in spec.params)]
         if len(owners) == 1:
-            parts[owners[0]].append(value)
+            owned[owners[0]].append(value)
         elif owners:
             problems.append(f"{name} belongs to {' and '.join(specs[at].id for at in owners)}")
         else:
             problems.append(f"{name} belongs to none")
-    problems += [f"{spec.id} has no parameter" for spec, part in zip(specs, parts, strict=True) if not part]
+    problems += [f"{spec.id} has no parameter" for spec, parameters in zip(specs, owned, strict=True) if not parameters]
     problems += [
         f"{pattern!r} of {spec.id} matches none"
         for spec in specs
@@ -76,7 +76,7 @@ def parted(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Pa
             f"every trainable parameter belongs to exactly one optimizer: {'; '.join(problems[:8])}{more}. "
             "Patterns are searched in the names of model.named_parameters()"
         )
-    return parts
+    return owned
 
 
 def _twice(names: Iterable[str]) -> list[str]:

@@ -87,7 +87,7 @@ class Adafactor(Optimizer):
 
     @staticmethod
     def _prepare(state: dict[str, Any], group: dict[str, Any], grad: Tensor) -> None:
-        """Creates the state, or moves a loaded state to the gradient's device and dtype."""
+        """Creates a parameter's state, or moves a loaded state to the gradient's device and dtype."""
         if not state:
             state["step"] = 0
             if group["beta1"] is not None:
@@ -131,7 +131,7 @@ def _rms(tensor: Tensor) -> Tensor:
 
 
 class AdafactorSchedule(LambdaLR):
-    """Reports the rate of an Adafactor that computes its own, so that the rate is logged. It changes nothing."""
+    """A schedule that only reports the learning rate that Adafactor computes itself, so that the rate is logged."""
 
     def __init__(self, optimizer: Adafactor, initial_lr: float = 0.0) -> None:
         for group in optimizer.param_groups:

@@ -1,6 +1,6 @@
-"""Turns the name of an optimizer into its class and arguments. An unknown or unsupported name is refused.
+"""Returns the class and the arguments of the optimizer that the argument `optim` names.
 
-Further packages are imported when one of their optimizers is named. If one is missing, the error names the extra.
+Packages such as bitsandbytes are imported only for their own optimizers. If one is missing, the error names the extra.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OWNED = {
     "weight_decay": "weight_decay",
     "params": "a subclass's create_optimizer",
 }
-"""Arguments of optimizers that have their own training argument."""
+"""The options of optimizers that training arguments set, so that `optim_args` cannot, with these arguments' names."""
 
 
 def optimizer_class(args: TrainingArguments) -> ClassAndArguments:
@@ -47,23 +47,22 @@ def optimizer_class(args: TrainingArguments) -> ClassAndArguments:
 def parsed(optim_args: str | None) -> dict[str, str]:
     """Returns `"momentum=0.9, nesterov=true"` as a dict."""
     options = {}
-    for part in (optim_args or "").replace(" ", "").split(","):
-        if not part:
+    for option in (optim_args or "").replace(" ", "").split(","):
+        if not option:
             continue
-        name, equals, value = part.partition("=")
+        name, equals, value = option.partition("=")
         if not (name and equals and value):
-            raise ValueError(f"optim_args has {part!r}: write name=value, with commas between")
+            raise ValueError(f"optim_args has {option!r}: write name=value, with commas between")
         options[name] = value
     return options
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRequest:
-    """The request for an optimizer: the arguments and `optim_args`."""
+    """The training arguments and the parsed `optim_args`, from which an optimizer's arguments are made."""
 
     args: TrainingArguments
     options: dict[str, str]
-    """The parsed `optim_args`."""
 
     @property
     def name(self) -> str:
@@ -146,7 +145,10 @@ def _of_torch(made: type[Optimizer]) -> Callable[[OptimizerRequest], ClassAndArg
 
 
 def _bitsandbytes(request: OptimizerRequest) -> ClassAndArguments:
-    """8-bit optimizers need a quarter of the memory; paged ones move their state to the host if the GPU is full."""
+    """Returns an optimizer of bitsandbytes. 8-bit states need a quarter of the memory.
+
+    Paged optimizers move their state to the host if the GPU is full.
+    """
     name, betas = request.name, {"betas": (request.args.adam_beta1, request.args.adam_beta2)}
     kwargs: dict[str, Any] = {**request.rate, "optim_bits": 8 if "8bit" in name else 32}
     if "rmsprop" in name:
@@ -162,7 +164,7 @@ def _bitsandbytes(request: OptimizerRequest) -> ClassAndArguments:
 
 
 def _torchao(request: OptimizerRequest) -> ClassAndArguments:
-    """AdamW with its state in 4 or 8 bits, in plain torch."""
+    """Returns torchao's AdamW, which stores its state in 4 or 8 bits."""
     class_name = "AdamW4bit" if "4bit" in request.name else "AdamW8bit"
     return request.with_options(_class("torchao.optim", class_name, "torchao", request.name), request.adam)
 

@@ -58,7 +58,7 @@ def make_optimizer(
     decay: Collection[str],
     weight_decay: float,
 ) -> Any:
-    """Makes the optimizer: a class with the parameter groups, or a factory with the model.
+    """Makes an optimizer from its class with parameter groups, or from a factory that receives the model.
 
     `params`, `model` or `optimizer_dict` in `kwargs` replaces the groups, because some classes need the model itself.
     """

@@ -19,7 +19,7 @@ from footplate.trainer.optimizers.foreach import with_gradients
 
 
 class _ScheduleFree(Optimizer):
-    """The part that both share: the average, and the switch between y and x."""
+    """The base of AdamWScheduleFree and SGDScheduleFree: it averages the weights, and switches between y and x."""
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if defaults["lr"] < 0:

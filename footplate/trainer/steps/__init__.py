@@ -1,4 +1,10 @@
-"""One optimizer step: in one process, in many, with batches cut to fit, or with samples cut over processes."""
+"""The kinds of an optimizer step.
+
+- `step.py`: in one process
+- `out_of_memory.py`: in one process, with micro-batches that are split if they do not fit into memory
+- `shared_step.py`: in several processes
+- `context_parallel_step.py`: in several processes, over which samples are split
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_step(trainer: Trainer) -> Step:
-    """Returns a new step. The modules for several processes are imported only if there are several."""
+    """Returns the kind of step that the strategy and the arguments need."""
     strategy = trainer._footplate.strategy
     if strategy.context_parallel > 1:
         from footplate.trainer.steps.context_parallel_step import ContextParallelStep

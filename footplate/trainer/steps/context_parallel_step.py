@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ContextParallelStep(SharedStep):
-    """Computes forward and backward of this process's pieces of each micro-batch."""
+    """An optimizer step in which each process computes forward and backward of its pieces of every sample."""
 
     strategy: ContextParallel
 

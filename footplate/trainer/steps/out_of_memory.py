@@ -1,4 +1,4 @@
-"""Handles micro-batches that do not fit into memory: splits them if the arguments allow, else explains the error."""
+"""Handles out-of-memory errors. `auto_find_batch_size` splits micro-batches; otherwise the error gets advice."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ log = logging.getLogger("footplate.trainer")
 
 
 class FittingStep(Step):
-    """Halves micro-batches until they fit, and repeats the step with the same samples.
+    """Splits micro-batches until they fit into memory, and repeats the step with the same samples.
 
-    The loss of each part is weighted by its share of the samples, so that the loss curve does not change.
+    The loss of each slice is weighted by its share of the samples, so that the loss curve does not change.
     """
 
-    parts = 1
-    """The number of parts of a micro-batch. It only grows, because a size that did not fit is not tried again."""
+    slices = 1
+    """The number of slices of a micro-batch. It only grows, because a size that did not fit is not tried again."""
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
         while True:
             try:
-                return self._in_parts(window, items)
+                return self._accumulate_slices(window, items)
             except (RuntimeError, MemoryError) as error:
                 longest = max(map(batch_length, window))
-                if not is_out_of_memory(error) or self.parts >= longest:
+                if not is_out_of_memory(error) or self.slices >= longest:
                     raise
-                self._cut_smaller(longest)
+                self._use_more_slices(longest)
 
-    def _cut_smaller(self, longest: int) -> None:
+    def _use_more_slices(self, longest: int) -> None:
         from accelerate.utils.memory import clear_device_cache
 
         self.tally.forget_step()
         self.zero()
         if isinstance(self.optimizer, NamedOptimizers):
             self.optimizer.forget_step()
-        self.parts = min(2 * self.parts, longest)
+        self.slices = min(2 * self.slices, longest)
         gc.collect()
         clear_device_cache()
-        size = -(-longest // self.parts)
+        size = -(-longest // self.slices)
         log.warning(
-            "out of memory: micro-batches of %d samples are now split into %d parts of at most %d samples. The "
+            "out of memory: micro-batches of %d samples are now split into %d slices of at most %d samples. The "
             "effective batch size stays the same",
             longest,
-            self.parts,
+            self.slices,
             size,
         )
         # The state reports the new size. The loader keeps its batch size, also in a second run.
         self.trainer.state.train_batch_size = size
 
-    def _in_parts(self, window: list[Any], items: Tensor | int | None) -> None:
+    def _accumulate_slices(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
-        parts = [(part, batch) for batch in window for part in cut(batch, self.parts)]
-        for number, (part, batch) in enumerate(parts, start=1):
-            self.gradient_state.sync_gradients = number == len(parts)
-            # The divisor of a mean loss. A part of a batch weighs less than the whole.
-            share = batch_length(part) / batch_length(batch)
+        slices = [(sliced, batch) for batch in window for sliced in cut(batch, self.slices)]
+        for number, (sliced, batch) in enumerate(slices, start=1):
+            self.gradient_state.sync_gradients = number == len(slices)
+            # The divisor of a mean loss. A slice of a batch weighs less than the whole.
+            share = batch_length(sliced) / batch_length(batch)
             trainer.current_gradient_accumulation_steps = len(window) if share == 1 else len(window) / share
-            self.tally.add(self.micro_step(part, items))
-            self.count(part)
-            if number < len(parts):
+            self.tally.add(self.micro_step(sliced, items))
+            self.count(sliced)
+            if number < len(slices):
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
 
 
@@ -78,11 +78,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, Exception) and should_reduce_batch_size(error))
 
 
-def cut(batch: Any, parts: int) -> list[Any]:
-    """Splits every value that has one entry per sample. Other values are part of every slice."""
+def cut(batch: Any, slices: int) -> list[Any]:
+    """Splits a batch into slices of samples. A value that does not have one entry per sample is in every slice."""
     samples = batch_length(batch)
-    size = -(-samples // min(parts, samples))
-    return [batch] if parts == 1 else [_slice(batch, at, at + size, samples) for at in range(0, samples, size)]
+    size = -(-samples // min(slices, samples))
+    return [batch] if slices == 1 else [_slice(batch, at, at + size, samples) for at in range(0, samples, size)]
 
 
 def _slice(value: Any, start: int, end: int, samples: int) -> Any:
@@ -111,7 +111,7 @@ def explain(error: BaseException, window: list[Any]) -> None:
 def find_executable_batch_size(
     function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
 ) -> Any:
-    """Calls a function with smaller and smaller batch sizes until it fits. For scripts, with Hugging Face's name."""
+    """Calls a script's function with smaller and smaller batch sizes until it does not run out of memory."""
     if function is None:
         return partial(
             find_executable_batch_size,

@@ -1,4 +1,4 @@
-"""The optimizer step that several processes make together."""
+"""The optimizer step in a run of several processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SharedStep(Step):
         super().__init__(trainer)
         self.strategy = trainer._footplate.strategy
         self.readers = self.strategy.readers
-        # A user's own counting already counts over all processes, as with Hugging Face.
+        # A user's own get_batch_samples already counts over all processes, as with Hugging Face.
         self.counts = trainer.args.average_tokens_across_devices and trainer._footplate.overrides.allow(
             Shortcut.COUNT_IN_ALL_PROCESSES
         )
@@ -47,7 +47,7 @@ class SharedStep(Step):
             self.strategy.skip_gradient_sync(self.model, self.by_hand or (self.holds and number < last))
             trainer.current_gradient_accumulation_steps = self._divisor(batch, last)
             is_padding = isinstance(batch, PaddingBatch)
-            self.tally.add(self.micro_step(batch, _endless(items) if is_padding else items))
+            self.tally.add(self.micro_step(batch, _infinite(items) if is_padding else items))
             if not is_padding:
                 self.count(batch)
             if number < last:
@@ -59,7 +59,7 @@ class SharedStep(Step):
             average_gradients(self.zeroed, self.readers.world)
 
     def _divisor(self, batch: Any, micro_batches: int) -> float:
-        """Returns the divisor of a mean loss, which weighs this batch by its share of all processes' samples.
+        """Returns the divisor of a batch's mean loss, so that the batch has the weight of its share of all samples.
 
         The divisor of a padding batch is infinity, so that its loss and gradients are zero.
         """
@@ -70,7 +70,7 @@ class SharedStep(Step):
         return micro_batches * all_samples / (samples * self.readers.world) if samples else math.inf
 
 
-def _endless(items: Tensor | int | None) -> Any:
+def _infinite(items: Tensor | int | None) -> Any:
     if items is None:
         return None
     return torch.full_like(items, math.inf, dtype=torch.float) if isinstance(items, Tensor) else math.inf

@@ -1,4 +1,4 @@
-"""One optimizer step. The constructor selects its functions once, so that a step checks no options."""
+"""One optimizer step in one process. The constructor selects functions by the options, so that a step checks none."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Step:
     def to_training(self) -> None:
         """Puts the model and all submodules into train mode.
 
-        The first step always does so, because a pretrained submodule may be in eval mode inside a model that is not.
+        The first step always calls this, because a submodule may be in eval mode although the model is not.
         """
         self.model.train()
         self.has_begun = True
@@ -108,7 +108,7 @@ class Step:
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
 
     def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
-        """Checks the first batch of the run, which is exactly what the collator made, and then runs as usual."""
+        """Checks the keys and labels of the run's first batch, and then runs forward and backward as for any other."""
         require_batch(batch, self.trainer.data_collator)
         require_labels(batch, self.trainer.model, self.trainer.label_names or ("labels",))
         self.micro_step = then
@@ -120,7 +120,7 @@ class Step:
 
 
 def micro_step(trainer: Trainer, model: Any) -> MicroStep:
-    """Returns the Trainer's `training_step` if it or a method that it calls is overridden, else a faster equivalent."""
+    """Returns the function for one micro-batch: `training_step`, or a faster equivalent if no override needs it."""
     if not trainer._footplate.overrides.allow(Shortcut.TRAINING_STEP):
         return partial(trainer.training_step, model)
     strategy = trainer._footplate.strategy
@@ -147,7 +147,7 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
 
 
 def _counter(trainer: Trainer) -> Callable[[Any], None]:
-    """Returns the function that counts floating point operations and tokens, if the arguments and the model need it."""
+    """Returns the function that counts a batch's floating point operations and tokens, as far as that is requested."""
     counters: list[Callable[[Any], None]] = []
     own_count: Any
     if "floating_point_ops" in trainer._footplate.overrides:
@@ -182,7 +182,7 @@ def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]
 
 
 def _unless_skipped(scale: LossScale, advance: Callable[[], None]) -> None:
-    """Moves the schedule unless the optimizer skipped the step because of an overflow."""
+    """Advances the schedule, unless fp16's loss scale skipped the step because of an overflow."""
     if not scale.skipped:
         advance()
 

@@ -1,8 +1,8 @@
-"""Checks before the first step that a model computes the same in pieces as whole, on the start of the first sample.
+"""Checks before the first step of context parallelism that the model gives the same results for pieces of a sample.
 
-Other parts than torch's attention may combine positions: recurrent and convolutional layers, biases by distance, or
-further terms of the loss. A model does not declare them. So it is computed once whole and once in pieces, and refused
-if the results differ.
+Layers other than torch's attention may combine positions: recurrent and convolutional layers, biases by distance, or
+further terms of the loss. A model does not declare them. So the start of the first sample is computed whole and in
+pieces, and a model with different results is refused.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from footplate.trainer.strategies.sequence_split import cut
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
-_PLACES_PER_PIECE = 32
-_FAR = 1e-4
-"""The largest accepted difference, relative to the largest value. Summing in another order causes a hundredth of it."""
-_FAR_IN_HALF = 5e-2
+_TOKENS_PER_PIECE = 32
+_LARGEST_DIFFERENCE = 1e-4
+"""Relative to the largest value. Summing in another order causes a hundredth of this difference."""
+_LARGEST_DIFFERENCE_IN_HALF_PRECISION = 5e-2
 
 
 def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
     model, size = trainer.model, strategy.context_parallel
     strategy.cut(batch)  # raises first if the batch cannot be split
-    tokens = batch["input_ids"][:1, : 2 * size * _PLACES_PER_PIECE]
+    tokens = batch["input_ids"][:1, : 2 * size * _TOKENS_PER_PIECE]
     piece = cut({"input_ids": tokens, "labels": tokens}, strategy.peers.rank % size, size)
-    tokens, inputs, places = strategy.to_device((tokens, piece.inputs, piece.places))
+    tokens, inputs, positions = strategy.to_device((tokens, piece.inputs, piece.positions))
     # Without Accelerate's autocast, because single precision shows a difference more clearly.
     forward = vars(model).get("_original_forward", model)
     was_training = model.training
@@ -48,9 +48,9 @@ def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: A
     finally:
         model.train(was_training)
     logits = logits_of(whole)
-    real = places < tokens.shape[1]
-    far = _relative(own[:, real], logits[:, places[real]])
-    differences = strategy.peers.all_gather((far, _loss_is_far(whole, logits, tokens)))
+    real = positions < tokens.shape[1]
+    difference = _relative_difference(own[:, real], logits[:, positions[real]])
+    differences = strategy.peers.all_gather((difference, _loss_difference(whole, logits, tokens)))
     _refuse_if_different(
         model,
         strategy,
@@ -59,13 +59,13 @@ def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: A
     )
 
 
-def _relative(actual: Tensor, expected: Tensor) -> float:
+def _relative_difference(actual: Tensor, expected: Tensor) -> float:
     if not expected.numel():
         return 0.0
     return _number((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
 
 
-def _loss_is_far(outputs: Any, logits: Tensor, tokens: Tensor) -> float:
+def _loss_difference(outputs: Any, logits: Tensor, tokens: Tensor) -> float:
     """Returns the relative difference of the model's own loss from the cross entropy that cp_size computes."""
     model_loss = own_loss(outputs)
     if model_loss is None or tokens.shape[1] < 2:
@@ -83,12 +83,12 @@ def _refuse_if_different(
 ) -> None:
     is_cast = strategy.precision != "no" and "_original_forward" not in vars(model)
     is_exact = is_single and not is_cast and torch.get_float32_matmul_precision() == "highest"
-    limit = _FAR if is_exact else _FAR_IN_HALF
+    limit = _LARGEST_DIFFERENCE if is_exact else _LARGEST_DIFFERENCE_IN_HALF_PRECISION
     class_name, size = type(model).__name__, strategy.context_parallel
     if logits > limit:
         raise NotAvailableYet(
             f"split over {size} processes, {class_name} computes logits that differ by {logits:.1e} of the largest "
-            "one: a part of it combines positions, but is not torch's scaled_dot_product_attention and does not use "
+            "one: a layer combines positions, but is not torch's scaled_dot_product_attention and does not use "
             "position_ids",
             hint="train it without cp_size, by DDP or FSDP",
         )

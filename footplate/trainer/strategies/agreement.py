@@ -1,4 +1,4 @@
-"""Makes all processes agree on the control flags, because a callback or a signal may have set them in one process."""
+"""Gives all processes the same control flags, because a callback or a signal may set a flag in one process only."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _STOPS = ("should_training_stop", "should_epoch_stop")
 
 
 class AgreeingHandler(CallbackHandler):
-    """Exchanges the control flags after every step, epoch and evaluation, in one small message on the host.
+    """A CallbackHandler that exchanges the control flags after every step, epoch and evaluation.
 
-    Logs and saves may run on one process alone, so no exchange happens there. A stop that is requested there waits for
-    the next exchange.
+    Logs and saves may run in one process alone, so flags are not exchanged after them. A stop that is requested in
+    `on_log` or `on_save` takes effect at the next exchange.
     """
 
     def __init__(self, peers: OneProcess, *args: Any) -> None:
-        self._peers, self._wishes = peers, dict.fromkeys(FLAGS, False)
+        self._peers, self._postponed = peers, dict.fromkeys(FLAGS, False)
         super().__init__(*args)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
@@ -37,27 +37,27 @@ class AgreeingHandler(CallbackHandler):
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any]) -> TrainerControl:
         before = self._stops(control)
-        return self._put_off(before, super().on_log(args, state, control, logs))
+        return self._postpone_stop(before, super().on_log(args, state, control, logs))
 
     def on_save(
         self, args: Any, state: TrainerState, control: TrainerControl, checkpoint: Any = None
     ) -> TrainerControl:
         before = self._stops(control)
-        return self._put_off(before, super().on_save(args, state, control, checkpoint))
+        return self._postpone_stop(before, super().on_save(args, state, control, checkpoint))
 
     def _agreed(self, control: TrainerControl) -> TrainerControl:
-        wanted = [flag or self._wishes[name] for name, flag in zip(FLAGS, astuple(control), strict=True)]
+        wanted = [flag or self._postponed[name] for name, flag in zip(FLAGS, astuple(control), strict=True)]
         for name, flag in zip(FLAGS, self._peers.any(wanted), strict=True):
             setattr(control, name, flag)
-            self._wishes[name] = False
+            self._postponed[name] = False
         return control
 
     def _stops(self, control: TrainerControl) -> list[bool]:
         return [getattr(control, name) for name in _STOPS]
 
-    def _put_off(self, before: list[bool], control: TrainerControl) -> TrainerControl:
+    def _postpone_stop(self, before: list[bool], control: TrainerControl) -> TrainerControl:
         for name, was in zip(_STOPS, before, strict=True):
             if getattr(control, name) and not was:
-                self._wishes[name] = True
+                self._postponed[name] = True
                 setattr(control, name, False)
         return control

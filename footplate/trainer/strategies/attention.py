@@ -1,4 +1,4 @@
-"""Attention over a sequence that is split over a group of processes, for context parallel.
+"""Attention over a sequence that is split over a group of processes, for context parallelism.
 
 Each process keeps its own queries and gathers the keys and values of all. During forward and backward, this module
 replaces torch's `scaled_dot_product_attention`. Backward is included because activation checkpointing runs forward
@@ -26,6 +26,8 @@ _HINT = "train it without cp_size, by DDP or FSDP"
 
 
 class SharedAttention:
+    """Causal attention of one process's queries to the keys and values of all processes of its group."""
+
     def __init__(self, group: Any, rank: int, size: int) -> None:
         self.group, self.rank, self.size = group, rank, size
         self._masks: dict[tuple[int, int, torch.device], Tensor] = {}
@@ -65,20 +67,20 @@ class SharedAttention:
                 f"{2 * self.length}: cp_size supports only attention from all tokens to all",
                 hint=_HINT,
             )
-        key, value = self._everyones(key, value)
+        key, value = self._gather(key, value)
         if enable_gqa:
             # torch's GPU kernels need equal numbers of heads if a mask is given.
             times = query.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
         outputs = []
-        for part, piece in zip(query.chunk(2, -2), own_pieces(self.rank, self.size), strict=True):
+        for piece_query, piece in zip(query.chunk(2, -2), own_pieces(self.rank, self.size), strict=True):
             until = (piece + 1) * self.length
             mask = self._mask(until, query.device)
-            output = _TORCHS(part, key[..., :until, :], value[..., :until, :], mask, dropout_p, scale=scale)
+            output = _TORCHS(piece_query, key[..., :until, :], value[..., :until, :], mask, dropout_p, scale=scale)
             outputs.append(output)
         return torch.cat(outputs, -2)
 
-    def _everyones(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def _gather(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Gathers the keys and values of all processes in one message, in the order of the sequence."""
         width = key.shape[-1]
         every = _Gathered.apply(torch.cat([key, value], -1), self.group, self.rank, self.size)  # type: ignore[no-untyped-call]
@@ -87,7 +89,7 @@ class SharedAttention:
         return both[..., :width], both[..., width:]
 
     def _mask(self, until: int, device: torch.device) -> Tensor:
-        """Returns the mask of the piece that ends at `until`. It is made once for all layers."""
+        """Returns the causal mask of the piece of tokens that ends at `until`. All layers use the same tensor."""
         key = (self.length, until, device)
         if key not in self._masks:
             sees = torch.ones(self.length, until, dtype=torch.bool, device=device)
@@ -127,7 +129,7 @@ def configs_of(model: nn.Module) -> list[Any]:
 
 
 def require_shareable(model: nn.Module) -> None:
-    """Refuses a model whose attention cannot be split, as far as its config shows that before the first forward."""
+    """Raises an error if the model's config shows that its attention cannot be split over processes."""
     for config in configs_of(model):
         if config._attn_implementation != "sdpa":
             raise ValueError(
@@ -143,7 +145,7 @@ def require_shareable(model: nn.Module) -> None:
 
 @functools.cache
 def _name() -> str:
-    """Registers this attention with transformers on first use. A model that is not from transformers needs no name."""
+    """Registers this attention with transformers on first use, and returns its name there."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def choose(args: TrainingArguments, model: Any = None, build: BuildArguments = dict) -> Single:
-    """Returns the strategy. Modules for several processes, and Accelerate, are imported only when needed.
+    """Returns the strategy that the arguments, the launcher's environment variables and the model require.
 
-    `build` may change the arguments with which the strategy makes its Accelerator.
+    `build` may change the arguments with which the strategy makes its Accelerator. Only the chosen strategy's modules
+    are imported.
     """
     place = Place.here(args.local_rank)
     launcher_arguments.refuse(place.world)
@@ -56,7 +57,7 @@ def choose(args: TrainingArguments, model: Any = None, build: BuildArguments = d
 
 
 def _as_loaded(model: Any) -> Any:
-    """Returns the config of a model that transformers has already split, so that users need not repeat it."""
+    """Returns the parallelism of a model that transformers has split while loading it, or None."""
     size = getattr(model, "tp_size", None)
     if not isinstance(size, int) or size < 2:
         return None

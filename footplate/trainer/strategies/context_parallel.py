@@ -1,8 +1,7 @@
-"""The context parallel strategy: every sample is split over a group of processes, which compute a batch together.
+"""The strategy of context parallelism: every sample is split over a group of processes, which compute a batch together.
 
-Only attention depends on a token's neighbours. So this is DDP over all processes, and the processes of a group hold
-different tokens of one batch. Losses are divided by the item count of the whole batch, and gradients are averaged as in
-DDP.
+Only attention combines tokens. So this is DDP over all processes, in which the processes of a group hold different
+tokens of one batch. Losses are divided by the item count of the whole batch, and gradients are averaged as in DDP.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The DDP strategy: each process has the whole model, gradients are averaged in backward, and all make the same step.
 
-The sharded strategies inherit from it.
+The sharded strategies inherit from this class.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class Ddp(Single):
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         """Returns the unwrapped model, so that no process waits for another in forward.
 
-        Buffers are first copied from the main process, as in every forward of training, because that process saves
-        them.
+        Buffers are first copied from the main process, as in every forward of training, because it saves them.
         """
         wrapped = self._wrapped.get(model)
         if isinstance(wrapped, DistributedDataParallel) and wrapped.will_sync_module_buffers():  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """The DeepSpeed strategy: ZeRO shards the optimizer's state (stage 1), the gradients (2) and the parameters (3).
 
-DeepSpeed's engine steps and clips; the Trainer does everything else. Checkpoints are whole: one process gathers them
-parameter by parameter and writes them. Any strategy on any number of processes can continue them.
+DeepSpeed's engine steps and clips, and the Trainer does everything else. Checkpoints are not sharded: one process
+gathers and writes all parameters. Any strategy on any number of processes can continue from them.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class DeepSpeed(Sharded):
         return model if model in self._wrapped else model.to(self.device)
 
     def only_in_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
-        """Returns nothing: the engine clears the gradients of its flat parameters, or keeps them when it offloads."""
+        """Returns an empty list, because the engine itself clears the gradients of its flat parameters."""
         return []
 
     def stepper(self, optimizer: Any) -> Any:
         return self._engine
 
     def to_device(self, value: Any) -> Any:
-        """Floating-point inputs get the type of the engine's weights, because nothing puts autocast around forward."""
+        """Moves inputs to the device. Floating-point inputs get the engine's dtype, because there is no autocast."""
         value = super().to_device(value)
         if self._engine is None or self.precision == "no":
             return value
@@ -84,7 +84,7 @@ class DeepSpeed(Sharded):
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Any:
-        """Returns the gradient norm. The engine knows it only after its step, so the result is read later."""
+        """Returns the gradient norm as an object that is read later, because the engine computes it in its step."""
         if self._is_plain:
             return torch.nn.utils.get_total_norm(
                 [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -93,13 +93,13 @@ class DeepSpeed(Sharded):
 
     @property
     def _is_plain(self) -> bool:
-        """Returns True for stage 0 in single precision: then the engine only averages gradients."""
+        """True for stage 0 in single precision, in which the engine only averages gradients."""
         return self._stage == 0 and self.precision == "no"
 
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """Returns the weights in single precision, as they are trained, whatever precision computes."""
+        """Returns all weights in single precision, in which the optimizer trains them, also if forward uses bf16."""
         if self._gathered is not None:
             return self._gathered
         if model not in self._wrapped or (self._stage < 3 and self.precision == "no"):
@@ -173,10 +173,10 @@ class DeepSpeed(Sharded):
             group.update(_options(kept))
 
     def _link_round_robin(self) -> None:
-        """Corrects DeepSpeed's links from parameters to flat parts if `round_robin_gradients` is set.
+        """Corrects DeepSpeed's links from parameters into its flat tensors if `round_robin_gradients` is set.
 
-        DeepSpeed (0.19.8) looks for the parts in the model's order, but round robin has laid them out in another.
-        Without the correction, a checkpoint stores one parameter's values under another's name.
+        DeepSpeed (0.19.8) assumes the model's order, but round robin has another order in the flat tensors. Without the
+        correction, a checkpoint stores one parameter's values under another's name.
         """
         engine = self._engine.optimizer
         if self._stage in (1, 2) and engine.round_robin_gradients:

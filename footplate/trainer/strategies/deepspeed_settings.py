@@ -14,7 +14,10 @@ AUTO = deepspeed_arguments.AUTO
 
 
 def settings(args: TrainingArguments, model: nn.Module, *, per_process: int, world: int) -> dict[str, Any]:
-    """Returns the engine's configuration, without `auto`. Values that the arguments also have must be equal there."""
+    """Returns the engine's configuration, with values in place of `auto`.
+
+    Raises ValueError if the configuration and the training arguments contradict each other.
+    """
     config = deepspeed_arguments.read(args.deepspeed)
     for _, why in deepspeed_arguments.refusals(config, args):
         raise ValueError(why)
@@ -56,10 +59,10 @@ def _sizes(config: dict[str, Any], model: nn.Module) -> None:
 
 
 def _width(config: Any) -> int | None:
-    parts: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for config_part in parts:
-        if getattr(config_part, "hidden_size", None):
-            return int(config_part.hidden_size)
-        if getattr(config_part, "hidden_sizes", None):
-            return int(max(config_part.hidden_sizes))
+    configs: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for section in configs:
+        if getattr(section, "hidden_size", None):
+            return int(section.hidden_size)
+        if getattr(section, "hidden_sizes", None):
+            return int(max(section.hidden_sizes))
     return None

@@ -1,7 +1,7 @@
 """Copies batches to the device.
 
-A GPU gets its batches on a separate stream. The host is some steps ahead of the GPU, so a batch is copied while earlier
-steps are computed. Only the kernels that read the batch wait for the copy.
+For a GPU, the copy runs on a CUDA stream of its own. The host is some steps ahead of the GPU, so a batch is copied
+while earlier steps are computed. Only the kernels that read the batch wait for the copy.
 """
 
 from __future__ import annotations

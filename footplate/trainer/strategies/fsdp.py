@@ -30,7 +30,7 @@ class Fsdp(Sharded):
         self._whole_mesh: DeviceMesh | None = None
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """Shards the model in place: the object and the parameter names stay, and parameters become DTensors."""
+        """Shards the model in place. Its parameters become DTensors and keep their names."""
         if model in self._wrapped:
             return model
         self._place(model)

@@ -1,7 +1,7 @@
 """The FSDP 1 strategy keeps the parameters of a layer in one flat tensor, of which every process has a slice.
 
-The optimizer sees the part of each parameter that lies in this process's slice. A part has one dimension and may be
-empty. The parts of all ranks, joined in the order of the ranks, are the parameter. Checkpoints rely on this only.
+The optimizer of a process sees those elements of each parameter that lie in its slice, as a tensor of one dimension.
+The tensor may be empty. These tensors of all ranks, joined in the order of the ranks, are the parameter.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from footplate.trainer.strategies.single import BuildArguments
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """The position of a parameter in the slices of all processes."""
+class _Sharding:
+    """The shape of a parameter, and the number of its elements in each process's slice."""
 
     shape: torch.Size
     counts: list[int]
@@ -48,7 +48,7 @@ class _Cut:
 class Fsdp1(Sharded):
     def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
         self.settings = FsdpSettings.of(args)
-        self._cuts: dict[nn.Parameter, _Cut] = {}
+        self._shardings: dict[nn.Parameter, _Sharding] = {}
         self._holding = ExitStack()
         super().__init__(args, place, build=build)
 
@@ -82,7 +82,7 @@ class Fsdp1(Sharded):
         )
         counts = self.peers.all_gather([parameter.numel() for parameter in parameters])
         for parameter, shape, *rank_counts in zip(parameters, shapes, *counts, strict=True):
-            self._cuts[parameter] = _Cut(shape, rank_counts)
+            self._shardings[parameter] = _Sharding(shape, rank_counts)
         generate: Any = getattr(model, "generate", None)
         if generate is not None:
             vars(model)["generate"] = _with_its_own_parameters(whole, generate)
@@ -133,10 +133,10 @@ class Fsdp1(Sharded):
 
     @contextmanager
     def _whole(self, model: nn.Module, *, writes: bool) -> Iterator[None]:
-        """Restores the whole, unwrapped model inside the `with` block, on the host.
+        """Restores the whole, unwrapped model on the host inside the `with` block.
 
-        Only the main process may read it, unless `writes` is set. On a CPU nothing is offloaded, because torch (2.13)
-        would free memory that it still reads.
+        Only the main process may read the model, unless `writes` is set. On a CPU nothing is offloaded, because torch
+        (2.13) would free memory that it still reads.
         """
         goes = self.device.type != "cpu"
         with (
@@ -148,31 +148,34 @@ class Fsdp1(Sharded):
             yield
 
     def elements(self, parameter: nn.Parameter) -> int:
-        cut = self._cuts.get(parameter)
-        return parameter.numel() if cut is None else cut.shape.numel()
+        sharding = self._shardings.get(parameter)
+        return parameter.numel() if sharding is None else sharding.shape.numel()
 
     def total_elements(self, elements: int) -> int:
         return int(self.peers.total(elements))
 
     @contextmanager
     def original_names(self, model: nn.Module) -> Iterator[None]:
-        """Removes the FSDP wrappers around layers inside the `with` block, because they are part of parameter names."""
-        hulls = [
+        """Removes the FSDP wrappers inside the `with` block, because parameter names contain the wrappers' names."""
+        wrappers = [
             (module, name, child)
             for module in model.modules()
             for name, child in module.named_children()
             if isinstance(child, FullyShardedDataParallel)
         ]
-        for module, name, hull in hulls:
-            setattr(module, name, hull.module)
+        for module, name, wrapper in wrappers:
+            setattr(module, name, wrapper.module)
         try:
             yield
         finally:
-            for module, name, hull in hulls:
-                setattr(module, name, hull)
+            for module, name, wrapper in wrappers:
+                setattr(module, name, wrapper)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Returns the whole state. A rank has no state for parameters outside its slice, so all first share dtypes."""
+        """Returns the optimizer's unsharded state.
+
+        A rank has no state of parameters outside of its slice, so the ranks first exchange names and dtypes.
+        """
         state = self.plain_optimizer(optimizer).state_dict()
         here: dict[int, dict[str, Any]] = state["state"]
         known_state: dict[int, dict[str, Any]] = {}
@@ -192,39 +195,40 @@ class Fsdp1(Sharded):
         return {"state": whole, "param_groups": state["param_groups"]}
 
     def _gathered_moment(self, parameter: nn.Parameter, here: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        cut = self._cuts[parameter]
-        part = torch.empty(0, dtype=dtype, device=self.device) if here is None else here
-        if part.shape != (cut.counts[self.peers.rank],):
+        sharding = self._shardings[parameter]
+        own = torch.empty(0, dtype=dtype, device=self.device) if here is None else here
+        if own.shape != (sharding.counts[self.peers.rank],):
             raise ValueError(
-                f"the optimizer keeps a tensor of {tuple(part.shape)} for a part of {cut.counts[self.peers.rank]} "
-                "elements, and FSDP 1 can save only state with one value per element: leave version out of fsdp_config"
+                f"the optimizer keeps a tensor of {tuple(own.shape)} for {sharding.counts[self.peers.rank]} elements "
+                "of a parameter, and FSDP 1 can save only state with one value per element: leave version out of "
+                "fsdp_config"
             )
-        parts = gather_tensor(part, [(count,) for count in cut.counts], self.peers)
-        return torch.cat(parts).view(cut.shape).cpu() if self.args.should_save else None
+        pieces = gather_tensor(own, [(count,) for count in sharding.counts], self.peers)
+        return torch.cat(pieces).view(sharding.shape).cpu() if self.args.should_save else None
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        parts = {
-            at: {name: self._part(value, numbered[at]) for name, value in values.items()}
+        own = {
+            at: {name: self._own_elements(value, numbered[at]) for name, value in values.items()}
             for at, values in state["state"].items()
         }
-        optimizer.load_state_dict({"state": parts, "param_groups": state["param_groups"]})
+        optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
 
-    def _part(self, value: Any, parameter: nn.Parameter) -> Any:
-        cut = self._cuts.get(parameter)
-        if cut is None or not isinstance(value, Tensor) or value.shape != cut.shape or not value.dim():
+    def _own_elements(self, value: Any, parameter: nn.Parameter) -> Any:
+        sharding = self._shardings.get(parameter)
+        if sharding is None or not isinstance(value, Tensor) or value.shape != sharding.shape or not value.dim():
             return value
-        return torch.split(value.flatten(), cut.counts)[self.peers.rank].clone()
+        return torch.split(value.flatten(), sharding.counts)[self.peers.rank].clone()
 
 
 def _described(values: dict[str, Any]) -> dict[str, Any]:
-    """Replaces each moment by its dtype. Other tensors move to the host, because a pickled tensor keeps its GPU."""
+    """Replaces each moment of an optimizer's state by its dtype. Other tensors move to the host."""
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     return values | {name: value.dtype if value.dim() else value.cpu() for name, value in tensors.items()}
 
 
 def _with_its_own_parameters(whole: FullyShardedDataParallel, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `generate`, which calls submodules directly, to gather the parameters outside of all layers first."""
+    """Wraps the model's `generate`, so that the root module's own parameters are gathered while it runs."""
 
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -14,9 +14,9 @@ from footplate.trainer.strategies.peers import OneProcess
 
 
 def gather_values(value: Any, peers: OneProcess, *, counts: bool, objects: bool) -> list[Any]:
-    """Returns the values of all processes that count, by rank. The values have the same structure everywhere.
+    """Returns the values of the processes whose `counts` is True, by rank. All have the same structure.
 
-    Tensors travel from device to device, and may differ in shape. With `objects`, values of any type are pickled.
+    Tensors are sent from device to device, and may differ in shape. With `objects`, values of any type are pickled.
     """
     if objects:
         values = peers.all_gather((counts, map_tensors(value, lambda leaf: leaf.cpu())))
@@ -46,7 +46,7 @@ def gather_tensor(leaf: Tensor, shapes: list[tuple[int, ...]], peers: OneProcess
 
 
 def require_tensors(value: Any) -> None:
-    """Refuses predictions that are neither tensors nor None, because only tensors travel between processes."""
+    """Raises TypeError for predictions that are neither tensors nor None, because only tensors are sent unpickled."""
     if value is None or isinstance(value, Tensor):
         return
     if isinstance(value, (Mapping, list, tuple)):
@@ -54,6 +54,6 @@ def require_tensors(value: Any) -> None:
             require_tensors(item)
         return
     raise TypeError(
-        f"a prediction holds a {type(value).__name__}, and only tensors travel between processes: set "
+        f"a prediction holds a {type(value).__name__}, and processes send each other only tensors: set "
         "eval_use_gather_object=True, which pickles predictions"
     )

@@ -17,7 +17,7 @@ Environment = Mapping[str, str]
 _NOTHING = ("", "no", "none", "0", "false")
 _FSDP, _ZERO, _SIZES = "FSDP_", "ACCELERATE_DEEPSPEED_", "PARALLELISM_CONFIG_"
 _OF_ZERO = ("zero_stage", "offload_optimizer_device", "offload_param_device")
-_BY_ITSELF = {
+_IGNORED_FSDP_VALUES = {
     "cpu_ram_efficient_loading": ("true", "false"),
     "forward_prefetch": ("false",),
     "use_orig_params": ("true",),
@@ -26,24 +26,24 @@ _BY_ITSELF = {
     "activation_checkpointing_offload": ("false",),
     "offload_params": ("false",),
 }
-"""Settings of FSDP that a launcher always sets, with values that change no result. These are ignored."""
+"""FSDP settings that a launcher always sets, with the values that change no result and are ignored."""
 
 
 def sharing(environment: Environment = os.environ) -> dict[str, Any]:
-    """Returns arguments by name. The result is empty if the launcher sets nothing about sharing the model."""
+    """Returns the arguments for FSDP, DeepSpeed and parallelism that the launcher sets, by name."""
     arguments: dict[str, Any] = {}
-    if _says(environment, "ACCELERATE_USE_FSDP"):
+    if _is_set(environment, "ACCELERATE_USE_FSDP"):
         arguments |= {"fsdp": True, "fsdp_config": _fsdp(environment)}
-    if _says(environment, "ACCELERATE_USE_DEEPSPEED"):
+    if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         arguments["deepspeed"] = _deepspeed(environment)
-    if _says(environment, "ACCELERATE_USE_PARALLELISM_CONFIG"):
+    if _is_set(environment, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         sizes = _named(environment, _SIZES)
         arguments["parallelism_config"] = {name: int(size) for name, size in sizes.items() if name.endswith("_size")}
     return arguments
 
 
 def apply(args: Any, environment: Environment = os.environ) -> None:
-    """Fills arguments that are not set from the launcher. Refuses FSDP from one and DeepSpeed from the other."""
+    """Sets the arguments that the launcher sets and the script does not. FSDP and DeepSpeed together are refused."""
     arguments = sharing(environment)
     if args.fsdp:
         arguments.pop("fsdp_config", None)
@@ -59,10 +59,10 @@ def apply(args: Any, environment: Environment = os.environ) -> None:
 
 
 def refuse(world: int, environment: Environment = os.environ) -> None:
-    """Refuses settings of the launcher that the Trainer lacks or that do not work with several processes."""
+    """Raises NotAvailableYet for settings of the launcher that the Trainer does not support."""
     several = {"ACCELERATE_DYNAMO_BACKEND": "torch_compile=True, with torch_compile_backend"} if world > 1 else {}
     for name, argument in {"ACCELERATE_USE_MEGATRON_LM": "fsdp=True, or deepspeed", **several}.items():
-        if _says(environment, name):
+        if _is_set(environment, name):
             raise NotAvailableYet(
                 f"the launcher sets {name}={environment[name]}, which the Trainer does not support",
                 hint=f"start with torchrun, which does not set it, and use {argument}",
@@ -70,8 +70,12 @@ def refuse(world: int, environment: Environment = os.environ) -> None:
 
 
 def _fsdp(environment: Environment) -> dict[str, Any]:
-    settings = {name: text for name, text in _named(environment, _FSDP).items() if text not in _BY_ITSELF.get(name, ())}
-    # Both are always set, and each version of FSDP reads one of them.
+    settings = {
+        name: text
+        for name, text in _named(environment, _FSDP).items()
+        if text not in _IGNORED_FSDP_VALUES.get(name, ())
+    }
+    # The launcher sets both, and each version of FSDP reads one of them.
     settings.pop("sharding_strategy" if settings.get("version") == "2" else "reshard_after_forward", None)
     if settings.get("auto_wrap_policy") != "size_based_wrap":
         settings.pop("min_num_params", None)
@@ -99,12 +103,12 @@ def _deepspeed(environment: Environment) -> str | dict[str, Any]:
     return config
 
 
-def _says(environment: Environment, name: str) -> bool:
+def _is_set(environment: Environment, name: str) -> bool:
     return environment.get(name, "").lower() not in _NOTHING
 
 
 def _named(environment: Environment, prefix: str) -> dict[str, str]:
-    """Returns the variables with this prefix in lower case, without those that are empty, "no" or "none"."""
+    """Returns the variables with the prefix, by the rest of their name. Values "", "no" and "none" are left out."""
     named = {
         name.removeprefix(prefix).lower(): text.lower() for name, text in environment.items() if name.startswith(prefix)
     }

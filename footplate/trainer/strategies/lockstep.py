@@ -1,4 +1,4 @@
-"""Keeps processes with different numbers of batches in step, with padding batches for those that have run out."""
+"""Gives all processes the same number of batches. A process without further batches repeats one that counts nothing."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _NONE = object()
 
 
 def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
-    """Yields as many batches as the process with the most has. A process that has run out yields padding batches."""
+    """Yields as many batches as the process with the most batches has. Other processes end with a PaddingBatch."""
     last: Any = _NONE
-    begins = True
+    is_first = True
     while True:
         batch = next(batches, _NONE)
         have = peers.all_gather(batch is not _NONE)
         if not any(have):
             return
-        if begins and not all(have):
+        if is_first and not all(have):
             last = _copied_from(batch, have.index(True), peers)
-        begins, last = False, last if batch is _NONE else batch
+        is_first, last = False, last if batch is _NONE else batch
         yield PaddingBatch(last) if batch is _NONE else batch
 
 
 def _copied_from(batch: Any, source: int, peers: OneProcess) -> Any:
-    """Copies a batch from the process `source`. In a small dataset a process may have no batch to make padding from."""
+    """Returns the batch of the process `source`, for processes that have no batch to make padding from."""
     return peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None)[source]

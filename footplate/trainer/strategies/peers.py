@@ -1,7 +1,7 @@
-"""Communication between processes: whatever all processes must know or decide together goes through this module.
+"""Communication between the processes of a run, but for gradients.
 
-`OneProcess` gives the same interface to a single process. `Peers` communicates on the host (gloo), separately from the
-gradients, so that a vote does not wait for a GPU.
+`OneProcess` has the same interface for a single process. `Peers` communicates on the host (gloo), so that a message
+does not wait for the GPU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OneProcess:
         return self
 
     def report_failure(self, error: BaseException) -> None:
-        """Reports that training raised here, so that processes that wait for this one stop waiting."""
+        """Reports to the other processes that training raised in this process, so that they do not wait for it."""
 
 
 class Peers(OneProcess):
@@ -92,8 +92,8 @@ class Peers(OneProcess):
             if not dist.is_initialized():
                 backend = backend or ("gloo" if device.type == "cpu" else f"{device.type}:nccl,cpu:gloo")
                 dist.init_process_group(backend, timeout=timeout)
-            speaks_on_host = "gloo" in str(dist.get_backend_config())
-            self._group: Any = None if speaks_on_host else dist.new_group(backend="gloo", timeout=timeout)
+            has_gloo = "gloo" in str(dist.get_backend_config())
+            self._group: Any = None if has_gloo else dist.new_group(backend="gloo", timeout=timeout)
         self._timeout = timeout
 
     def all_gather(self, value: T) -> list[T]:
@@ -174,8 +174,8 @@ class Peers(OneProcess):
     def report_failure(self, error: BaseException) -> None:
         """Reports the error to the other processes, and closes the connections unless all have failed alike.
 
-        If all failed alike, they may continue together, for example with a smaller batch. Otherwise a process that
-        waits for this one in the middle of a step fails at once with the reason, instead of after ddp_timeout.
+        If all failed alike, they may continue together, for example with a smaller batch. Otherwise a process that is
+        waiting for this process in a step fails at once with the reason, and not only after ddp_timeout.
         """
         if not dist.is_initialized():
             return
@@ -198,7 +198,7 @@ class Peers(OneProcess):
             error.add_note(f"and the other processes could not be informed: {another!r}")
 
     def _failed_together(self, store: Any, key: str) -> bool:
-        """Returns True if all processes failed. The first process to decide decides for all."""
+        """Returns True if all processes failed. The first process that finishes waiting decides for all processes."""
         everyone, decided = [f"{key}/{rank}" for rank in range(self.world)], f"{key}/decided"
         _within(_ALL_FAILED_SECONDS, lambda: store.check([decided]) or store.check(everyone))
         verdict = "together" if store.check(everyone) else "apart"
@@ -214,20 +214,19 @@ class Peers(OneProcess):
 
 
 class Subgroup(Peers):
-    """A subgroup of the processes, which communicate among themselves."""
+    """Communication among every `size`-th process, beginning with a rank below `size`."""
 
     def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
         self.rank, self.world, self.local_rank = of.rank // size, of.world // size, of.local_rank
         self._timeout = timeout
-        circles = [list(range(first, of.world, size)) for first in range(size)]
-        speaks_on_host = of._group is None
+        ranks_of_groups = [list(range(first, of.world, size)) for first in range(size)]
         with sockets.opening():
             # torch requires all processes to create each group, also the groups that they do not belong to.
-            device_groups = [dist.new_group(ranks, timeout=timeout) for ranks in circles]
+            device_groups = [dist.new_group(ranks, timeout=timeout) for ranks in ranks_of_groups]
             host_groups = (
                 device_groups
-                if speaks_on_host
-                else [dist.new_group(ranks, timeout=timeout, backend="gloo") for ranks in circles]
+                if of._group is None
+                else [dist.new_group(ranks, timeout=timeout, backend="gloo") for ranks in ranks_of_groups]
             )
         self.group, self._group = device_groups[of.rank % size], host_groups[of.rank % size]
 
@@ -239,7 +238,7 @@ def _within(seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def picklable(error: BaseException) -> BaseException:
-    """Returns a copy of the error that can be pickled: the same class if it takes one text, else a RuntimeError."""
+    """Returns a copy of the error that can be pickled. It is a RuntimeError if the class takes other arguments."""
     try:
         copy = type(error)(str(error))
     except Exception:
@@ -248,8 +247,7 @@ def picklable(error: BaseException) -> BaseException:
 
 
 class PaddingBatch(dict[str, Any]):
-    """A padding batch that counts for nothing.
+    """A repeated batch whose loss and outputs are not counted.
 
-    A process that has run out of batches uses it to take part in forward. A sharded model needs every process in every
-    forward.
+    A process without further batches uses it in forward, because a sharded model needs every process in every forward.
     """

@@ -15,7 +15,7 @@ from footplate.trainer.strategies.peers import OneProcess
 
 
 def require_same_batch(batches: Iterator[Any], peers: OneProcess, size: int) -> Iterator[Any]:
-    """Yields the batches after comparing an epoch's first batch in the group. Different data would train silently."""
+    """Yields an epoch's batches. Raises DatasetError if the processes of a group have different first batches."""
     first = next(batches, None)
     start = peers.rank // size * size
     group = range(start, start + size)

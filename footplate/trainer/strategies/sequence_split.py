@@ -1,7 +1,7 @@
-"""Splits a batch of long samples over a group of processes, for context parallel.
+"""Splits a batch of long samples over a group of processes, for context parallelism.
 
-Each process computes two pieces, one from the front and one from the back. Causal attention is then the same amount of
-work for each. Labels are shifted by one token before the split, so that no piece needs the start of the next one.
+Each process computes two pieces of every sample, one from the front and one from the back. Causal attention is then
+the same amount of work for all. Labels are shifted by one token before the split, so that pieces are independent.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids
 
 @dataclass(frozen=True, slots=True)
 class Piece:
+    """The tokens and labels of a batch that one process computes."""
+
     inputs: dict[str, Tensor]
     """The tokens and position ids that the model receives."""
     labels: Tensor
     """The next token of each position."""
     count: Tensor
     """The number of labels in the whole batch that count for the loss."""
-    places: Tensor
+    positions: Tensor
     """The positions of these tokens in the whole, padded sequence."""
 
     @property
     def length(self) -> int:
         """The length of each of the two pieces."""
-        return len(self.places) // 2
+        return len(self.positions) // 2
 
 
 def cut(batch: Any, rank: int, size: int) -> Piece:
@@ -45,27 +47,27 @@ def cut(batch: Any, rank: int, size: int) -> Piece:
     tokens = batch["input_ids"]
     rows, length = tokens.shape
     _refuse_holes(batch, labels)
-    _refuse_other_places(batch, length)
+    _refuse_other_positions(batch, length)
     piece_length = math.ceil(length / (2 * size))
     padding = piece_length * 2 * size - length
-    places = own_places(rank, size, piece_length).to(tokens.device)
+    positions = own_positions(rank, size, piece_length).to(tokens.device)
     # A model's table of positions may end where the sequence ends.
-    position_ids = places.clamp(max=length - 1).expand(rows, -1)
+    position_ids = positions.clamp(max=length - 1).expand(rows, -1)
     return Piece(
-        {"input_ids": functional.pad(tokens, (0, padding))[:, places], "position_ids": position_ids},
-        functional.pad(labels, (0, padding), value=IGNORE)[:, places],
+        {"input_ids": functional.pad(tokens, (0, padding))[:, positions], "position_ids": position_ids},
+        functional.pad(labels, (0, padding), value=IGNORE)[:, positions],
         items(labels),
-        places,
+        positions,
     )
 
 
-def own_places(rank: int, size: int, length: int) -> Tensor:
+def own_positions(rank: int, size: int, length: int) -> Tensor:
     front, back = (torch.arange(piece * length, (piece + 1) * length) for piece in own_pieces(rank, size))
     return torch.cat([front, back])
 
 
 def own_pieces(rank: int, size: int) -> tuple[int, int]:
-    """Returns the process's two of 2 * size pieces. A later piece attends to more tokens, so the sums are equal."""
+    """Returns the numbers of a process's two pieces, of 2 * size in all: one from the front and one from the back."""
     return rank, 2 * size - 1 - rank
 
 
@@ -103,7 +105,7 @@ def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
         )
 
 
-def _refuse_other_places(batch: Mapping[str, Any], length: int) -> None:
+def _refuse_other_positions(batch: Mapping[str, Any], length: int) -> None:
     position_ids = batch.get("position_ids")
     if position_ids is not None and not torch.equal(
         position_ids, torch.arange(length, device=position_ids.device).expand_as(position_ids)

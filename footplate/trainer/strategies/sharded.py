@@ -1,4 +1,4 @@
-"""The base of all strategies that shard the model over processes, with their way to save and load checkpoints."""
+"""The base of the strategies that shard the model over processes. It saves and loads whole and sharded checkpoints."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Sharded(Ddp):
         return self._wrap(model)
 
     def _place(self, model: nn.Module) -> nn.Module:
-        """Wraps forward in autocast and moves nothing. All processes start with the main process's weights."""
+        """Copies the main process's weights to all processes, and wraps forward in autocast. The model is not moved."""
         self._share_first_weights(model)
         placed: nn.Module = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
         return placed
@@ -86,9 +86,9 @@ class Sharded(Ddp):
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """Returns the whole weights in the main process; all processes must call this.
+        """Gathers the unsharded weights in the main process. All processes must call this method.
 
-        A model with adapters returns only the weights that are trained.
+        For a model with adapters, only the trained weights are returned.
         """
         if self._gathered is not None:
             return self._gathered
@@ -143,7 +143,7 @@ class Sharded(Ddp):
 
 
 def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
-    """Gathers tensors to the host. Tied tensors stay one object, because that is how tied weights are recognised."""
+    """Gathers sharded tensors on the host, or takes part without keeping them. Tied tensors become one tensor."""
     whole: dict[str, Any] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, value in tensors.items():

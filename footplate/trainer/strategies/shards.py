@@ -1,4 +1,6 @@
-"""Sharded checkpoints. Each process writes its shard with torch's distributed checkpoints; any number of them read.
+"""Sharded checkpoints, in the format of torch's distributed checkpoints.
+
+Each process writes its shard. Any number of processes can read the checkpoint.
 
 pytorch_model_fsdp_0/   the weights, by name
 optimizer_0/            the optimizer's tensors, under "parameter number/name"
@@ -28,7 +30,7 @@ MODEL, OPTIMIZER, GROUPS = files.PIECES, files.OPTIMIZER_PIECES, "optimizer_grou
 
 
 def write(folder: Path, model: nn.Module, state: dict[str, Any] | None, *, leads: bool) -> None:
-    """Writes this process's shard; all processes must call this. If one cannot write, all raise."""
+    """Writes this process's shard. All processes must call this function, and all raise if one cannot write."""
     _save({"model": model.state_dict()}, folder / MODEL)
     if state is None:
         return
@@ -43,7 +45,7 @@ def write(folder: Path, model: nn.Module, state: dict[str, Any] | None, *, leads
 
 
 def load_model(model: nn.Module, folder: Path) -> None:
-    """Loads the weights in place, into a whole or a sharded model."""
+    """Loads the weights of a sharded checkpoint into a model, which may be sharded itself."""
     _load({"model": model.state_dict()}, folder / MODEL)
 
 

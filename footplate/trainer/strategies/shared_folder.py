@@ -1,11 +1,11 @@
 """Writes and reads one checkpoint folder from processes on several machines, with or without a shared disk.
 
-`written` lets each process fill the folder. If a process cannot see the main process's folder, its files are sent
-there. Then the main process commits.
-`brought` gives every process the main process's files, in the same folder or in a temporary copy.
+`fill_and_commit` lets each process write files to the folder. If a process cannot see the main process's folder, its
+files are sent there. Then the main process commits. `readable_folder` gives every process the main process's files, in
+the same folder or in a temporary copy.
 
-Files travel over the processes' own group in pieces of bounded size, and are verified by their sha256. If one process
-fails, all fail at the same place, so no process waits for one that has given up.
+Files are sent over the process group in chunks, and are verified by their sha256. If one process fails, all fail at the
+same point, so no process waits for one that has failed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from footplate.trainer.strategies.peers import OneProcess
 
 T = TypeVar("T")
 
-PIECE_BYTES = 16 * 1024 * 1024
-"""The part of a file that is in memory at once."""
+CHUNK_BYTES = 16 * 1024 * 1024
+"""The number of bytes of a file that are in memory at once."""
 
 
 class Listed(NamedTuple):
@@ -41,8 +41,8 @@ def fill_and_commit(
 ) -> T:
     """Runs `commit(write)` in the main process and returns its result to all.
 
-    `write` makes every process call `fill`. A process that does not see the main process's folder fills a temporary
-    folder below `own`, from which its files are sent.
+    `write` makes every process call `fill` with a folder. A process that does not see the main process's folder gets a
+    temporary folder below `own`, from which its files are sent.
     """
     opened = False
 
@@ -69,7 +69,7 @@ def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None]
     sees = _sees(peers, place)
     mine = place if sees else own / f".tmp-checkpoint-part-{peers.rank}"
 
-    def part() -> list[Listed]:
+    def fill_own() -> list[Listed]:
         if not sees:
             shutil.rmtree(mine, ignore_errors=True)
         mine.mkdir(parents=True, exist_ok=True)
@@ -77,9 +77,9 @@ def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None]
         return [] if sees else _listed(mine)
 
     try:
-        parts = peers.gather_results(part)
+        listings = peers.gather_results(fill_own)
         peers.gather_results(
-            lambda: _raise_first([_copy(peers, files, mine, source, to=0) for source, files in enumerate(parts)])
+            lambda: _raise_first([_copy(peers, files, mine, source, to=0) for source, files in enumerate(listings)])
         )
     finally:
         if not sees:
@@ -93,7 +93,10 @@ def _sees(peers: OneProcess, place: Path) -> bool:
 
 @contextmanager
 def readable_folder(peers: OneProcess, folder: Path, own: Path, wants: Callable[[str], bool]) -> Iterator[Path]:
-    """Gives a folder with the wanted files. Each machine without the folder gets one temporary copy, below `own`."""
+    """Yields a folder with the files of `folder` that `wants` selects.
+
+    Each machine that does not see `folder` gets one temporary copy of these files, below `own`.
+    """
     place = own / f".tmp-checkpoint-at-{peers.rank - peers.local_rank}"
     try:
         yield fetch(peers, folder, place, wants)
@@ -126,7 +129,7 @@ def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], b
 
 
 def _seal(folder: Path) -> str:
-    """Returns what identifies a checkpoint folder. Another machine's disk may have a different folder of that name."""
+    """Returns the sha256 of the checkpoint's manifest. Another machine may have another checkpoint of this name."""
     manifest = folder / MANIFEST
     return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else str(folder.is_dir())
 
@@ -146,7 +149,7 @@ def _copy(
 ) -> OSError | None:
     """Copies files from the folder of process `source` to that of process `to`, or of all processes with a folder.
 
-    Returns the first error after all pieces have passed, because the other processes expect that number of pieces.
+    Returns the first error after all chunks were sent, because the other processes wait for that number of chunks.
     """
     transfer = partial(peers.transfer, source=source, to=to)
     problems: list[OSError | None] = []
@@ -167,13 +170,13 @@ Transfer = Callable[[Tensor], None]
 
 def _send(path: Path, file: Listed, transfer: Transfer) -> OSError | None:
     problem = None
-    for at, piece in _pieces(file):
+    for at, chunk in _chunks(file):
         try:
             if problem is None:
-                _read(path, at, piece)
+                _read(path, at, chunk)
         except OSError as error:
             problem = error
-        transfer(piece)
+        transfer(chunk)
     return problem
 
 
@@ -181,36 +184,36 @@ def _receive(folder: Path | None, file: Listed, transfer: Transfer) -> OSError |
     # A file that this process has written itself is not overwritten.
     path = None if folder is None or (folder / file.name).exists() else folder / file.name
     problem = None
-    for at, piece in _pieces(file):
-        transfer(piece)
+    for at, chunk in _chunks(file):
+        transfer(chunk)
         try:
             if path is not None and problem is None:
-                _write(path, at, piece, file)
+                _write(path, at, chunk, file)
         except OSError as error:
             problem = error
     return problem
 
 
-def _pieces(file: Listed) -> Iterator[tuple[int, Tensor]]:
-    """Yields each offset and a buffer for the piece there. An empty file has one byte as a piece, which is ignored."""
-    box = torch.zeros(max(1, min(PIECE_BYTES, file.bytes)), dtype=torch.uint8)
-    for at in range(0, max(1, file.bytes), PIECE_BYTES):
+def _chunks(file: Listed) -> Iterator[tuple[int, Tensor]]:
+    """Yields the offset of each chunk of a file with a buffer for it. An empty file has one chunk of a byte, unused."""
+    box = torch.zeros(max(1, min(CHUNK_BYTES, file.bytes)), dtype=torch.uint8)
+    for at in range(0, max(1, file.bytes), CHUNK_BYTES):
         yield at, box[: max(1, file.bytes - at)]
 
 
-def _read(path: Path, at: int, piece: Tensor) -> None:
-    data: Any = piece.numpy()
+def _read(path: Path, at: int, chunk: Tensor) -> None:
+    data: Any = chunk.numpy()
     with path.open("rb") as file:
         file.seek(at)
         file.readinto(data)
 
 
-def _write(path: Path, at: int, piece: Tensor, file: Listed) -> None:
-    data: Any = piece.numpy()[: file.bytes - at]
+def _write(path: Path, at: int, chunk: Tensor, file: Listed) -> None:
+    data: Any = chunk.numpy()[: file.bytes - at]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab" if at else "wb") as opened:
         opened.write(data)
-    if at + len(piece) >= file.bytes and _sha256(path) != file.sha256:
+    if at + len(chunk) >= file.bytes and _sha256(path) != file.sha256:
         raise OSError(f"{file.name} arrived with other bytes than were sent: its sha256 differs")
 
 

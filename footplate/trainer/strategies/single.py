@@ -37,7 +37,7 @@ BuildArguments = Callable[..., dict[str, Any]]
 
 
 class Single:
-    """The interface that the loop needs of a strategy. The loop never checks which strategy it has."""
+    """One process on one device. Its methods are the interface of all strategies, so that the loop checks for none."""
 
     readers: OneProcess
     """The processes that read different batches. If groups of processes compute one batch together, these are the
@@ -59,7 +59,7 @@ class Single:
     needs that."""
 
     moves_model = True
-    """False for a model whose parts must stay on the devices on which they were loaded."""
+    """False for a model whose layers must stay on the devices on which they were loaded."""
 
     def __init__(
         self, args: TrainingArguments, peers: OneProcess | None = None, *, build: BuildArguments = dict
@@ -150,7 +150,7 @@ class Single:
         self.accelerator.prepare(scheduler)
 
     def plain_optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns the optimizer without Accelerate's wrapper, which checks scaler and accumulation in every step."""
+        """Returns torch's optimizer inside Accelerate's wrapper. The wrapper would cost time in every step."""
         plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
         return plain
 
@@ -235,7 +235,7 @@ class Single:
         return None
 
     def elements(self, parameter: nn.Parameter) -> int:
-        """Returns the number of elements of the whole parameter, even if this process has only a part."""
+        """Returns the number of elements of the whole parameter, even if this process has only a shard."""
         return parameter.numel()
 
     def total_elements(self, elements: int) -> int:
@@ -243,7 +243,7 @@ class Single:
         return elements
 
     def original_names(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Gives modules and parameters their original names inside the `with` block."""
+        """Gives parameters the names of the unwrapped model inside the `with` block."""
         return nullcontext()
 
     def keep_whole_weights(self, model: nn.Module) -> AbstractContextManager[Any]:
@@ -263,7 +263,7 @@ class Single:
         return commit(pieces)
 
     def readable_folder(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
-        """Gives a folder with the main process's wanted files, readable by this process in the `with` block."""
+        """Yields a folder in which this process can read the main process's files that `wants` selects by name."""
         return nullcontext(folder)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
@@ -298,10 +298,7 @@ class Single:
 
 
 def ddp_options(args: TrainingArguments) -> dict[str, Any]:
-    """Returns DDP's options, with Hugging Face's defaults.
-
-    DDP looks for unused parameters unless activations are recomputed.
-    """
+    """Returns the options of torch's DistributedDataParallel, with Hugging Face's defaults."""
     finds_unused = args.ddp_find_unused_parameters
     options = {
         "find_unused_parameters": not args.activation_checkpointing if finds_unused is None else finds_unused,
@@ -313,7 +310,7 @@ def ddp_options(args: TrainingArguments) -> dict[str, Any]:
 
 
 def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:
-    """Resets Accelerate's settings, which are per process. Accelerate refuses a second Trainer with other settings."""
+    """Resets Accelerate's global settings if they differ, because Accelerate refuses to change them."""
     state, shared = AcceleratorState._shared_state, PartialState._shared_state
     if state:
         state["parallelism_config"] = None

@@ -1,7 +1,7 @@
-"""Tracks and closes the sockets between processes, so that no process waits for one that has failed.
+"""Closes torch's sockets between processes, so that no process waits for one that has failed.
 
-Sockets opened by torch cannot be reached through its API. Its own shutdown first waits for pending messages, and a
-message that another process never answers is pending until ddp_timeout.
+torch has no function for that. Its own shutdown first waits for pending messages, and a message that another process
+never answers is pending until ddp_timeout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_OVER_A_NETWORK = (socket.AF_INET, socket.AF_INET6)
 _opened: set[int] = set()
 """The inodes of the sockets, because a descriptor's number may be reused."""
 
@@ -35,10 +34,11 @@ def cut() -> None:
     store = int(os.environ.get("MASTER_PORT", "0"))
     for inode, descriptor in _sockets():
         # A listening socket has no other end, and getpeername() raises OSError.
-        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-            is_line = inode in _opened and os.fstat(line.fileno()).st_ino == inode and line.family in _OVER_A_NETWORK
-            if is_line and store not in (line.getsockname()[1], line.getpeername()[1]):
-                line.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+            is_opened = inode in _opened and os.fstat(copy.fileno()).st_ino == inode
+            is_network = copy.family in (socket.AF_INET, socket.AF_INET6)
+            if is_opened and is_network and store not in (copy.getsockname()[1], copy.getpeername()[1]):
+                copy.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

@@ -1,8 +1,8 @@
-"""Tensor parallel: each process has a part of every large matrix, and a group of processes computes one batch together.
+"""Tensor parallelism: each process has a shard of every large matrix, and a group of processes computes one batch.
 
-The model arrives with parts as parameters, because its layers are known only to its maker. Transformers splits it while
-loading (`DistributedConfig(tp_size=2)`, `tp_plan="auto"`), or a script calls torch's `parallelize_module`. FSDP may
-shard the parts further over the groups: in transformers, in the script, or here.
+The Trainer receives a model that is already split. transformers splits it while loading
+(`DistributedConfig(tp_size=2)`, `tp_plan="auto"`), or a script calls torch's `parallelize_module`. FSDP may shard the
+parameters further over the groups: in transformers, in the script, or here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TensorParallel(Fsdp):
     def _wrap(self, model: nn.Module) -> nn.Module:
         if model in self._wrapped:
             return model
-        self._require_parts(model)
+        self._require_split(model)
         if self._must_shard(model):
             return super()._wrap(model)
         self._place(model)
@@ -55,7 +55,7 @@ class TensorParallel(Fsdp):
             )
         return self.readers.world > 1 and not is_sharded
 
-    def _require_parts(self, model: nn.Module) -> None:
+    def _require_split(self, model: nn.Module) -> None:
         size = self.tensor_parallel
         if adapters.are_in(model):
             raise ValueError(
@@ -78,7 +78,7 @@ class TensorParallel(Fsdp):
             )
 
     def _shard_over(self, model: nn.Module) -> DeviceMesh:
-        """Returns the data parallel mesh. FSDP requires that it and the parts' mesh belong to one root mesh."""
+        """Returns the mesh of data parallelism. FSDP requires that it and the "tp" mesh belong to one root mesh."""
         mesh = _mesh_of(model)
         root: Any = None if mesh is None else mesh._get_root_mesh()
         for name in ("dp_shard", "dp", "fsdp"):
@@ -109,7 +109,7 @@ class TensorParallel(Fsdp):
 
     @contextmanager
     def local_save(self, model: nn.Module) -> Iterator[None]:
-        """Removes transformers' distributed config for a save, in which transformers would wait for every process."""
+        """Removes the model's `distributed_config` for a save. With it, transformers would wait for every process."""
         config: Any = getattr(model, "config", None)
         distributed_config = getattr(config, "distributed_config", None)
         if distributed_config is None:

@@ -12,7 +12,7 @@ import torch
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.strategies.choose import choose
-from footplate.trainer.strategies.sequence_split import cut, own_places
+from footplate.trainer.strategies.sequence_split import cut, own_positions
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.asked import ASKED_OF_PARTS, LLAMA, ODD
 from tests.trainer.distributed.conftest import Results
@@ -165,14 +165,14 @@ def test_each_process_has_one_piece_of_a_sequence_s_front_and_one_of_its_back(si
 
     pieces = [cut({"input_ids": tokens, "labels": tokens}, rank, size) for rank in range(size)]
 
-    places = torch.cat([piece.places for piece in pieces])
+    places = torch.cat([piece.positions for piece in pieces])
     assert sorted(places.tolist()) == list(range(len(places)))
-    assert all(sum(piece.places.tolist()) == sum(pieces[0].places.tolist()) for piece in pieces)
+    assert all(sum(piece.positions.tolist()) == sum(pieces[0].positions.tolist()) for piece in pieces)
     ahead = {int(t): int(n) for p in pieces for t, n in zip(p.inputs["input_ids"][0], p.labels[0], strict=True) if t}
     assert ahead == {index: index + 1 if index < length else -100 for index in range(1, length + 1)}
     assert all(int(piece.inputs["position_ids"].max()) < length for piece in pieces)
     assert {int(piece.count) for piece in pieces} == {2 * (length - 1)}
-    assert own_places(0, size, 1).tolist() == [0, 2 * size - 1]
+    assert own_positions(0, size, 1).tolist() == [0, 2 * size - 1]
 
 
 TOKENS = torch.arange(8).expand(2, -1)

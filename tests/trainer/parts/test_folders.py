@@ -66,7 +66,7 @@ class Thread(OneProcess):
 
 @pytest.fixture
 def company(monkeypatch: pytest.MonkeyPatch) -> Company:
-    monkeypatch.setattr(shared_folder, "PIECE_BYTES", 4)
+    monkeypatch.setattr(shared_folder, "CHUNK_BYTES", 4)
     monkeypatch.setattr(shared_folder, "_sees", lambda peers, place: peers.is_main)
     return Company()
 

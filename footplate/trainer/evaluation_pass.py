@@ -36,9 +36,10 @@ def run(
     prefix: str,
     by_batch: bool = False,
 ) -> EvalLoopOutput:
-    """Runs the evaluation. CollectedOutputs are kept only with `keep`, so that memory does not grow with the samples.
+    """Runs the model over the loader's batches, and returns losses, metrics and, with `keep`, all predictions.
 
-    `loss_only` also turns off streaming metrics. `by_batch` passes every batch to `compute_metrics` when it is ready.
+    Without `keep`, memory does not grow with the samples. `loss_only` also turns off streaming metrics. `by_batch`
+    passes every batch to `compute_metrics` when it is ready.
     """
     strategy = trainer._footplate.strategy
     model = strategy.prepare_for_evaluation(trainer.model)
@@ -119,9 +120,9 @@ class _Results:
             self._add_outputs(outputs, is_final=is_last and number == len(all_outputs))
 
     def _rows_of(self, batch: Any) -> int:
-        """Returns the number of rows of the data in a batch.
+        """Returns the number of dataset rows in a batch.
 
-        A collator may make several entries of each row, as DPO's does of chosen and rejected answers.
+        A collator may make several entries of each row. DPO's, for example, makes a chosen and a rejected answer.
         """
         rows = self.rows
         entries = batch_length(batch, rows)
@@ -160,7 +161,7 @@ class _Results:
         return EvalLoopOutput(predictions, label_ids, _prefixed(values, prefix), self.losses.seen)
 
     def _join(self) -> None:
-        """Adds the results of the other processes."""
+        """Adds the losses and streaming metrics of the other processes to those of this process."""
         readers = self.trainer._footplate.strategy.readers
         self.losses.join(readers)
         self.exact.join(readers)
@@ -202,7 +203,7 @@ def _named(metrics: Any) -> Mapping[str, Any]:
 
 
 def _full(trainer: Trainer) -> Precision:
-    """Returns the precision of the weights in this evaluation. During training they keep their precision."""
+    """Returns the precision to which an evaluation converts the weights. During training they are not converted."""
     args = trainer.args
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 

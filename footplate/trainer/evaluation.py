@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from footplate.trainer import evaluate as evaluation_pass
+from footplate.trainer import evaluation_pass
 from footplate.trainer.losses.loss import predictions
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
@@ -148,7 +148,7 @@ def prediction_step(
 def evaluate_in_training(
     trainer: Trainer, ignore_keys: list[str] | None, *, skip_scheduler: bool = False
 ) -> dict[str, float]:
-    """Evaluates between two steps, and moves a schedule that follows a metric."""
+    """Evaluates during training, and passes the metric to a schedule that follows one, such as reduce-on-plateau."""
     metrics = trainer.evaluate(ignore_keys=ignore_keys)
     trainer._report_to_hp_search(trainer._footplate.trial, trainer.state.global_step, metrics)
     if not skip_scheduler and follows_a_metric(trainer.lr_scheduler):
