@@ -1,7 +1,7 @@
 """The `footplate` command: its verbs, and its exit codes.
 
-Exit codes: 0 ok · 1 the job failed · 2 usage · 3 not found · 4 unreachable · 130 Ctrl-C. An error is a sentence or two
-on stderr, never a traceback of ours.
+Exit codes: 0 ok · 1 the job failed · 2 usage · 3 not found · 4 unreachable · 130 Ctrl-C. An error is printed on stderr
+as a sentence or two, without a traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from footplate.cli import (
     change,
     cluster,
-    completion,
     doctor,
     files,
     fork,
@@ -31,12 +30,12 @@ from footplate.cli import (
     webhooks,
 )
 from footplate.cli.context import UNREACHABLE, USAGE, exit_code, sentence
-from footplate.cli.text import tell
+from footplate.cli.text import print_message
 from footplate.cli.up import up
 from footplate.cli.watch import INTERRUPTED
 from footplate.contract.errors import FootplateError, did_you_mean
 
-PARTS = (
+VERB_MODULES = (
     submit,
     show,
     watch,
@@ -49,7 +48,6 @@ PARTS = (
     keys,
     webhooks,
     doctor,
-    completion,
 )
 
 
@@ -59,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["up"]:
         return up(words[1:])
     parser = make_parser()
-    if words and (complaint := unknown_verb(parser, words[0])):
-        tell(complaint)
+    if words and (problem := unknown_verb(parser, words[0])):
+        print_message(problem)
         return USAGE
     options = parser.parse_args(words)
     if options.version:
@@ -73,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(options)
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     try:
-        code: int = given.run(given)
+        code: int = options.run(options)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -85,39 +83,41 @@ def _run(given: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FootplateError as error:
-        tell(sentence(error))
+        print_message(sentence(error))
         return exit_code(error)
     except OSError as error:
-        tell(f"{error.filename or 'a file'}: {error.strerror or error}")
+        print_message(f"{error.filename or 'a file'}: {error.strerror or error}")
         return USAGE
     except ValidationError as error:
-        tell(f"the service answers a {error.title} that this one does not understand; install its version of footplate")
+        print_message(
+            f"the service sent a {error.title} that this version of footplate cannot read; install the same version"
+        )
         return UNREACHABLE
 
 
 def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
-    """Returns what is wrong with the first word and the nearest verb, or None if the word is a verb or an option."""
+    """Returns an error message with the nearest verb, or None if the command's first word is a verb or an option."""
     (verbs,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     if word in verbs or word.startswith("-"):
         return None
     hint = did_you_mean(word, verbs) or f"the verbs are {', '.join(verbs)}"
-    return f"no verb is called {word!r}; {hint}"
+    return f"there is no verb {word!r}; {hint}"
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="footplate", description="A job server for training.")
-    parser.add_argument("--version", action="store_true", help="say which version this is")
+    parser.add_argument("--version", action="store_true", help="print the version of footplate")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     verbs.add_parser("up", help="start everything on this machine (footplate up --help)", add_help=False)
-    for part in PARTS:
-        part.add_verbs(verbs)
+    for module in VERB_MODULES:
+        module.add_verbs(verbs)
     return parser
 
 
 def _prepare_output() -> None:
-    """Replaces characters that a terminal cannot show by question marks, and logs the client's warnings on stderr."""
+    """Makes output replace characters that a terminal cannot show, and sends the client's warnings to stderr."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    over_a_bar = "\r\033[K" if sys.stderr.isatty() else ""
-    logging.basicConfig(format=f"{over_a_bar}footplate: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    clear_line = "\r\033[K" if sys.stderr.isatty() else ""
+    logging.basicConfig(format=f"{clear_line}footplate: %(message)s", level=logging.WARNING, stream=sys.stderr)

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Given, NothingThere, UsageError, Verbs, add_verb, client_of, show
-from footplate.cli.text import age, say, short
+from footplate.cli.context import NothingThere, Options, UsageError, Verbs, add_verb, client_of, show
+from footplate.cli.text import age, print_lines, short
 from footplate.contract.errors import did_you_mean
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Component, Node
 
 
-ALL = "footplate components has them all"
+ALL = "footplate components lists all of them"
 
 
 def add_verbs(verbs: Verbs) -> None:
-    nodes = add_verb(verbs, "nodes", run_nodes, "the machines that train, and what they are doing")
+    nodes = add_verb(verbs, "nodes", run_nodes, "list the nodes and the jobs that run on them")
     what = nodes.add_mutually_exclusive_group()
-    what.add_argument("--drain", metavar="NODE", help="give this node no more work; its attempts continue elsewhere")
-    what.add_argument("--undrain", metavar="NODE", help="give this node work again")
-    components = add_verb(verbs, "components", run_components, "what a spec may name")
-    components.add_argument("name", metavar="NAME", nargs="?", help="a group or a name, to see its arguments")
+    what.add_argument("--drain", metavar="NODE", help="start no more attempts on this node; its jobs move elsewhere")
+    what.add_argument("--undrain", metavar="NODE", help="start attempts on this node again")
+    components = add_verb(verbs, "components", run_components, "list the components that a spec may name")
+    components.add_argument("name", metavar="NAME", nargs="?", help="a group, or a component to see its arguments")
 
 
-def run_nodes(given: Given) -> int:
-    client = client_of(given)
+def run_nodes(options: Options) -> int:
+    client = client_of(options)
     nodes = client.nodes()
-    if wanted := given.drain or given.undrain:
-        nodes = [client.drain(_meant(nodes, wanted).id, drain=given.drain is not None)]
+    if wanted := options.drain or options.undrain:
+        nodes = [client.drain(_meant(nodes, wanted).id, drain=options.drain is not None)]
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
     empty = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
-    return show(given, nodes, head, _node_row, empty=empty)
+    return show(options, nodes, head, _node_row, empty=empty)
 
 
 def _meant(nodes: Sequence[Node], word: str) -> Node:
@@ -40,7 +40,7 @@ def _meant(nodes: Sequence[Node], word: str) -> Node:
     matches = [node for node in nodes if word in (node.name, node.id)]
     if not matches:
         names = ", ".join(node.name for node in nodes) or "none"
-        raise NothingThere(f"no node is called {word!r}; known: {names}", hint="footplate nodes has their names")
+        raise NothingThere(f"no node is called {word!r}; known: {names}", hint="footplate nodes lists them")
     if len(matches) > 1:
         ids = ", ".join(node.id for node in matches)
         raise UsageError(f"{len(matches)} nodes are called {word!r}", hint=f"use an id: {ids}")
@@ -53,18 +53,18 @@ def _node_row(node: Node) -> tuple[object, ...]:
     return node.name, node.state, slots, len(node.gpus), node.pool, jobs, age(node.seen_at), node.message
 
 
-def run_components(given: Given) -> int:
-    components = [component for group in client_of(given).components().values() for component in group.values()]
-    matches = [component for component in components if given.name in (None, component.name, component.group)]
+def run_components(options: Options) -> int:
+    components = [component for group in client_of(options).components().values() for component in group.values()]
+    matches = [component for component in components if options.name in (None, component.name, component.group)]
     if components and not matches:
         names = {name for component in components for name in (component.name, component.group)}
         raise NothingThere(
-            f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names) or ALL
+            f"no component and no group is called {options.name!r}", hint=did_you_mean(options.name, names) or ALL
         )
     head, empty = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
-    show(given, matches, head, lambda component: (component.group, component.name, component.summary), empty=empty)
-    if given.name and len(matches) == 1 and not given.json:
-        say("", *_arguments(matches[0]))
+    show(options, matches, head, lambda component: (component.group, component.name, component.summary), empty=empty)
+    if options.name and len(matches) == 1 and not options.json:
+        print_lines("", *_arguments(matches[0]))
     return 0
 
 

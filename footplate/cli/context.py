@@ -1,4 +1,4 @@
-"""The context of every verb: a client, the job that a word means, and the end of a command by an error."""
+"""Functions that the verbs share: common options, the client, the search for a job, and exit codes of errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
-from footplate.cli.text import clean, say, say_json, table
+from footplate.cli.text import clean, print_json, print_lines, table
 from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=BaseModel)
 FAILED, USAGE, NOT_FOUND, UNREACHABLE = 1, 2, 3, 4
 RETRIES = 2
-"""Few retries, because a person waits for the answer."""
+"""The number of retries of a request. It is small because a person is waiting for the answer."""
 
-Given = argparse.Namespace
+Options = argparse.Namespace
 Verbs = Any  # The type of add_subparsers' result is private in argparse.
 
 
@@ -33,20 +33,20 @@ class NothingThere(FootplateError):
     title = "Not found"
 
 
-def add_verb(verbs: Verbs, name: str, run: Callable[[Given], int], help: str, **more: Any) -> argparse.ArgumentParser:
-    """Adds a verb with the options that all verbs have."""
+def add_verb(verbs: Verbs, name: str, run: Callable[[Options], int], help: str, **more: Any) -> argparse.ArgumentParser:
+    """Adds a verb with `--json` and `--url`, which all verbs have."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **more)
     _add_options(parser, json=False, url=None)
     parser.set_defaults(run=run)
     return parser
 
 
-def add_part(parts: Verbs, name: str, run: Callable[[Given], int], help: str) -> argparse.ArgumentParser:
-    """Adds a part of a verb, such as `footplate keys create`.
+def add_subcommand(subcommands: Verbs, name: str, run: Callable[[Options], int], help: str) -> argparse.ArgumentParser:
+    """Adds a subcommand of a verb, such as `footplate keys create`.
 
-    The verb's options may stand before the part's name, too.
+    The verb's options may also stand before the subcommand's name.
     """
-    parser: argparse.ArgumentParser = parts.add_parser(name, help=help, description=_sentence(help))
+    parser: argparse.ArgumentParser = subcommands.add_parser(name, help=help, description=_sentence(help))
     _add_options(parser, json=argparse.SUPPRESS, url=argparse.SUPPRESS)
     parser.set_defaults(run=run)
     return parser
@@ -57,12 +57,12 @@ def _sentence(text: str) -> str:
 
 
 def _add_options(parser: argparse.ArgumentParser, *, json: Any, url: Any) -> None:
-    parser.add_argument("--json", action="store_true", default=json, help="answer in JSON")
-    help = "where the service is; else FOOTPLATE_URL, else the `up` in this folder, else http://127.0.0.1:8080"
+    parser.add_argument("--json", action="store_true", default=json, help="print JSON, one object per line")
+    help = "the service's address (default: FOOTPLATE_URL, the `up` in this folder, or http://127.0.0.1:8080)"
     parser.add_argument("--url", default=url, help=help)
 
 
-JOB_HELP = "an id, its beginning or end where that is unique, a unique name, or @last"
+JOB_HELP = "a job: its id, the beginning or end of its id, its name, or @last for the newest"
 
 
 def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
@@ -70,9 +70,9 @@ def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 
 def count(text: str) -> int:
-    """Parses an option that is a number of things."""
+    """Parses a limit, which is a whole number. 0 means no limit."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more; 0 is all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more; 0 means all")
     return int(text)
 
 
@@ -80,33 +80,33 @@ FILTERS = ("state", "tag", "name", "created_after", "created_before")
 
 
 def add_filters(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--state", help="only in this state, or in several with commas")
-    parser.add_argument("--tag", help="only with this tag")
-    parser.add_argument("--name", help="only of this name")
+    parser.add_argument("--state", help="only jobs in this state, or in one of several states with commas")
+    parser.add_argument("--tag", help="only jobs with this tag")
+    parser.add_argument("--name", help="only jobs with this name")
     for option, how in (("after", "since"), ("before", "before")):
-        text = f"only those submitted {how} this moment, as 2026-01-31T12:00:00Z"
+        text = f"only jobs submitted {how} this time, such as 2026-01-31T12:00:00Z"
         parser.add_argument(f"--created-{option}", metavar="TIME", help=text)
 
 
-def filters_of(given: Given) -> Any:
-    return {name: getattr(given, name) for name in FILTERS if getattr(given, name) is not None}
+def filters_of(options: Options) -> Any:
+    return {name: getattr(options, name) for name in FILTERS if getattr(options, name) is not None}
 
 
-def client_of(given: Given, **more: Any) -> Client:
+def client_of(options: Options, **more: Any) -> Client:
     from footplate import Client
 
-    return Client(given.url, **{"retries": RETRIES, **more})
+    return Client(options.url, **{"retries": RETRIES, **more})
 
 
 def add_changes(parser: argparse.ArgumentParser, help: str, *, metavar: str = "a.b=v") -> None:
-    """Adds `--set`, which may be repeated."""
+    """Adds the option `--set`, whose values are collected in `changes`."""
     parser.add_argument(
         "--set", dest="changes", action="append", default=[], metavar=metavar, help=f"{help}; may be repeated"
     )
 
 
 def show(
-    given: Given,
+    options: Options,
     items: Iterable[T],
     head: Sequence[str],
     row: Callable[[T], Sequence[object]],
@@ -115,17 +115,17 @@ def show(
     least: Sequence[str] = (),
     cut: Sequence[str] = (),
 ) -> int:
-    """Prints resources as a table, or with --json one per line."""
-    if given.json:
+    """Prints resources as a table, or with --json as one JSON object per line."""
+    if options.json:
         for item in items:
-            say_json(item.model_dump(mode="json"))
+            print_json(item.model_dump(mode="json"))
     else:
         table(head, map(row, items), empty=empty, least=least, cut=cut)
     return 0
 
 
-def say_deleted(given: Given, name: str) -> None:
-    say_json({"deleted": name}) if given.json else say(f"{name} deleted")
+def print_deleted(options: Options, name: str) -> None:
+    print_json({"deleted": name}) if options.json else print_lines(f"{name} deleted")
 
 
 def find(client: Client, word: str) -> Job:
@@ -134,16 +134,16 @@ def find(client: Client, word: str) -> Job:
         return client.jobs.get(word)
     for job in client.jobs.list(limit=1):
         return job
-    raise NothingThere("there is no job yet", hint="footplate submit makes one")
+    raise NothingThere("there is no job yet", hint="footplate submit creates one")
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:
-    """Returns all jobs, so that a wrong word is reported before anything is done to the first."""
+    """Returns the jobs that the words mean. A wrong word raises an error before any of the jobs is changed."""
     return [find(client, word) for word in words]
 
 
 def sentence(error: FootplateError) -> str:
-    """Returns what happened and what would work. Each problem of a body has a line of its own."""
+    """Returns the message of an error with its hint. If a spec has several problems, each has a line of its own."""
     problems = getattr(error, "problems", [])
     lines = [
         (f"{problem.pointer}: " if problem.pointer else "")
@@ -153,10 +153,10 @@ def sentence(error: FootplateError) -> str:
     ]
     if len(lines) > 1:
         return clean("\n  ".join([f"{len(lines)} problems", *lines]))
-    parts = lines or [error.message, error.hint or ""]
+    phrases = lines or [error.message, error.hint or ""]
     if error.status >= 500 and (request := getattr(error, "request_id", "")):
-        parts.append(f"request id {request}")
-    return clean("; ".join(part.rstrip(".") for part in parts if part))
+        phrases.append(f"request id {request}")
+    return clean("; ".join(phrase.rstrip(".") for phrase in phrases if phrase))
 
 
 def exit_code(error: FootplateError) -> int:

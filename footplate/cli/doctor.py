@@ -1,4 +1,4 @@
-"""The verb `doctor`: finds what is wrong here, and says how to fix it."""
+"""The verb `doctor`: checks this installation, the service and its subsystems, and prints how to fix problems."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import FAILED, UNREACHABLE, Given, Verbs, add_verb, client_of, sentence
-from footplate.cli.text import say_json, say_wrapped
+from footplate.cli.context import FAILED, UNREACHABLE, Options, Verbs, add_verb, client_of, sentence
+from footplate.cli.text import print_json, print_wrapped
 from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Health
 
 CLOCK_SECONDS = 5.0
-"""The difference from which two clocks make ages and times misleading. No decision depends on them."""
-PARTS = {
+"""The difference between this machine's clock and the service's from which printed ages are misleading."""
+SUBSYSTEMS = {
     "database": ("database",),
     "redis": ("redis",),
     "control": ("control", "ingest"),
     "nodes": ("nodes", "silent_nodes"),
     "store": ("artifacts", "disk"),
 }
-"""The parts that are checked, with the names that /readyz uses for them."""
+"""The subsystems of the service that are checked, each with the names that /readyz uses for it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Finding:
     is_well: bool
     said: str
     is_note: bool = False
-    """True if nothing is broken, but the reader should know about it."""
+    """True for a finding that is not an error, but that the reader should know."""
 
     @property
     def mark(self) -> str:
@@ -46,23 +46,23 @@ class Finding:
 
 
 def add_verbs(verbs: Verbs) -> None:
-    add_verb(verbs, "doctor", run_doctor, "find what is wrong here, and how to fix it")
+    add_verb(verbs, "doctor", run_doctor, "check this installation and the service, and print how to fix problems")
 
 
-def run_doctor(given: Given) -> int:
-    findings = list(_examine(client_of(given)))
+def run_doctor(options: Options) -> int:
+    findings = list(_examine(client_of(options)))
     for finding in findings:
-        if given.json:
-            say_json(asdict(finding))
+        if options.json:
+            print_json(asdict(finding))
         else:
-            say_wrapped(f"{finding.mark}  {finding.what:<9}  {finding.said}", indent=18)
+            print_wrapped(f"{finding.mark}  {finding.what:<9}  {finding.said}", indent=18)
     if any(finding.what == "service" and not finding.is_well for finding in findings):
         return UNREACHABLE
     return 0 if all(finding.is_well for finding in findings) else FAILED
 
 
 def _examine(client: Client) -> Iterator[Finding]:
-    """Yields findings, the nearest part first, because a broken part hides what is behind it."""
+    """Yields findings from this machine to the service's subsystems. Stops if the service is unreachable."""
     is_new = sys.version_info >= (3, 11)
     yield Finding(
         "python", is_new, f"{platform.python_version()} at {sys.executable}" + ("" if is_new else "; 3.11 is needed")
@@ -75,17 +75,17 @@ def _examine(client: Client) -> Iterator[Finding]:
         return
     is_there = health.status != "unavailable"
     yield Finding("service", is_there, f"{client.url} answers" + ("" if is_there else ", and is unavailable"))
-    yield from _parts(health)
+    yield from _subsystems(health)
     yield from _rights(client)
     yield _key(client)
     yield _clock(health)
 
 
-def _parts(health: Health) -> Iterator[Finding]:
-    """Yields the service's own sentences. Each says what is wrong since when, and most say what to do."""
-    known_names = [name for names in PARTS.values() for name in names]
+def _subsystems(health: Health) -> Iterator[Finding]:
+    """Yields a finding for each subsystem, with the text of /readyz if the subsystem is degraded."""
+    known_names = [name for names in SUBSYSTEMS.values() for name in names]
     others = {name: (name,) for name in health.degraded if name not in known_names}
-    for what, names in {**PARTS, **others}.items():
+    for what, names in {**SUBSYSTEMS, **others}.items():
         wrong = [health.details.get(name, name) for name in names if name in health.degraded]
         if wrong:
             yield Finding(what, False, "; ".join(wrong))
@@ -94,7 +94,7 @@ def _parts(health: Health) -> Iterator[Finding]:
 
 
 def _rights(client: Client) -> Iterator[Finding]:
-    """Yields notes about training with root's rights. This is not an error if all users are trusted."""
+    """Yields notes about nodes on which training has more rights than needed, such as root's."""
     with suppress(FootplateError):
         for node in client.nodes():
             if node.exposed:
@@ -117,5 +117,5 @@ def _clock(health: Health) -> Finding:
         return Finding("clock", True, "as the service's")
     how = f"{abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the service's"
     return Finding(
-        "clock", False, f"this machine's clock is {how}: ages shown here mislead; turn on time synchronisation"
+        "clock", False, f"this machine's clock is {how}, so printed ages are wrong; turn on time synchronisation"
     )

@@ -1,4 +1,4 @@
-"""Formats events as lines, for pipes and for the part of a terminal that scrolls."""
+"""Formats events as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def line_of(event: Event) -> str:
-    """Returns an event as a line. Empty for events that only move the progress bar."""
+    """Returns an event as a line of text, or an empty text for kinds that are not printed, such as progress."""
     write = _WRITERS.get(event.kind)
     return write(event) if write else ""
 

@@ -1,4 +1,4 @@
-"""The verbs `checkpoints`, `download`, `export`, `upload`, `files` and `diff`: files of jobs and users, and specs."""
+"""The verbs `checkpoints`, `download`, `export`, `upload`, `files` and `diff`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find, say_deleted, show
-from footplate.cli.text import age, clean, say, say_json, size, table, tell
+from footplate.cli.context import Options, UsageError, Verbs, add_job, add_verb, client_of, find, print_deleted, show
+from footplate.cli.text import age, clean, print_json, print_lines, print_message, size, table
 from footplate.sdk.row_reports import COLUMN_HEADS, column_cells, headline, problems
 
 if TYPE_CHECKING:
@@ -24,86 +24,88 @@ def add_verbs(verbs: Verbs) -> None:
     add_job(checkpoints)
     what = checkpoints.add_mutually_exclusive_group()
     for option, text in (
-        ("pin", "keep this one whatever the job's limits say"),
-        ("unpin", "do not keep this one any more"),
-        ("delete", "delete this one, and print how much that frees"),
+        ("pin", "keep this checkpoint, even beyond save_total_limit"),
+        ("unpin", "no longer pin this checkpoint"),
+        ("delete", "delete this checkpoint, and print how many bytes that frees"),
     ):
         what.add_argument(f"--{option}", metavar="CHECKPOINT", help=f"{text}: an id, latest or best")
-    download = add_verb(verbs, "download", run_download, "fetch what a job left behind: model, metrics, spec")
+    download = add_verb(verbs, "download", run_download, "download a job's outputs: model, metrics and spec")
     add_job(download)
-    download.add_argument("paths", metavar="PATH", nargs="*", help="only these files; else all of them")
-    download.add_argument("--checkpoint", help="fetch this checkpoint instead: an id, latest or best")
-    download.add_argument("-o", "--output", help="the folder to write to; else one with the job's id, here")
+    download.add_argument("paths", metavar="PATH", nargs="*", help="only these files (default: all)")
+    download.add_argument("--checkpoint", help="download this checkpoint instead: an id, latest or best")
+    download.add_argument("-o", "--output", help="the folder to write to (default: a new folder with the job's id)")
     export = add_verb(verbs, "export", run_export, "write a job's model, tokenizer and card to a folder")
     add_job(export)
-    export.add_argument("--checkpoint", metavar="C", help="latest, best, or an id; else the job's final model")
+    export.add_argument("--checkpoint", metavar="C", help="latest, best or an id (default: the job's final model)")
     export.add_argument("--merge", action="store_true", help="merge the adapters into the weights")
-    export.add_argument("-o", "--output", metavar="FOLDER", help="the folder to write to; else one with the job's id")
-    upload = add_verb(verbs, "upload", run_upload, "upload files of rows, and print their ids for specs")
+    export.add_argument(
+        "-o", "--output", metavar="FOLDER", help="the folder to write to (default: one with the job's id)"
+    )
+    upload = add_verb(verbs, "upload", run_upload, "upload data files, and print their ids, which specs can name")
     upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV, Parquet or text")
     upload.add_argument(
         "--tokenizer", metavar="models://NAME", help="count the tokens of all texts with this tokenizer"
     )
-    files = add_verb(verbs, "files", run_files, "list uploaded files, or show the rows of one")
+    files = add_verb(verbs, "files", run_files, "list uploaded files, or show one file's columns and bad rows")
     files.add_argument("file", metavar="FILE", nargs="?", help="show the columns and the bad rows of this file")
     files.add_argument("--delete", metavar="FILE", help="delete this file")
-    diff = add_verb(verbs, "diff", run_diff, "where the effective specs of two jobs differ")
-    diff.add_argument("a", metavar="A", help="a job")
-    diff.add_argument("b", metavar="B", help="another one")
+    diff = add_verb(verbs, "diff", run_diff, "show the differences between the effective specs of two jobs")
+    diff.add_argument("a", metavar="A", help="the first job")
+    diff.add_argument("b", metavar="B", help="the second job")
 
 
-def run_checkpoints(given: Given) -> int:
-    saved = find(client_of(given), given.job).checkpoints
-    if given.delete:
-        return _delete(saved.get(given.delete), given)
-    if given.pin:
-        checkpoints: Sequence[SavedCheckpoint] = [saved.get(given.pin).pin()]
-    elif given.unpin:
-        checkpoints = [saved.get(given.unpin).unpin()]
+def run_checkpoints(options: Options) -> int:
+    saved = find(client_of(options), options.job).checkpoints
+    if options.delete:
+        return _delete(saved.get(options.delete), options)
+    if options.pin:
+        checkpoints: Sequence[SavedCheckpoint] = [saved.get(options.pin).pin()]
+    elif options.unpin:
+        checkpoints = [saved.get(options.unpin).unpin()]
     else:
         checkpoints = saved.list()
     head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "PINNED", "SIZE", "AGE")
-    return show(given, checkpoints, head, _checkpoint_row, empty="the job has saved no checkpoint yet")
+    return show(options, checkpoints, head, _checkpoint_row, empty="the job has saved no checkpoint yet")
 
 
-def _checkpoint_row(one: SavedCheckpoint) -> tuple[object, ...]:
-    best, pinned = "best" if one.is_best else "", "pinned" if one.pinned else ""
-    return one.id, one.step, one.attempt, one.status, best, pinned, size(one.bytes), age(one.created_at)
+def _checkpoint_row(saved: SavedCheckpoint) -> tuple[object, ...]:
+    best, pinned = "best" if saved.is_best else "", "pinned" if saved.pinned else ""
+    return saved.id, saved.step, saved.attempt, saved.status, best, pinned, size(saved.bytes), age(saved.created_at)
 
 
-def _delete(one: SavedCheckpoint, given: Given) -> int:
-    frees = one.delete()
-    if given.json:
-        say_json({"id": one.id, "frees_bytes": frees})
+def _delete(checkpoint: SavedCheckpoint, options: Options) -> int:
+    frees = checkpoint.delete()
+    if options.json:
+        print_json({"id": checkpoint.id, "frees_bytes": frees})
     else:
-        say(f"{one.id} is deleted soon, which frees {size(frees)}")
+        print_lines(f"{checkpoint.id} will be deleted, which frees {size(frees)}")
     return 0
 
 
-def run_download(given: Given) -> int:
-    if given.checkpoint and given.paths:
-        raise UsageError("a checkpoint is fetched whole", hint="leave the paths out, or --checkpoint")
-    with _transferring(given) as client:
-        job = find(client, given.job)
-        if given.checkpoint:
-            checkpoint = job.checkpoints.get(given.checkpoint)
-            written = checkpoint.download(given.output or f"{job.id}-checkpoint-{checkpoint.step}")
+def run_download(options: Options) -> int:
+    if options.checkpoint and options.paths:
+        raise UsageError("a checkpoint is always downloaded completely", hint="leave out the paths, or --checkpoint")
+    with _transferring(options) as client:
+        job = find(client, options.job)
+        if options.checkpoint:
+            checkpoint = job.checkpoints.get(options.checkpoint)
+            written = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
         else:
-            written = job.outputs.download(given.output or job.id, only=given.paths or None)
-    if given.json:
-        say_json([str(path) for path in written])
+            written = job.outputs.download(options.output or job.id, only=options.paths or None)
+    if options.json:
+        print_json([str(path) for path in written])
         return 0
-    say(*map(str, written))
+    print_lines(*map(str, written))
     if not written:
-        tell(f"{job.id} has left no files: it is {job.state}")
+        print_message(f"{job.id} has no outputs; its state is {job.state}")
     return 0
 
 
 @contextmanager
-def _transferring(given: Given) -> Iterator[Client]:
-    """Yields a client that shows what it sends and fetches. On stderr, because stdout is for scripts."""
+def _transferring(options: Options) -> Iterator[Client]:
+    """Yields a client that shows the progress of uploads and downloads on stderr if that is a terminal."""
     if not sys.stderr.isatty():
-        yield client_of(given)
+        yield client_of(options)
         return
     # Imported here, because scripts and pipes do not need rich.
     from rich.console import Console
@@ -111,7 +113,7 @@ def _transferring(given: Given) -> Iterator[Client]:
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
-    # Without redirection, because rich would send what the command prints on stdout to stderr.
+    # Without redirection, because rich would send the command's standard output to stderr.
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -120,72 +122,72 @@ def _transferring(given: Given) -> Iterator[Client]:
                 tasks[name] = bars.add_task(clean(name), total=size)
             bars.update(tasks[name], completed=done, visible=done < size)
 
-        yield client_of(given, on_bytes=on_bytes)
+        yield client_of(options, on_bytes=on_bytes)
 
 
-def run_export(given: Given) -> int:
-    job = find(client_of(given), given.job)
-    written = job.export(given.output or f"{job.id}-export", checkpoint=given.checkpoint, merge=given.merge)
-    say_json([str(path) for path in written]) if given.json else say(*map(str, written))
+def run_export(options: Options) -> int:
+    job = find(client_of(options), options.job)
+    written = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
+    print_json([str(path) for path in written]) if options.json else print_lines(*map(str, written))
     return 0
 
 
-def run_upload(given: Given) -> int:
-    with _transferring(given) as client:
-        for path in given.paths:
-            kept = client.files.upload(path, tokenizer=given.tokenizer)
-            if given.json:
-                say_json(kept.model_dump(mode="json"))
+def run_upload(options: Options) -> int:
+    with _transferring(options) as client:
+        for path in options.paths:
+            kept = client.files.upload(path, tokenizer=options.tokenizer)
+            if options.json:
+                print_json(kept.model_dump(mode="json"))
                 continue
             print(kept.id, flush=True)
             # On stderr, because a script may want only the id from stdout.
             if kept.report is not None:
-                tell("\n  ".join([f"{path}: {headline(kept.report)}", *problems(kept.report)]))
+                print_message("\n  ".join([f"{path}: {headline(kept.report)}", *problems(kept.report)]))
     return 0
 
 
-def run_files(given: Given) -> int:
-    client = client_of(given)
-    if given.delete:
-        client.files.delete(given.delete)
-        say_deleted(given, given.delete)
+def run_files(options: Options) -> int:
+    client = client_of(options)
+    if options.delete:
+        client.files.delete(options.delete)
+        print_deleted(options, options.delete)
         return 0
-    if given.file:
-        return _show_rows(client.files.get(given.file), given)
-    head, empty = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; footplate upload does it"
-    return show(given, client.files.list(), head, _file_row, least=("AGE", "SIZE"), cut=("FILE",), empty=empty)
+    if options.file:
+        return _show_rows(client.files.get(options.file), options)
+    head, empty = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; use footplate upload"
+    return show(options, client.files.list(), head, _file_row, least=("AGE", "SIZE"), cut=("FILE",), empty=empty)
 
 
-def _file_row(one: UploadedFile) -> tuple[object, ...]:
-    return one.id, one.name, one.rows, one.bad_rows, size(one.bytes), age(one.created_at)
+def _file_row(file: UploadedFile) -> tuple[object, ...]:
+    return file.id, file.name, file.rows, file.bad_rows, size(file.bytes), age(file.created_at)
 
 
-def _show_rows(file: UploadedFile, given: Given) -> int:
-    if given.json:
-        say_json(file.model_dump(mode="json"))
+def _show_rows(file: UploadedFile, options: Options) -> int:
+    if options.json:
+        print_json(file.model_dump(mode="json"))
     elif file.report is None:
-        tell(f"{file.name} was uploaded before rows were checked")
+        print_message(f"{file.name} has no report, because it was uploaded to an older version of the service")
     else:
-        say(f"{file.name}: {headline(file.report)}", "")
+        print_lines(f"{file.name}: {headline(file.report)}", "")
         columns = map(column_cells, file.report.columns)
         table(COLUMN_HEADS, columns, least=("LONGEST", "MISSING"), empty="no column could be read")
-        say(*problems(file.report))
+        print_lines(*problems(file.report))
     return 0
 
 
-def run_diff(given: Given) -> int:
-    client = client_of(given)
-    a, b = _spec(client, given.a), _spec(client, given.b)
+def run_diff(options: Options) -> int:
+    client = client_of(options)
+    a, b = _spec(client, options.a), _spec(client, options.b)
     differences = {
         pointer: (a.get(pointer), b.get(pointer)) for pointer in sorted({*a, *b}) if a.get(pointer) != b.get(pointer)
     }
-    if given.json:
-        say_json({pointer: {"a": value, "b": other} for pointer, (value, other) in differences.items()})
+    if options.json:
+        print_json({pointer: {"a": value, "b": other} for pointer, (value, other) in differences.items()})
         return 0
     table(
-        ("WHERE", given.a, given.b),
+        ("WHERE", options.a, options.b),
         ((p, _shown(x), _shown(y)) for p, (x, y) in differences.items()),
-        cut=("WHERE", given.a, given.b),
+        cut=("WHERE", options.a, options.b),
         empty="no difference",
     )
     return 0

@@ -1,4 +1,4 @@
-"""The verb `fork`: starts another job from a checkpoint of one, with changes."""
+"""The verb `fork`: starts a new job from a checkpoint of another job, with changes to the spec."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, Verbs, add_changes, add_job, add_verb, client_of, find
+from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of, find
 from footplate.cli.submit import put
-from footplate.cli.text import say_json, tell
+from footplate.cli.text import print_json, print_message
 from footplate.cli.watch import watch_job
 
 if TYPE_CHECKING:
@@ -16,39 +16,39 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Fork
 
 SHOWN = 60
-"""The longest text of a changed value, in characters."""
+"""The largest number of characters that is printed of a changed value."""
 
 
 def add_verbs(verbs: Verbs) -> None:
-    fork = add_verb(verbs, "fork", run_fork, "go on from a job's checkpoint in another job, and print that one's id")
+    fork = add_verb(verbs, "fork", run_fork, "start a new job from a checkpoint of another job, and print its id")
     add_job(fork)
-    add_changes(fork, "change one value of its spec, as in training.learning_rate=1e-5; null takes it away")
-    fork.add_argument("--checkpoint", default="latest", metavar="C", help="latest (which it is else), best, or an id")
-    fork.add_argument("--weights", action="store_true", help="take the weights alone, and begin at step 0")
-    fork.add_argument("--name", help="what to call it; else it is called as the other one")
-    fork.add_argument("--watch", action="store_true", help="watch it until it ends")
+    add_changes(fork, "change one value of the spec, such as training.learning_rate=1e-5; null removes the value")
+    fork.add_argument("--checkpoint", default="latest", metavar="C", help="latest (the default), best or an id")
+    fork.add_argument("--weights", action="store_true", help="use only the weights, and start at step 0")
+    fork.add_argument("--name", help="the new job's name (default: the other job's name)")
+    fork.add_argument("--watch", action="store_true", help="watch the new job until it ends")
 
 
-def run_fork(given: Given) -> int:
+def run_fork(options: Options) -> int:
     patch: dict[str, Any] = {}
-    for change in given.changes:
+    for change in options.changes:
         put(patch, change)
-    if given.name:
-        patch["name"] = given.name
-    job = find(client_of(given), given.job)
-    made = job.fork(given.checkpoint, mode="weights" if given.weights else "full", patch=patch)
-    if given.json:
-        say_json(made.info.model_dump(mode="json", by_alias=True))
+    if options.name:
+        patch["name"] = options.name
+    job = find(client_of(options), options.job)
+    made = job.fork(options.checkpoint, mode="weights" if options.weights else "full", patch=patch)
+    if options.json:
+        print_json(made.info.model_dump(mode="json", by_alias=True))
     else:
         print(made.id, flush=True)
         # On stderr, because a script may want only the id from stdout.
         for line in (*_notes(made), *_lines(made.info.fork)):
-            tell(line)
-    return watch_job(made, after=0, as_json=given.json) if given.watch else 0
+            print_message(line)
+    return watch_job(made, after=0, as_json=options.json) if options.watch else 0
 
 
 def _notes(made: Job) -> list[str]:
-    """Returns what the service has noted about the fork, such as that no step is left to train."""
+    """Returns the texts of the new job's note events, such as that no step is left to train."""
     return [str(event.data["message"]) for event in made.events(kinds="note", follow=False) if "message" in event.data]
 
 
@@ -58,7 +58,7 @@ def _lines(fork: Fork | None) -> Iterator[str]:
     for change in fork.changes:
         yield f"{change.pointer}: {_short(change.old)} -> {_short(change.new)}"
     for reason in fork.breaks_exactness:
-        yield f"not exactly as it would have gone on: {reason.pointer}: {reason.detail}"
+        yield f"the fork does not continue bit by bit: {reason.pointer}: {reason.detail}"
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The verb `metrics`: a job's curves in a terminal, as JSON or for a spreadsheet. With --follow they are drawn live."""
+"""The verb `metrics`: prints a job's metrics as a table with curves, as JSON or CSV, or draws them to an image file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import JOB_HELP, Given, UsageError, Verbs, add_verb, client_of, find_all
-from footplate.cli.text import number, rank, say, say_json, short, sparkline, table
+from footplate.cli.context import JOB_HELP, Options, UsageError, Verbs, add_verb, client_of, find_all
+from footplate.cli.text import number, print_json, print_lines, rank, short, sparkline, table
 from footplate.contract.events import json_safe
 
 if TYPE_CHECKING:
@@ -20,59 +20,63 @@ if TYPE_CHECKING:
 ENVELOPE = ("no", "step", "epoch")
 HEAD = ("METRIC", "LAST", "LEAST", "LEAST AT", "MOST", "MOST AT", "POINTS", "CURVE")
 LEAST = ("POINTS", "MOST AT", "LEAST AT", "MOST", "LEAST")
-"""The columns that a narrow terminal does without, the first one first."""
+"""The columns that are left out if a terminal is too narrow, in this order."""
 WATCHED = ("loss", "eval_loss")
-"""The metrics that are plotted if none is named."""
+"""The metrics that --plot draws if --names is not used."""
 WIDTH = 32
-"""The width of a curve in characters. Each one stands for a few points, so more points are requested."""
-DRAWN_SECONDS = 0.5
+"""The width of a curve in characters. A character shows the mean of a few points."""
+REDRAW_SECONDS = 0.5
 
 
 def add_verbs(verbs: Verbs) -> None:
     metrics = add_verb(verbs, "metrics", run_metrics, "show the metrics of a job, or compare those of several jobs")
-    metrics.add_argument("jobs", metavar="JOB", nargs="+", help=f"{JOB_HELP}; several are compared")
-    metrics.add_argument("--names", help="only these, with commas")
-    metrics.add_argument("--csv", action="store_true", help="every row, for a spreadsheet")
+    metrics.add_argument("jobs", metavar="JOB", nargs="+", help=f"{JOB_HELP}; several jobs are compared")
+    metrics.add_argument("--names", help="only these metrics, with commas")
+    metrics.add_argument("--csv", action="store_true", help="print every log and evaluation as CSV")
     metrics.add_argument("--plot", metavar="FILE", help="draw the curves to a .png, .svg or .pdf (needs matplotlib)")
-    metrics.add_argument("-f", "--follow", action="store_true", help="draw again as they come, until the job ends")
+    metrics.add_argument("-f", "--follow", action="store_true", help="redraw with each new log until the job ends")
 
 
-def run_metrics(given: Given) -> int:
-    if given.follow and (given.json or given.csv):
-        raise UsageError("--follow draws curves", hint="footplate events --kinds log,eval -f --json has every row")
-    if given.follow and len(given.jobs) > 1:
-        raise UsageError("--follow draws the curves of one job", hint="leave --follow out, or name one job")
-    client = client_of(given)
-    jobs = find_all(client, given.jobs)
-    if given.plot:
-        _plot(client, jobs, given)
-    elif given.json or given.csv:
-        _every_row(jobs, given)
-    elif given.follow:
-        _follow(jobs[0], given.names)
+def run_metrics(options: Options) -> int:
+    if options.follow and (options.json or options.csv):
+        raise UsageError(
+            "--follow cannot be used with --json or --csv", hint="use footplate events --kinds log,eval -f --json"
+        )
+    if options.follow and len(options.jobs) > 1:
+        raise UsageError("--follow works for one job only", hint="leave --follow out, or name one job")
+    client = client_of(options)
+    jobs = find_all(client, options.jobs)
+    if options.plot:
+        _plot(client, jobs, options)
+    elif options.json or options.csv:
+        _every_row(jobs, options)
+    elif options.follow:
+        _follow(jobs[0], options.names)
     elif len(jobs) > 1:
-        _compare(jobs, given.names)
+        _compare(jobs, options.names)
     else:
-        _draw(jobs[0], given.names)
+        _draw(jobs[0], options.names)
     return 0
 
 
-def _plot(client: Client, jobs: Sequence[Job], given: Given) -> None:
-    """Draws the curves to a file. The suffix of its name decides the format."""
+def _plot(client: Client, jobs: Sequence[Job], options: Options) -> None:
+    """Draws the curves to an image file, in the format of the file name's suffix."""
     recorded = list(dict.fromkeys(name for job in jobs for name in job.metrics.summary()))
     names = (
-        _chosen(recorded, given.names) if given.names else [name for name in recorded if name in WATCHED] or recorded
+        _chosen(recorded, options.names)
+        if options.names
+        else [name for name in recorded if name in WATCHED] or recorded
     )
     axes = client.compare(jobs, *names)
     try:
-        axes.figure.savefig(given.plot, bbox_inches="tight")
+        axes.figure.savefig(options.plot, bbox_inches="tight")
     except ValueError as error:
-        raise UsageError(f"{given.plot!r} cannot be drawn: {error}", hint="name a .png, .svg or .pdf") from error
-    say(given.plot)
+        raise UsageError(f"{options.plot!r} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from error
+    print_lines(options.plot)
 
 
 def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
-    """Prints one line for each metric of each job, with the jobs of a metric below each other."""
+    """Prints a table with a line for each metric of each job, sorted by metric."""
     summaries = {job.id: job.metrics.summary() for job in jobs}
     recorded = sorted({name for summary in summaries.values() for name in summary}, key=rank)
     names = _chosen(recorded, wanted)
@@ -86,16 +90,16 @@ def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
     table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty="the jobs have logged no metrics yet")
 
 
-def _every_row(jobs: Sequence[Job], given: Given) -> None:
-    """Prints all rows. With several jobs, each row names its job."""
+def _every_row(jobs: Sequence[Job], options: Options) -> None:
+    """Prints all logs and evaluations as JSON or CSV. With several jobs, each row has the job's id."""
     named = [{"job": job.id} if len(jobs) > 1 else {} for job in jobs]
     rows = [{**name, **row} for name, job in zip(named, jobs, strict=True) for row in job.metrics()]
     envelope = [*named[0], *ENVELOPE]
-    names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in envelope)), given.names)
+    names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in envelope)), options.names)
     kept = [*envelope, *names]
-    if given.json:
+    if options.json:
         for row in rows:
-            say_json({name: json_safe(value) for name, value in row.items() if name in kept})
+            print_json({name: json_safe(value) for name, value in row.items() if name in kept})
         return
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(kept)
@@ -105,14 +109,14 @@ def _every_row(jobs: Sequence[Job], given: Given) -> None:
 def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
     if wanted is None:
         return known
-    asked = wanted.split(",")
-    if missing := [name for name in asked if name not in known]:
+    names = wanted.split(",")
+    if missing := [name for name in names if name not in known]:
         raise UsageError(f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(known) or 'none yet'}")
-    return asked
+    return names
 
 
 def _draw(job: Job, wanted: str | None) -> int:
-    """Draws the table of curves and returns the number of lines."""
+    """Prints a table with the curve of each metric, and returns the number of lines."""
     summary = job.metrics.summary()
     names = _chosen(sorted(summary, key=rank), wanted)
     curves = job.metrics.series(*(names if wanted else ()), points=4 * WIDTH)
@@ -137,25 +141,25 @@ def _extreme(seen: Seen | None) -> tuple[str, str]:
 
 
 def _follow(job: Job, wanted: str | None) -> None:
-    """Draws again over the last drawing in a terminal. In a pipe draws once, when the job has ended."""
+    """Redraws the table in a terminal until the job ends. In a pipe, prints the table once, when the job has ended."""
     if not sys.stdout.isatty():
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             pass
         _draw(job, wanted)
         return
-    # A line that is wider than the terminal must not wrap, or the next drawing begins in the wrong place.
+    # Switches line wrapping off, because the cursor goes up by the number of lines.
     print("\033[?7l", end="")
     try:
         lines, due = _draw(job, wanted), 0.0
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             if time.monotonic() >= due:
-                lines, due = _again(job, wanted, lines), time.monotonic() + DRAWN_SECONDS
-        _again(job, wanted, lines)
+                lines, due = _redraw(job, wanted, lines), time.monotonic() + REDRAW_SECONDS
+        _redraw(job, wanted, lines)
     finally:
         print("\033[?7h", end="", flush=True)
 
 
-def _again(job: Job, wanted: str | None, lines: int) -> int:
+def _redraw(job: Job, wanted: str | None, lines: int) -> int:
     if lines:
         print(f"\033[{lines}A\033[J", end="")
     return _draw(job, wanted)

@@ -1,4 +1,4 @@
-"""Draws a job on a terminal while it is watched: what happens scrolls, and below it stand progress and curves."""
+"""Shows a watched job on a terminal: events scroll, and the lowest lines show the progress bar and the curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_CURVES = 8
 MOST_POINTS = 4096
-"""A curve of more points loses every second one. The terminal shows a few dozen anyway."""
+"""The largest number of points of a curve. Beyond that, every second point is dropped."""
 LEAST_WIDTH, MOST_WIDTH = 8, 48
 BESIDE_CURVE = 32
 """The columns of the terminal that a metric's name and value need."""
@@ -28,7 +28,7 @@ DRAWN_HZ = 8
 
 
 class Screen:
-    """Shows events on a terminal. Lines are printed once, and the lowest lines change."""
+    """Shows a job's events on a terminal. Events are printed as lines, above a progress bar and curves that change."""
 
     def __init__(self, job: Job) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -60,7 +60,7 @@ class Screen:
             self._console.print(Text(clean(text), style=_STYLES.get(event.kind, "")))
 
     def close(self) -> None:
-        """Leaves the curves on the terminal as they were at the end."""
+        """Stops drawing, and prints the curves a last time, so that they stay on the terminal."""
         if self._live.is_started:
             self._live.stop()
             if self._curves:

@@ -1,4 +1,4 @@
-"""The verbs `ls`, `show` and `queue`: the states of jobs, and the order of those that wait."""
+"""The verbs `ls`, `show` and `queue`: lists jobs, shows one job, and lists the queue."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find, show
-from footplate.cli.text import age, duration, number, say, say_json, say_wrapped, short, steps, table, why
+from footplate.cli.context import (
+    Options,
+    Verbs,
+    add_filters,
+    add_job,
+    add_verb,
+    client_of,
+    count,
+    filters_of,
+    find,
+    show,
+)
+from footplate.cli.text import age, duration, number, print_json, print_lines, print_wrapped, short, steps, table, why
 
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo, QueuedJob
@@ -35,78 +46,79 @@ COLUMNS: dict[str, Callable[[JobInfo], str]] = {
 }
 DEFAULT_COLUMNS = ["job", "name", "state", "why", "step", "loss", "age"]
 LEAST = ("loss", "why", "age", "step")
-"""The columns that a narrow terminal does without, the first one first."""
+"""The columns that are left out if a terminal is too narrow, in this order."""
 
 
 def add_verbs(verbs: Verbs) -> None:
     ls = add_verb(verbs, "ls", run_ls, "list jobs, newest first")
     add_filters(ls)
-    ls.add_argument("--limit", type=count, default=DEFAULT_LIMIT, help=f"the most to list ({DEFAULT_LIMIT}); 0 is all")
+    ls.add_argument(
+        "--limit", type=count, default=DEFAULT_LIMIT, help=f"the largest number of jobs ({DEFAULT_LIMIT}); 0 is all"
+    )
     ls.add_argument(
         "--sort",
         choices=("created", "priority", "name"),
         default="created",
-        help="newest or highest first; names from A",
+        help="sort by time (newest first), by priority (highest first) or by name",
     )
-    ls.add_argument("--reverse", action="store_true", help="the other way round")
-    ls.add_argument(
-        "--columns", type=_columns, default=DEFAULT_COLUMNS, metavar="A,B", help=f"of {', '.join(COLUMNS)}, or a metric"
-    )
+    ls.add_argument("--reverse", action="store_true", help="reverse the order")
+    columns = f"the columns, from {', '.join(COLUMNS)}, and names of metrics"
+    ls.add_argument("--columns", type=_columns, default=DEFAULT_COLUMNS, metavar="A,B", help=columns)
     ls.add_argument("--watch", action="store_true", help="show the table again every two seconds, until Ctrl-C")
-    ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
-    add_job(add_verb(verbs, "show", run_show, "show one job"))
-    queue = add_verb(verbs, "queue", run_queue, "what waits, in which order, and why")
+    ls.add_argument("-q", "--quiet", action="store_true", help="print only full ids, one per line")
+    add_job(add_verb(verbs, "show", run_show, "show the state, metrics, error and other facts of one job"))
+    queue = add_verb(verbs, "queue", run_queue, "list the waiting jobs in their order, with the reasons")
     add_job(queue, nargs="?")
 
 
-def run_ls(given: Given) -> int:
-    client = client_of(given)
+def run_ls(options: Options) -> int:
+    client = client_of(options)
     while True:
-        jobs = client.jobs.list(limit=given.limit or None, sort=_sort(given), **filters_of(given))
-        if given.quiet:
-            say(*(job.id for job in jobs))
-        elif given.json:
+        jobs = client.jobs.list(limit=options.limit or None, sort=_sort(options), **filters_of(options))
+        if options.quiet:
+            print_lines(*(job.id for job in jobs))
+        elif options.json:
             for job in jobs:
-                say_json(job.info.model_dump(mode="json"))
+                print_json(job.info.model_dump(mode="json"))
         else:
-            rows = [[cell(job.info, name) for name in given.columns] for job in jobs]
-            if given.watch and sys.stdout.isatty():
+            rows = [[cell(job.info, name) for name in options.columns] for job in jobs]
+            if options.watch and sys.stdout.isatty():
                 print(CLEAR, end="")
-            least = [name.upper() for name in LEAST if name in given.columns]
-            table([name.upper() for name in given.columns], rows, empty="no job is like that", least=least)
-        if not given.watch:
+            least = [name.upper() for name in LEAST if name in options.columns]
+            table([name.upper() for name in options.columns], rows, empty="no job matches", least=least)
+        if not options.watch:
             return 0
         sys.stdout.flush()
         time.sleep(WATCH_SECONDS)
 
 
-def _sort(given: Given) -> str:
-    """Returns the service's word for the order. Created and priority begin with the newest and the highest."""
-    descends = (given.sort != "name") != given.reverse
-    return f"-{given.sort}" if descends else str(given.sort)
+def _sort(options: Options) -> str:
+    """Returns the query parameter `sort`. A minus means descending: the newest or the highest first."""
+    descends = (options.sort != "name") != options.reverse
+    return f"-{options.sort}" if descends else str(options.sort)
 
 
 def cell(job: JobInfo, name: str) -> str:
-    """Returns the text of one column. A name that is not a column is that of a metric."""
+    """Returns the text of a job's cell in a column. A name that is not in COLUMNS is the name of a metric."""
     return COLUMNS[name](job) if name in COLUMNS else number(job.metrics.get(name))
 
 
 def _columns(text: str) -> list[str]:
-    """Parses `--columns`, and refuses empty and repeated names."""
+    """Parses the option `--columns`. Raises ArgumentTypeError for empty and repeated names."""
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of different names, such as job,state,loss")
     return names
 
 
-def run_show(given: Given) -> int:
-    job = find(client_of(given), given.job).info
-    if given.json:
-        say_json(job.model_dump(mode="json"))
+def run_show(options: Options) -> int:
+    job = find(client_of(options), options.job).info
+    if options.json:
+        print_json(job.model_dump(mode="json"))
     else:
-        say_wrapped(*(f"{name:<10} {text}" for name, text in _facts(job) if text), indent=11)
+        print_wrapped(*(f"{name:<10} {text}" for name, text in _facts(job) if text), indent=11)
         if job.error and job.error.traceback:
-            say("", *job.error.traceback.rstrip().split("\n"))
+            print_lines("", *job.error.traceback.rstrip().split("\n"))
     return 0
 
 
@@ -133,14 +145,14 @@ def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
     yield "now", ", ".join(job.actions)
 
 
-def run_queue(given: Given) -> int:
-    client = client_of(given)
-    entries = client.queue(find(client, given.job).id if given.job else None)
+def run_queue(options: Options) -> int:
+    client = client_of(options)
+    entries = client.queue(find(client, options.job).id if options.job else None)
     head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
-    empty = "nothing waits" if given.job is None else "this job does not wait"
-    return show(given, entries, head, _waiting, empty=empty)
+    empty = "no job is waiting" if options.job is None else "this job is not waiting"
+    return show(options, entries, head, _waiting, empty=empty)
 
 
-def _waiting(one: QueuedJob) -> tuple[object, ...]:
-    why = f"starts after {one.starts_after}" if one.starts_after else one.message or one.reason
-    return one.place, short(one.job), one.name, one.priority, one.pool, duration(one.waited_s), why
+def _waiting(job: QueuedJob) -> tuple[object, ...]:
+    why = f"starts after {job.starts_after}" if job.starts_after else job.message or job.reason
+    return job.place, short(job.job), job.name, job.priority, job.pool, duration(job.waited_s), why

@@ -1,4 +1,4 @@
-"""The verbs `submit` and `validate`: read a spec from a file, stdin or words, with `--set` applied to it."""
+"""The verbs `submit` and `validate`, which read a spec from a file, from stdin or from the command line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_changes, add_verb, client_of
-from footplate.cli.text import clean, say, say_json, short, tell
+from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of
+from footplate.cli.text import clean, print_json, print_lines, print_message, short
 from footplate.cli.watch import watch_job
 from footplate.contract.body import read_json
 
@@ -26,55 +26,53 @@ EXAMPLE = '{"model": "toy/mlp", "data": "toy/regression"}'
 def add_verbs(verbs: Verbs) -> None:
     submit = add_verb(verbs, "submit", run_submit, "submit a job, and print its id")
     _add_spec(submit)
-    submit.add_argument("--name", help="what to call it")
-    submit.add_argument("--tag", action="append", default=[], metavar="TAG", help="to find it by; may be repeated")
-    submit.add_argument("--watch", action="store_true", help="watch it until it ends")
-    validate = add_verb(verbs, "validate", run_validate, "say what submit would, without a job")
+    submit.add_argument("--name", help="the job's name")
+    submit.add_argument("--tag", action="append", default=[], metavar="TAG", help="a tag of the job; may be repeated")
+    submit.add_argument("--watch", action="store_true", help="watch the job until it ends")
+    validate = add_verb(verbs, "validate", run_validate, "check a spec as submit does, without creating a job")
     _add_spec(validate)
 
 
 def _add_spec(parser: Any) -> None:
-    parser.add_argument("spec", metavar="SPEC", help="a JSON or YAML file, - for stdin, or JSON itself")
-    add_changes(parser, "replace one value, as in training.max_steps=50; v is JSON, or else text")
-    parser.add_argument(
-        "--code", metavar="DIR", help="your own code, which the spec names things in: a folder or a .py"
-    )
+    parser.add_argument("spec", metavar="SPEC", help="a JSON or YAML file, - for stdin, or JSON text")
+    add_changes(parser, "set one value of the spec, such as training.max_steps=50; a value that is not JSON is a text")
+    parser.add_argument("--code", metavar="DIR", help="a folder or a .py file with your own code, which the spec names")
 
 
-def run_submit(given: Given) -> int:
-    spec = read(given.spec, given.changes)
-    if given.name is not None:
-        spec["name"] = given.name
-    if given.tag:
+def run_submit(options: Options) -> int:
+    spec = read(options.spec, options.changes)
+    if options.name is not None:
+        spec["name"] = options.name
+    if options.tag:
         tags = spec.get("tags") or []
         if not isinstance(tags, list):
             raise UsageError(f"the spec's tags are {json.dumps(tags)}", hint='a list, as in ["demo"]')
-        spec["tags"] = [*tags, *given.tag]
-    client = client_of(given)
-    _bring_code(client, given, spec)
-    # Asked before, because afterwards the job itself takes the place that it needs.
-    placement = None if given.watch or given.json else client.jobs.validate(spec).placement
+        spec["tags"] = [*tags, *options.tag]
+    client = client_of(options)
+    _bring_code(client, options, spec)
+    # Requested before the job exists, because afterwards the job itself occupies the slots.
+    placement = None if options.watch or options.json else client.jobs.validate(spec).placement
     job = client.jobs.create(spec)
-    if given.json:
-        say_json(job.info.model_dump(mode="json"))
+    if options.json:
+        print_json(job.info.model_dump(mode="json"))
     else:
         for line in _lines(job.info.warnings):
             print(clean(line), file=sys.stderr, flush=True)
         print(job.id, flush=True)
         if placement is not None:
-            tell(f"{placement.message}; `footplate watch {short(job.id)}` shows it")
-    return watch_job(job, after=0, as_json=given.json) if given.watch else 0
+            print_message(f"{placement.message}; `footplate watch {short(job.id)}` shows its progress")
+    return watch_job(job, after=0, as_json=options.json) if options.watch else 0
 
 
-def run_validate(given: Given) -> int:
-    client, spec = client_of(given), read(given.spec, given.changes)
-    _bring_code(client, given, spec)
+def run_validate(options: Options) -> int:
+    client, spec = client_of(options), read(options.spec, options.changes)
+    _bring_code(client, options, spec)
     validation = client.jobs.validate(spec)
-    if given.json:
-        say_json(validation.model_dump(mode="json"))
+    if options.json:
+        print_json(validation.model_dump(mode="json"))
         return 0
     steps = "as many steps as the data has" if validation.steps is None else f"{validation.steps} steps"
-    say(f"valid: {steps}; {validation.placement.message}", *_lines(validation.warnings))
+    print_lines(f"valid: {steps}; {validation.placement.message}", *_lines(validation.warnings))
     return 0
 
 
@@ -82,18 +80,18 @@ def _lines(warnings: Sequence[SpecWarning]) -> list[str]:
     return [f"warning: {warning.pointer}: {warning.detail}" for warning in warnings]
 
 
-def _bring_code(client: Client, given: Given, spec: dict[str, Any]) -> None:
-    """Uploads the code that --code names and puts its bundle into the spec. Other fields of `code` stay."""
-    if given.code is None:
+def _bring_code(client: Client, options: Options, spec: dict[str, Any]) -> None:
+    """Uploads the folder or file of `--code`, and sets `code.bundle` in the spec."""
+    if options.code is None:
         return
     code = spec.setdefault("code", {}) or {}
     if not isinstance(code, dict) or "bundle" in code:
-        raise UsageError("the spec names its code, and --code does", hint="one of the two")
-    spec["code"] = {**code, "bundle": client.bundles.upload(given.code).sha256}
+        raise UsageError("both --code and the spec's code.bundle name code", hint="leave one of them out")
+    spec["code"] = {**code, "bundle": client.bundles.upload(options.code).sha256}
 
 
 def read(word: str, changes: list[str]) -> dict[str, Any]:
-    """Returns the spec that a word names. Raises UsageError, or InvalidSpec with every problem of the JSON."""
+    """Returns the spec in a file, on stdin or in the word itself, with the values of `--set`."""
     spec = _parsed(word)
     if not isinstance(spec, dict):
         raise UsageError("a spec is an object", hint=f"for example {EXAMPLE}")
@@ -104,7 +102,7 @@ def read(word: str, changes: list[str]) -> dict[str, Any]:
 
 def _parsed(word: str) -> Any:
     if not word.strip():
-        raise UsageError("no spec is named", hint=f"a file, - for stdin, or JSON itself: {EXAMPLE}")
+        raise UsageError("no spec is named", hint=f"name a file, - for stdin, or JSON text: {EXAMPLE}")
     if word == "-":
         return read_json(sys.stdin.buffer.read())
     if word.lstrip().startswith("{"):
@@ -130,7 +128,7 @@ def _yaml(path: Path, raw: bytes) -> Any:
 
 
 def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
-    """Sets one value in the spec, and makes missing objects on the way."""
+    """Applies one `--set` to the spec: a path of names with dots, `=` and a value. Missing objects are created."""
     path, equals, text = change.partition("=")
     *parents, last = path.split(".")
     if not equals or not all([*parents, last]):
@@ -141,7 +139,7 @@ def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50
         if not isinstance(below, dict):
             here = ".".join(parents[: depth + 1])
             raise UsageError(
-                f"--set {path}: {here} is {json.dumps(below)}, which has nothing inside",
+                f"--set {path}: {here} is {json.dumps(below)}, which is not an object",
                 hint=f"write {here} as an object in the spec",
             )
         place = below

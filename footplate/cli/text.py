@@ -30,19 +30,19 @@ def clean(text: str) -> str:
     return _CONTROL.sub("�", text)
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     for line in lines:
         print(clean(line))
 
 
-def say_wrapped(*lines: str, indent: int, flush: bool = False) -> None:
-    """Prints lines. On a terminal they break between words, and continue `indent` characters from the left."""
+def print_wrapped(*lines: str, indent: int, flush: bool = False) -> None:
+    """Prints lines. On a terminal, long lines are wrapped between words and continue with an indent."""
     for line in lines:
         print(wrapped(clean(line), sys.stdout, indent), flush=flush)
 
 
 def wrapped(text: str, stream: IO[str], indent: int, width: int | None = None) -> str:
-    """Returns the text with line breaks between words, if the stream is a terminal or a `width` is given."""
+    """Returns the text with line breaks between words, if the stream is a terminal or a `width` is options."""
     if width is None and stream.isatty():
         width = shutil.get_terminal_size().columns
     if width is None:
@@ -55,17 +55,17 @@ def wrapped(text: str, stream: IO[str], indent: int, width: int | None = None) -
 
 
 LEAST_TEXT = 20
-"""The characters of a wrapped line beside its indent, however narrow the terminal is."""
+"""The smallest width of wrapped text without its indent, in characters."""
 
 
-def say_json(value: Any) -> None:
-    """Prints a value as one line of JSON, so that the output of several calls is in the format JSON Lines."""
+def print_json(value: Any) -> None:
+    """Prints a value as one line of JSON."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     print(_IN_JSON.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text), flush=True)
 
 
-def tell(text: str) -> None:
-    """Prints a message on stderr, beside the answer on stdout."""
+def print_message(text: str) -> None:
+    """Prints a message for people on stderr, because scripts read stdout."""
     print(wrapped(f"footplate: {clean(text)}", sys.stderr, 2), file=sys.stderr, flush=True)
 
 
@@ -78,14 +78,14 @@ def table(
     cut: Sequence[str] = (),
     width: int | None = None,
 ) -> None:
-    """Prints columns as wide as they need, with numbers at the right.
+    """Prints a table. Columns of numbers are aligned to the right. Without rows, prints `empty` on stderr.
 
     On a terminal, or with a `width`, the cells of columns in `cut` are shortened until the table fits. If that is not
-    enough, columns are left out. Those in `least` go first, in that order, and then those at the right.
+    enough, columns are left out: first those in `least`, in that order, and then those at the right.
     """
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
-        tell(empty)
+        print_message(empty)
         return
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     if width is None and sys.stdout.isatty():
@@ -104,11 +104,11 @@ def table(
         ]
         print("  ".join(aligned).rstrip())
     if any(cell.endswith("…") for row in cells for cell in row):
-        tell("long cells are cut to fit this terminal; a pipe gets them whole, as in `footplate … | cat`")
+        print_message("long cells are cut to fit this terminal; pipe the output to see them, as in `footplate … | cat`")
 
 
 def _cut(head: Sequence[str], widths: Sequence[int], cut: Sequence[str], width: int | None) -> dict[int, int]:
-    """Returns new widths of columns that may be cut. The widest is cut first, and none below `LEAST_CELL`."""
+    """Returns the widths of the columns in `cut`, by index. The widest is shortened first, to LEAST_CELL at most."""
     cuts = {index: widths[index] for index, name in enumerate(head) if name in cut}
     excess = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
     while excess > 0 and cuts and max(cuts.values()) > LEAST_CELL:
@@ -119,7 +119,7 @@ def _cut(head: Sequence[str], widths: Sequence[int], cut: Sequence[str], width: 
 
 
 LEAST_CELL = 12
-"""The width down to which cells are shortened."""
+"""The width below which cells are not shortened."""
 
 
 def _shortened(cell: str, most: int) -> str:
@@ -127,7 +127,7 @@ def _shortened(cell: str, most: int) -> str:
 
 
 def _fitting(head: Sequence[str], widths: Sequence[int], least: Sequence[str], width: int | None) -> list[int]:
-    """Returns the positions of the columns that fit into a line of `width` characters. The first column always does."""
+    """Returns the indices of the columns that fit into `width` characters. The first column is always among them."""
     shown = list(range(len(head)))
     leave_out = [head.index(name) for name in least] + shown[:0:-1]
     for index in leave_out:
@@ -142,7 +142,7 @@ _NUMBER = re.compile(r"|[-+]?[\d.,]+(e[-+]?\d+)?%?|nan|-?inf|\d+/\d+|[\d.]+ [kMG
 
 
 def short(job: str) -> str:
-    """Returns the end of an id, because its beginning is the time and similar for all jobs of a day."""
+    """Returns the last 8 characters of a job's id. The first ones are a time, and are similar for all jobs of a day."""
     return job[-8:]
 
 
@@ -182,7 +182,7 @@ def steps(job: JobInfo) -> str:
 
 
 def why(job: JobInfo) -> str:
-    """Returns the reason for the job's state, if the state alone does not say it."""
+    """Returns the reason for the job's state, or an empty text if the state implies it."""
     return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
 
 
@@ -192,7 +192,7 @@ def rank(name: str) -> tuple[bool, bool, str]:
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """Returns a curve in one line: the mean of each part, scaled between the lowest and the highest."""
+    """Returns a curve of block characters, each for the mean of some values, from the lowest to the highest mean."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

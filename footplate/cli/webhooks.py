@@ -1,12 +1,22 @@
-"""The verb `webhooks`: manages URLs that are called when jobs change their state."""
+"""The verb `webhooks`: manages URLs to which the service sends a request when jobs change their state."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Given, UsageError, Verbs, add_part, add_verb, client_of, count, say_deleted, show
-from footplate.cli.text import age, say, say_json, short, tell
+from footplate.cli.context import (
+    Options,
+    UsageError,
+    Verbs,
+    add_subcommand,
+    add_verb,
+    client_of,
+    count,
+    print_deleted,
+    show,
+)
+from footplate.cli.text import age, print_json, print_lines, print_message, short
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Delivery, NewWebhook, Webhook
@@ -15,91 +25,97 @@ DEFAULT_LIMIT = 20
 
 
 def add_verbs(verbs: Verbs) -> None:
-    hooks = add_verb(verbs, "webhooks", run_list, "URLs that receive a request when jobs change their state")
-    parts = hooks.add_subparsers(metavar="create | update | rotate | test | deliveries | delete", title="parts")
-    create = add_part(parts, "create", run_create, "add a webhook, and print its secret: it is shown once")
-    create.add_argument("to", metavar="URL", help="where to POST")
+    hooks = add_verb(verbs, "webhooks", run_list, "list webhooks: URLs that receive a request when jobs change state")
+    metavar = "create | update | rotate | test | deliveries | delete"
+    subcommands = hooks.add_subparsers(metavar=metavar, title="subcommands")
+    create = add_subcommand(
+        subcommands, "create", run_create, "add a webhook and print its secret, which is shown once"
+    )
+    create.add_argument("to", metavar="URL", help="the URL that receives the requests")
     create.add_argument(
         "--format",
         choices=("footplate", "openai"),
-        help="the form of the requests (footplate); openai: the end of jobs only",
+        help="the format of the requests (footplate); openai reports the end of jobs only",
     )
-    update = add_part(parts, "update", run_update, "change the URL, the states or the tags, or disable the webhook")
-    update.add_argument("--to", metavar="URL", help="where to POST from now on")
+    changes = "change the URL, the states or the tags, or disable the webhook"
+    update = add_subcommand(subcommands, "update", run_update, changes)
+    update.add_argument("--to", metavar="URL", help="the new URL that receives the requests")
     for parser, further in ((create, ""), (update, "; all removes the filter")):
-        parser.add_argument("--state", help=f"only if a job reaches this state, or one of several with commas{further}")
-        parser.add_argument("--tag", help=f"only if it has this tag, or one of several with commas{further}")
-        parser.add_argument("--description", help="a text for people")
+        parser.add_argument("--state", help=f"only jobs that reach this state, or one of several with commas{further}")
+        parser.add_argument("--tag", help=f"only jobs with this tag, or one of several with commas{further}")
+        parser.add_argument("--description", help="a description of the webhook")
     switch = update.add_mutually_exclusive_group()
+    switch.add_argument("--enable", dest="enabled", action="store_true", default=None, help="send requests again")
     switch.add_argument(
-        "--enable", dest="enabled", action="store_true", default=None, help="send requests again, from now on"
+        "--disable", dest="enabled", action="store_false", help="send no more requests, not even waiting ones"
     )
-    switch.add_argument("--disable", dest="enabled", action="store_false", help="send nothing more, nor what waits")
-    rotate = add_part(parts, "rotate", run_rotate, "make another secret, and print it")
+    rotate = add_subcommand(subcommands, "rotate", run_rotate, "create a new secret and print it")
     rotate.add_argument(
-        "--overlap", default="24h", metavar="TIME", help="how long the old secret also signs (24h); 0 ends it now"
+        "--overlap", default="24h", metavar="TIME", help="how long the old secret also signs (24h); 0 ends that at once"
     )
-    test = add_part(parts, "test", run_test, "send a ping")
-    deliveries = add_part(parts, "deliveries", run_deliveries, "list requests to a webhook and their results")
+    test = add_subcommand(subcommands, "test", run_test, "send a test request to a webhook")
+    deliveries = add_subcommand(
+        subcommands, "deliveries", run_deliveries, "list requests to a webhook and their results"
+    )
     deliveries.add_argument(
-        "--limit", type=count, default=DEFAULT_LIMIT, help=f"the most to list ({DEFAULT_LIMIT}); 0 is all"
+        "--limit", type=count, default=DEFAULT_LIMIT, help=f"the largest number of requests ({DEFAULT_LIMIT}); 0 is all"
     )
-    delete = add_part(parts, "delete", run_delete, "delete a webhook and its deliveries")
+    delete = add_subcommand(subcommands, "delete", run_delete, "delete a webhook and its deliveries")
     for parser in (update, rotate, test, deliveries, delete):
-        parser.add_argument("webhook", metavar="WEBHOOK", help="an id, as the list has them")
+        parser.add_argument("webhook", metavar="WEBHOOK", help="an id that `footplate webhooks` lists")
 
 
-def run_list(given: Given) -> int:
+def run_list(options: Options) -> int:
     head = ("WEBHOOK", "URL", "FORMAT", "STATES", "TAGS", "AGE", "HOW")
-    return show(given, client_of(given).webhooks.list(), head, _row, empty="there is no webhook yet")
+    return show(options, client_of(options).webhooks.list(), head, _row, empty="there is no webhook yet")
 
 
-def _row(one: Webhook) -> tuple[object, ...]:
-    states, tags = (" ".join(some) if some else "all" for some in (one.states, one.tags))
-    return one.id, one.url, one.format, states, tags, age(one.created_at), _how(one)
+def _row(webhook: Webhook) -> tuple[object, ...]:
+    states, tags = (" ".join(names) if names else "all" for names in (webhook.states, webhook.tags))
+    return webhook.id, webhook.url, webhook.format, states, tags, age(webhook.created_at), _status(webhook)
 
 
-def _how(one: Webhook) -> str:
-    if not one.enabled:
-        return f"disabled: {one.disabled_why}"
-    return f"fails since {one.failing_since}" if one.failing_since else "well"
+def _status(webhook: Webhook) -> str:
+    if not webhook.enabled:
+        return f"disabled: {webhook.disabled_why}"
+    return f"fails since {webhook.failing_since}" if webhook.failing_since else "well"
 
 
-def run_create(given: Given) -> int:
-    made = client_of(given).webhooks.create(given.to, **_wanted(given, "state", "tag", "description", "format"))
-    return _show_secret(made, given)
+def run_create(options: Options) -> int:
+    made = client_of(options).webhooks.create(options.to, **_wanted(options, "state", "tag", "description", "format"))
+    return _show_secret(made, options)
 
 
-def run_rotate(given: Given) -> int:
-    overlap = 0 if given.overlap == "0" else given.overlap
-    return _show_secret(client_of(given).webhooks.rotate(given.webhook, overlap=overlap), given)
+def run_rotate(options: Options) -> int:
+    overlap = 0 if options.overlap == "0" else options.overlap
+    return _show_secret(client_of(options).webhooks.rotate(options.webhook, overlap=overlap), options)
 
 
-def _show_secret(made: NewWebhook, given: Given) -> int:
-    if given.json:
-        say_json(made.model_dump(mode="json"))
+def _show_secret(made: NewWebhook, options: Options) -> int:
+    if options.json:
+        print_json(made.model_dump(mode="json"))
         return 0
     print(made.secret, flush=True)
     # On stderr, because a script may want only the secret from stdout.
-    tell(f"{made.id} signs with it; this is the only time that it is shown")
+    print_message(f"requests of {made.id} are signed with this secret, which is not shown again")
     if made.old_secret_until:
-        tell(f"the secret before also signs until {made.old_secret_until}")
+        print_message(f"the old secret also signs until {made.old_secret_until}")
     return 0
 
 
-def run_update(given: Given) -> int:
-    changes = _wanted(given, "to", "state", "tag", "description", "enabled")
+def run_update(options: Options) -> int:
+    changes = _wanted(options, "to", "state", "tag", "description", "enabled")
     if not changes:
         hint = "--to URL, --state, --tag, --description, --enable or --disable"
-        raise UsageError("no change is given", hint=hint)
-    made = client_of(given).webhooks.update(given.webhook, **changes)
-    say_json(made.model_dump(mode="json")) if given.json else say(f"{made.id} {made.url} ({_how(made)})")
+        raise UsageError("the command has no change", hint=hint)
+    made = client_of(options).webhooks.update(options.webhook, **changes)
+    print_json(made.model_dump(mode="json")) if options.json else print_lines(f"{made.id} {made.url} ({_status(made)})")
     return 0
 
 
-def _wanted(given: Given, *names: str) -> dict[str, Any]:
-    """Returns the given options under the API's names."""
-    fields = {name: value for name in names if (value := getattr(given, name)) is not None}
+def _wanted(options: Options, *names: str) -> dict[str, Any]:
+    """Returns the options that were used, under the API's field names."""
+    fields = {name: value for name in names if (value := getattr(options, name)) is not None}
     if "to" in fields:  # The option --url is the service's address.
         fields["url"] = fields.pop("to")
     for name in ("state", "tag"):
@@ -109,27 +125,27 @@ def _wanted(given: Given, *names: str) -> dict[str, Any]:
     return fields
 
 
-def run_test(given: Given) -> int:
-    sent = client_of(given).webhooks.test(given.webhook)
-    if given.json:
-        say_json(sent.model_dump(mode="json"))
+def run_test(options: Options) -> int:
+    sent = client_of(options).webhooks.test(options.webhook)
+    if options.json:
+        print_json(sent.model_dump(mode="json"))
     else:
-        say(f"{sent.id} is on its way; `footplate webhooks deliveries {given.webhook}` shows the result")
+        print_lines(f"{sent.id} will be sent; `footplate webhooks deliveries {options.webhook}` shows the result")
     return 0
 
 
-def run_deliveries(given: Given) -> int:
-    deliveries = islice(client_of(given).webhooks.deliveries(given.webhook), given.limit or None)
+def run_deliveries(options: Options) -> int:
+    deliveries = islice(client_of(options).webhooks.deliveries(options.webhook), options.limit or None)
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    return show(given, deliveries, head, _delivery_row, empty="nothing was sent to this webhook yet")
+    return show(options, deliveries, head, _delivery_row, empty="nothing was sent to this webhook yet")
 
 
-def _delivery_row(one: Delivery) -> tuple[object, ...]:
-    job = short(one.job) if one.job else ""
-    return one.id, one.type, job, one.status, one.tries, age(one.created_at), one.error or one.http_status
+def _delivery_row(delivery: Delivery) -> tuple[object, ...]:
+    job, answer = short(delivery.job) if delivery.job else "", delivery.error or delivery.http_status
+    return delivery.id, delivery.type, job, delivery.status, delivery.tries, age(delivery.created_at), answer
 
 
-def run_delete(given: Given) -> int:
-    client_of(given).webhooks.delete(given.webhook)
-    say_deleted(given, given.webhook)
+def run_delete(options: Options) -> int:
+    client_of(options).webhooks.delete(options.webhook)
+    print_deleted(options, options.webhook)
     return 0

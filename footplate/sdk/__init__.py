@@ -5,6 +5,6 @@
 - `request.py`: one request, repeated if that is safe
 - `follow.py`: a stream of events that survives its connections
 - `files.py`: downloads
-- `waiting.py`: the only place that waits, on an event loop or by blocking
+- `waiting.py`: waits for answers, on an event loop or by blocking
 - `models.py`: the service's answers
 """

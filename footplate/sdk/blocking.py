@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Blocking(Generic[A]):
-    """An object whose methods call those of `_twin`, the asynchronous object."""
+    """The base of blocking objects. Their methods call those of an asynchronous object, `_twin`."""
 
     def __init__(self, twin: A) -> None:
         self._twin = twin
@@ -52,7 +52,7 @@ def waits(
 
 
 def waits(method: Callable[..., Coroutine[Any, Any, Any]], result: Callable[[Any], Any] | None = None) -> Any:
-    """Returns a method that waits for the result. `result` converts it."""
+    """Returns a blocking method for a coroutine method. `result` converts the coroutine's result."""
 
     def blocking(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         value = now(method(self._twin, *args, **kwargs))
@@ -62,7 +62,7 @@ def waits(method: Callable[..., Coroutine[Any, Any, Any]], result: Callable[[Any
 
 
 def yields(method: Callable[Concatenate[A, P], AsyncGenerator[R, None]]) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """Returns a method that yields the items of an asynchronous generator."""
+    """Returns a blocking method for an asynchronous generator method."""
 
     def blocking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         return each(method(self._twin, *args, **kwargs))
@@ -71,7 +71,7 @@ def yields(method: Callable[Concatenate[A, P], AsyncGenerator[R, None]]) -> Call
 
 
 def itself(method: Callable[Concatenate[A, P], Coroutine[Any, Any, A]]) -> Callable[Concatenate[B, P], B]:
-    """Returns a method that waits for an asynchronous method that returns its own object, and returns its own."""
+    """Returns a blocking method for a coroutine method that returns `self`. The blocking one returns its own `self`."""
 
     def blocking(self: B, /, *args: P.args, **kwargs: P.kwargs) -> B:
         now(method(self._twin, *args, **kwargs))
@@ -107,7 +107,7 @@ class _CheckpointActions(Blocking[AsyncCheckpoint]):
 
 
 class SavedCheckpoint(Checkpoint, _CheckpointActions):
-    """One of a job's checkpoints, in its state at the time of the request."""
+    """One of a job's checkpoints, as it was when the service answered."""
 
     _twin: AsyncCheckpoint = PrivateAttr()
 
@@ -132,7 +132,7 @@ class Checkpoints(Blocking[AsyncCheckpoints]):
 
 
 class Outputs(Blocking[AsyncOutputs]):
-    """The files that a job left behind."""
+    """The files that a job wrote as its outputs, such as the final model."""
 
     list = waits(AsyncOutputs.list)
     download = waits(AsyncOutputs.download)

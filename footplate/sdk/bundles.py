@@ -1,4 +1,4 @@
-"""Bundles of your own code: a folder is zipped, always to the same bytes, and sent if the service does not have it."""
+"""Bundles of your own code. A folder is zipped, and the zip is uploaded unless the service already has it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.models import Bundle
-from footplate.sdk.request import Ask, ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send, send_json
 from footplate.sdk.waiting import Wire
 
 PAGE = 200
@@ -37,11 +37,11 @@ class AsyncBundles:
         except NotFound:
             pass
         headers = {"Content-Type": "application/zip"}
-        what = Ask("POST", "/bundles", headers=headers, body=data, is_repeatable=True)
-        return Bundle.model_validate(await ask_json(self._wire, what))
+        request = ApiRequest("POST", "/bundles", headers=headers, body=data, is_repeatable=True)
+        return Bundle.model_validate(await send_json(self._wire, request))
 
     async def get(self, sha256: str) -> Bundle:
-        return Bundle.model_validate(await ask_json(self._wire, Ask("GET", f"/bundles/{_checked(sha256)}")))
+        return Bundle.model_validate(await send_json(self._wire, ApiRequest("GET", f"/bundles/{_checked(sha256)}")))
 
     async def list(self) -> AsyncGenerator[Bundle, None]:
         """Yields bundles, newest first. Pages are requested as they are needed."""
@@ -50,13 +50,13 @@ class AsyncBundles:
 
     async def delete(self, sha256: str) -> None:
         """Deletes the bundle, unless a job that has not ended needs it."""
-        await ask(self._wire, Ask("DELETE", f"/bundles/{_checked(sha256)}"))
+        await send(self._wire, ApiRequest("DELETE", f"/bundles/{_checked(sha256)}"))
 
 
 def packed(path: Path) -> bytes:
-    """Returns a bundle's bytes. The same files always give the same bytes.
+    """Returns the zip of a folder or a Python file, or the content of a zip file.
 
-    A bundle is identified by its sha256, so other bytes would be another bundle each time.
+    The same files always give the same bytes, because the sha256 of a zip identifies the bundle.
     """
     if path.is_file() and path.suffix != ".py":
         if not zipfile.is_zipfile(path):
@@ -66,7 +66,7 @@ def packed(path: Path) -> bytes:
     files = [path] if path.is_file() else sorted(_files(path))
     root = path.parent if path.is_file() else path
     if not files:
-        detail = f"there is no file to send in {str(path)!r}"
+        detail = f"{str(path)!r} has no file to upload"
         raise InvalidRequest(422, {"code": "empty_bundle", "detail": detail, "hint": "name the folder of your modules"})
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -78,7 +78,7 @@ def packed(path: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yields files. Links to files are followed, but not links to folders, because these may form a loop."""
+    """Yields the files of a folder that belong to a bundle. Links to folders are not followed."""
     for at, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if name not in LEFT_OUT and not name.startswith(".")]
         yield from (Path(at, name) for name in names if not name.startswith("."))
@@ -89,7 +89,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _checked(sha256: str) -> str:
-    """Refuses a text that is not a sha256, because `..` would address something else."""
+    """Returns the text, or raises InvalidRequest if it is not a sha256, because `..` would change the address."""
     if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
         detail = f"{sha256!r} is not a bundle: a bundle is named by its sha256, 64 hex digits"
         raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})

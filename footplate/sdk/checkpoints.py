@@ -1,4 +1,4 @@
-"""A job's checkpoints, asynchronously: list, download, verify, pin and delete them."""
+"""The asynchronous operations on a job's checkpoints: list, download, verify, pin and delete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from footplate.sdk.files import Remote, fetch
 from footplate.sdk.lists import Table
 from footplate.sdk.models import Checkpoint, CheckpointFile
 from footplate.sdk.notebook import checkpoint_table
-from footplate.sdk.request import Ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send_json
 from footplate.sdk.waiting import Wire
 
 
@@ -26,19 +26,19 @@ class AsyncCheckpoints:
         self._wire, self._path = wire, f"{job}/checkpoints"
 
     async def list(self) -> Sequence[AsyncCheckpoint]:
-        answer = await ask_json(self._wire, Ask("GET", self._path))
+        answer = await send_json(self._wire, ApiRequest("GET", self._path))
         return Table([self._checkpoint(row) for row in answer["data"]], checkpoint_table)
 
     async def get(self, checkpoint: str) -> AsyncCheckpoint:
         """Returns a checkpoint by its id, or the "latest" or "best" one. Raises NotFound."""
         address = f"{self._path}/{quote(checkpoint, safe='')}"
-        return self._checkpoint(await ask_json(self._wire, Ask("GET", address)))
+        return self._checkpoint(await send_json(self._wire, ApiRequest("GET", address)))
 
     async def latest(self) -> AsyncCheckpoint | None:
         return await self._named("latest")
 
     async def best(self) -> AsyncCheckpoint | None:
-        """Returns the best checkpoint by metric_for_best_model. None if the job ranks none."""
+        """Returns the best checkpoint by metric_for_best_model, or None if the job has no best checkpoint."""
         return await self._named("best")
 
     async def _named(self, name: str) -> AsyncCheckpoint | None:
@@ -48,12 +48,12 @@ class AsyncCheckpoints:
             await self.list()  # Raises NotFound if the job itself does not exist.
             return None
 
-    def _checkpoint(self, told: dict[str, Any]) -> AsyncCheckpoint:
-        return AsyncCheckpoint.model_validate(told).at(self._wire, f"{self._path}/{told['id']}")
+    def _checkpoint(self, fields: dict[str, Any]) -> AsyncCheckpoint:
+        return AsyncCheckpoint.model_validate(fields).at(self._wire, f"{self._path}/{fields['id']}")
 
 
 class AsyncCheckpoint(Checkpoint):
-    """One checkpoint, in its state at the time of the request."""
+    """One checkpoint, as it was when the service answered."""
 
     _wire: Wire = PrivateAttr()
     _path: str = PrivateAttr()
@@ -63,7 +63,7 @@ class AsyncCheckpoint(Checkpoint):
         return self
 
     async def contents(self) -> Sequence[CheckpointFile]:
-        """Returns the files with their sha256 at the time of the commit."""
+        """Returns the checkpoint's files, each with the sha256 that it had when the checkpoint was committed."""
         return [CheckpointFile.model_validate(row) async for row in paged(self._wire, f"{self._path}/files")]
 
     async def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
@@ -78,17 +78,17 @@ class AsyncCheckpoint(Checkpoint):
         return [await fetch(self._wire, file, Path(folder)) for file in remote]
 
     async def pin(self) -> Self:
-        """Keeps the checkpoint, whatever the job's limits are."""
+        """Keeps the checkpoint, even if the job's limits would delete it."""
         return await self._pinned(True)
 
     async def unpin(self) -> Self:
         return await self._pinned(False)
 
     async def delete(self) -> int:
-        """Deletes the checkpoint in a moment, and returns the number of bytes that this frees."""
-        answer = await ask_json(self._wire, Ask("DELETE", self._path))
+        """Requests the deletion of the checkpoint, and returns the number of bytes that the deletion will free."""
+        answer = await send_json(self._wire, ApiRequest("DELETE", self._path))
         return int(answer.get("frees_bytes", 0))
 
     async def _pinned(self, pinned: bool) -> Self:
-        what = Ask.with_json("PATCH", self._path, {"pinned": pinned}, is_repeatable=True)
-        return type(self).model_validate(await ask_json(self._wire, what)).at(self._wire, self._path)
+        request = ApiRequest.with_json("PATCH", self._path, {"pinned": pinned}, is_repeatable=True)
+        return type(self).model_validate(await send_json(self._wire, request)).at(self._wire, self._path)

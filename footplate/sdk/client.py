@@ -1,4 +1,4 @@
-"""The two clients: the same service, with and without `await`."""
+"""`Client` and `AsyncClient`, which have the same operations, without and with `await`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.notebook import plot
-from footplate.sdk.request import Ask, ask_json, paged, unreachable
+from footplate.sdk.request import ApiRequest, paged, send_json, unreachable
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.waiting import AsyncWire, BlockingWire, OnBytes, Wire
@@ -30,7 +30,7 @@ Components = dict[str, dict[str, Component]]
 
 
 class Operations:
-    """Everything that a client can request, as coroutines over a wire."""
+    """The operations of a client, as coroutines. `AsyncClient` inherits them, and `Client` calls them."""
 
     def __init__(self, wire: Wire, url: str, patience: float) -> None:
         self.url = url
@@ -53,7 +53,7 @@ class Operations:
         """Yields events of many jobs on one connection, which is opened again after it breaks.
 
         The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
-        order. With `jobs` alone the stream ends with the last of them.
+        order. Without filters, the stream ends when all `jobs` have ended.
         """
         positions = Positions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return follow(self._wire, "/stream", positions)
@@ -65,30 +65,30 @@ class Operations:
         return plot(curves, {job.id: job.name or job.id for job in chosen}, x, axes)
 
     async def nodes(self) -> list[Node]:
-        return [Node.model_validate(row) for row in (await ask_json(self._wire, Ask("GET", "/nodes")))["data"]]
+        return [Node.model_validate(row) for row in (await send_json(self._wire, ApiRequest("GET", "/nodes")))["data"]]
 
     async def drain(self, node: str, *, drain: bool = True) -> Node:
-        """Gives a node, by its id, no more work. Its attempts are saved and continue elsewhere. False undoes this."""
+        """Drains a node: its attempts save and continue on other nodes, and no more start there. False undoes this."""
         path = f"/nodes/{quote(node, safe='')}/drain"
         return Node.model_validate(
-            await ask_json(self._wire, Ask.with_json("POST", path, {"drain": drain}, is_repeatable=True))
+            await send_json(self._wire, ApiRequest.with_json("POST", path, {"drain": drain}, is_repeatable=True))
         )
 
     async def queue(self, job: str | None = None) -> list[QueuedJob]:
-        """Returns the waiting jobs in the order in which they are tried, or one job's place."""
+        """Returns the queued jobs in the order in which the service tries to start them, or only the entry of `job`."""
         return [QueuedJob.model_validate(row) async for row in paged(self._wire, "/queue", job=job, limit=1000)]
 
     async def components(self) -> Components:
         """Returns the components that a spec may name, by group and name. Empty until a node has announced them."""
-        answer: dict[str, dict[str, Any]] = await ask_json(self._wire, Ask("GET", "/components"))
+        answer: dict[str, dict[str, Any]] = await send_json(self._wire, ApiRequest("GET", "/components"))
         return {
             group: {name: Component.model_validate(fields) for name, fields in members.items()}
             for group, members in answer.items()
         }
 
     async def health(self) -> Health:
-        """Returns the service's health. An answer of 503 has it, too."""
-        request = Ask("GET", "/readyz").on(self._wire)
+        """Returns the service's health, which an answer with the status 503 also contains."""
+        request = ApiRequest("GET", "/readyz").on(self._wire)
         try:
             answer = await self._wire.send(request)
             return Health.model_validate({**answer.json(), "clock_ahead_s": _clock_ahead(answer.headers.get("date"))})
@@ -115,9 +115,9 @@ class AsyncClient(Operations):
     ) -> None:
         """Reads FOOTPLATE_URL and FOOTPLATE_API_KEY if `url` and `api_key` are not given.
 
-        `timeout` is for one answer. `retries` counts repetitions of requests that may safely be repeated. `patience` is
-        the number of seconds after which a broken stream gives up. `on_bytes` is called with a file's name, the bytes
-        so far and all its bytes, while files are sent and fetched.
+        `timeout` is the time in seconds for one answer. `retries` is the number of repetitions of a request that may
+        safely be repeated. `patience` is the number of seconds for which a broken stream tries to connect again.
+        `on_bytes` is called during uploads and downloads with a file's name, its bytes so far and its size.
         """
         arguments = http_arguments(url, api_key, timeout)
         wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1, on_bytes)

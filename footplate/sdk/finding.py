@@ -8,22 +8,24 @@ from typing import Any
 from footplate.contract.errors import did_you_mean
 from footplate.contract.ids import is_id
 from footplate.errors import InvalidRequest, NotFound
-from footplate.sdk.request import Ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send_json
 from footplate.sdk.waiting import Wire
 
 SHORTEST = 4
-"""The characters of an id that are needed at least."""
+"""The smallest number of characters of an id that identifies a job."""
 SEARCHED = 1000
-"""The newest jobs among which a piece of an id is looked for."""
+"""The number of newest jobs that are searched for the beginning or end of an id."""
 PAGE = 200
 
 
 async def find(wire: Wire, word: str) -> dict[str, Any]:
-    """Returns the job as the service answers it. Raises NotFound, or InvalidRequest if the word means several jobs."""
+    """Returns the fields of a job. Raises NotFound, or InvalidRequest if the word could mean several jobs."""
     if is_id(word, "job"):
-        answer: dict[str, Any] = await ask_json(wire, Ask("GET", f"/jobs/{word}"))
+        answer: dict[str, Any] = await send_json(wire, ApiRequest("GET", f"/jobs/{word}"))
         return answer
-    named = await ask_json(wire, Ask("GET", "/jobs", params={"name": word, "limit": 4})) if word else {"data": []}
+    named = (
+        await send_json(wire, ApiRequest("GET", "/jobs", params={"name": word, "limit": 4})) if word else {"data": []}
+    )
     jobs = named["data"] or await _by_piece(wire, word)
     if len(jobs) == 1:
         return dict(jobs[0])

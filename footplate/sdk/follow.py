@@ -1,4 +1,4 @@
-"""Events as they happen, over connections that may break. The next connection begins after the last event.
+"""Streams a job's events. If the connection breaks, the next connection starts after the last received event.
 
 One request opens either kind of stream. The service answers 101 and sends websocket frames. Behind a proxy that removes
 the upgrade, the same address answers 200 and sends server-sent events. Both carry the same JSON: `{"events": […]}`,
@@ -20,25 +20,25 @@ from pydantic import ValidationError
 
 from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
-from footplate.sdk.request import COME_BACK, Ask, pause, refusal, unreachable
-from footplate.sdk.waiting import Line, Wire
+from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause, refusal, unreachable
+from footplate.sdk.waiting import OpenAnswer, Wire
 
 log = logging.getLogger("footplate.client")
 
 SILENCE_SECONDS = 45.0
-"""A service sends a ping at least every 20 s: FOOTPLATE_PING_SECONDS may not be longer."""
+"""A connection without any message for this time is broken, because a service sends a ping at least every 20 s."""
 LONGEST_PAUSE_SECONDS = 5.0
 SLOW_READERS = frozenset({1011, 4408})
-"""Close codes for a reader that was busy with an event, and so answered no ping or read nothing."""
+"""Close codes for a reader that did not read or answer a ping in time. The reader connects again at once."""
 TOO_MANY = 4429
-"""The close code for too many streams at once. Broken ones still count for up to a minute."""
+"""The close code for too many streams at once. A broken stream counts for up to a minute."""
 REFUSED = {
     4400: (422, "invalid_query"),
     4401: (401, "unauthorized"),
     4403: (403, "forbidden"),
     4404: (404, "not_found"),
 }
-"""Close codes for which a retry is useless, with the HTTP status of the same meaning."""
+"""Close codes that are not retried, with the HTTP status and error code of the same meaning."""
 _KINDS = frozenset(Kind)
 
 
@@ -51,19 +51,19 @@ class Position:
     deadline: float | None = None
     who: str = "the job"
     patience: float = 600.0
-    """Seconds without any connection before a broken one is given up."""
+    """The number of seconds without a connection after which the reader gives up."""
     end: str | None = None
-    """The state in which the job's history ended."""
+    """The state in which the job has ended, or None."""
 
     @property
     def seconds_to_read(self) -> float:
-        """Returns the time to wait for the next frame."""
+        """The number of seconds to wait for the next frame."""
         seconds_left = SILENCE_SECONDS if self.deadline is None else self.deadline - time.monotonic()
         return max(0.01, min(SILENCE_SECONDS, seconds_left))
 
     def check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise WaitTimeout(f"{self.who} has not ended in time", hint="it goes on; wait again, or cancel it")
+            raise WaitTimeout(f"{self.who} has not ended in time", hint="the job continues; wait again, or cancel it")
 
     @property
     def params(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Position:
 
 
 def read_event(row: dict[str, Any]) -> Event | None:
-    """Parses an event. Returns None for kinds of a newer service, which readers may skip."""
+    """Returns the event in a JSON object, or None for a kind that only a newer client knows."""
     if row.get("kind") not in _KINDS:
         return None
     try:
@@ -96,7 +96,7 @@ def read_event(row: dict[str, Any]) -> Event | None:
 
 
 class AnyPosition(Protocol):
-    """A Position in one job's history, or Positions in those of many jobs."""
+    """The common interface of Position (of one job) and Positions (of many jobs)."""
 
     patience: float
     end: str | None
@@ -113,29 +113,29 @@ class AnyPosition(Protocol):
 
 
 async def follow(
-    wire: Wire, path: str, place: AnyPosition, *, was_connected: bool = False
+    wire: Wire, path: str, position: AnyPosition, *, was_connected: bool = False
 ) -> AsyncGenerator[Event, None]:
-    """Yields every event from `place` on, once each and in order, until the history ends.
+    """Yields every event after `position`, once each and in order, until the job has ended.
 
     Raises WaitTimeout at the deadline, ApiError if the service refuses, and Unreachable if the service stays
-    unreachable. `was_connected` means that the service has answered before, so that the place's `patience` applies
+    unreachable. `was_connected` means that the service has answered before, so that the position's `patience` applies
     from the start.
     """
-    reconnect = ReconnectPolicy(wire.tries, place.patience, was_connected=was_connected)
-    while place.end is None:
-        request = _opening(wire, path, place)
+    reconnect = ReconnectPolicy(wire.tries, position.patience, was_connected=was_connected)
+    while position.end is None:
+        request = _opening(wire, path, position)
         try:
-            async with wire.open(request) as line:
-                source = await _source(line, place)
-                while place.end is None:
-                    place.check_deadline()  # server-sent events are read without a limit of their own
-                    for frame in await source.frames(place.seconds_to_read):
+            async with wire.open(request) as answer:
+                source = await _source(answer, position)
+                while position.end is None:
+                    position.check_deadline()  # server-sent events are read without a limit of their own
+                    for frame in await source.frames(position.seconds_to_read):
                         reconnect.connected()
-                        for event in place.take(frame):
+                        for event in position.take(frame):
                             yield event
         except (httpx2.TransportError, Interrupted) as error:
-            place.check_deadline()
-            if place.end is None:
+            position.check_deadline()
+            if position.end is None:
                 await wire.sleep(reconnect.disconnected(request.url, error))
 
 
@@ -173,11 +173,11 @@ class ReconnectPolicy:
         return min(pause(self.tried), LONGEST_PAUSE_SECONDS)
 
 
-# Two kinds of stream, read without I/O -------------------------------------------------------------------------------
+# The two kinds of stream ---------------------------------------------------------------------------------------------
 
 
 class Interrupted(Exception):
-    """Raised if a stream ends although the job's history goes on. Another connection continues the stream."""
+    """Raised if a stream ends before the job has ended. Another connection continues the stream."""
 
     def __init__(self, code: int, reason: str, refusal: Exception | None = None) -> None:
         super().__init__(reason or f"closed with {code}")
@@ -187,6 +187,8 @@ class Interrupted(Exception):
 
 
 class Source(Protocol):
+    """The interface of Websocket and Messages."""
+
     async def frames(self, within: float) -> Sequence[dict[str, Any]]:
         """Returns the frames that arrive next, possibly none if none is complete yet.
 
@@ -195,19 +197,19 @@ class Source(Protocol):
 
 
 class Websocket:
-    """Reads a websocket through the websockets library, which composes the pongs and the answer to a close.
+    """Reads frames from a websocket by the websockets library, which makes the pongs and the answer to a close.
 
     The library does no I/O here, because its own clients have another transport, proxies and TLS settings than the
     HTTP client. The session of httpx2 is not used either, because it cancels the task of a reader that leaves its loop
     early. With that session, a blocking reader's process could not exit while the service hangs.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, answer: OpenAnswer) -> None:
         from websockets.client import ClientProtocol  # Imported here, because not every client streams.
         from websockets.protocol import OPEN
         from websockets.uri import parse_uri
 
-        self._line, self._text = line, b""
+        self._answer, self._text = answer, b""
         self._protocol = ClientProtocol(parse_uri("ws://after.its.handshake"), state=OPEN, max_size=None)
         self._end: Exception | None = None
 
@@ -221,7 +223,7 @@ class Websocket:
 
     async def _receive(self, within: float) -> None:
         protocol = self._protocol
-        if data := await self._line.read(within):
+        if data := await self._answer.read(within):
             protocol.receive_data(data)
         else:
             protocol.receive_eof()
@@ -232,7 +234,7 @@ class Websocket:
         # Sent before the frames are returned, because their reader may take longer than the service waits for a pong.
         if reply := b"".join(protocol.data_to_send()):
             with suppress(httpx2.TransportError):  # The next read raises it, too.
-                await self._line.write(reply)
+                await self._answer.write(reply)
 
     def _messages(self) -> Iterator[bytes]:
         """Yields the complete messages among the frames that have arrived."""
@@ -255,13 +257,13 @@ def _closed(code: int, reason: str) -> Exception:
 
 
 class Messages:
-    """Reads server-sent events from an answer."""
+    """Reads frames from an answer with server-sent events."""
 
-    def __init__(self, line: Line) -> None:
-        self._line, self._rest = line, b""
+    def __init__(self, answer: OpenAnswer) -> None:
+        self._answer, self._rest = answer, b""
 
     async def frames(self, within: float) -> Sequence[dict[str, Any]]:
-        if not (data := await self._line.read(within)):
+        if not (data := await self._answer.read(within)):
             raise Interrupted(1006, "the stream ended early")
         *messages, self._rest = (self._rest + data).split(b"\n\n")
         values = [
@@ -273,21 +275,21 @@ class Messages:
         return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _source(line: Line, place: AnyPosition) -> Source:
-    answer = line.response
-    if answer.status_code == 101:
-        return Websocket(line)
-    if answer.status_code == 204:
-        place.end = "ended"  # this reader has had everything
-    if answer.status_code == 204 or "event-stream" in answer.headers.get("content-type", ""):
-        return Messages(line)
-    said = httpx2.Response(answer.status_code, content=await line.rest(), request=answer.request)
-    if answer.status_code in COME_BACK:
-        raise Interrupted(1013, f"the service answers {answer.status_code}", refusal(said))
-    raise refusal(said)
+async def _source(answer: OpenAnswer, position: AnyPosition) -> Source:
+    response = answer.response
+    if response.status_code == 101:
+        return Websocket(answer)
+    if response.status_code == 204:
+        position.end = "ended"  # there are no more events
+    if response.status_code == 204 or "event-stream" in response.headers.get("content-type", ""):
+        return Messages(answer)
+    complete = httpx2.Response(response.status_code, content=await answer.rest(), request=response.request)
+    if response.status_code in RETRIED_STATUSES:
+        raise Interrupted(1013, f"the service answers {response.status_code}", refusal(complete))
+    raise refusal(complete)
 
 
-def _opening(wire: Wire, path: str, place: AnyPosition) -> httpx2.Request:
+def _opening(wire: Wire, path: str, position: AnyPosition) -> httpx2.Request:
     from websockets.utils import generate_key
 
     headers = {
@@ -296,6 +298,6 @@ def _opening(wire: Wire, path: str, place: AnyPosition) -> httpx2.Request:
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": generate_key(),
     }
-    place.check_deadline()
-    timeout = httpx2.Timeout(10.0, read=place.seconds_to_read)
-    return Ask("GET", path, params=place.params, headers=headers).on(wire, timeout=timeout)
+    position.check_deadline()
+    timeout = httpx2.Timeout(10.0, read=position.seconds_to_read)
+    return ApiRequest("GET", path, params=position.params, headers=headers).on(wire, timeout=timeout)

@@ -1,7 +1,4 @@
-"""Many jobs on one connection: a reader's positions in their histories, which each new connection starts from.
-
-`follow.follow` reads them in the same way as one job's.
-"""
+"""The positions of a reader that follows many jobs on one connection. `follow.follow` reads the events."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from footplate.contract.events import Event
 from footplate.sdk.follow import SILENCE_SECONDS, read_event
 
 MOST_NAMED = 150
-"""The number of jobs that an address has room for. If there are more, those with the longest histories are named.
-Events of the others are sent again, and skipped here."""
+"""The number of jobs whose positions fit into an address. If there are more, those with the most events are named.
+The events of the others are sent again after a reconnection, and are skipped by the client."""
 MOST_REMEMBERED = 10_000
 
 
@@ -25,12 +22,12 @@ class HasId(Protocol):
 
 @dataclass
 class Positions:
-    """Positions in many histories. `follow` uses them like the Position of one job."""
+    """The positions in the histories of many jobs. `follow` uses this class like the Position of one job."""
 
     cursors: dict[str, int]
     """The last `no` of each job that has not ended."""
-    asked: dict[str, str]
-    """The other filters, as the address has them."""
+    filters: dict[str, str]
+    """The filters, as query parameters."""
     follows_more: bool
     """True if jobs can join by a filter, so that the stream has no end."""
     patience: float = 600.0
@@ -49,15 +46,15 @@ class Positions:
         max_hz: int | None,
         patience: float,
     ) -> Positions:
-        filters = {
+        values = {
             "tag": tag,
             "state": _text(state),
             "kinds": _text(kinds),
             "max_hz": None if max_hz is None else str(max_hz),
         }
         cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
-        asked = {name: value for name, value in filters.items() if value is not None}
-        return cls(cursors, asked, jobs is None or tag is not None or state is not None, patience)
+        filters = {name: value for name, value in values.items() if value is not None}
+        return cls(cursors, filters, jobs is None or tag is not None or state is not None, patience)
 
     @property
     def seconds_to_read(self) -> float:
@@ -71,7 +68,7 @@ class Positions:
         longest = sorted(self.cursors.items(), key=lambda item: -item[1])[:MOST_NAMED]
         jobs = ",".join(f"{job}:{no}" if no else job for job, no in longest)
         since = {"since": self.since} if self.since else {}
-        return {**({"jobs": jobs} if jobs else {}), **self.asked, **since}
+        return {**({"jobs": jobs} if jobs else {}), **self.filters, **since}
 
     def take(self, frame: dict[str, Any]) -> Iterator[Event]:
         """Yields a frame's events that are new to this reader and of a kind that this client knows."""
@@ -92,7 +89,7 @@ class Positions:
             self._reached(job, last)
 
     def _reached(self, job: str, no: int) -> int:
-        """Notes a new event, perhaps after the job's end, because a job can be resumed."""
+        """Stores the position after a new event. A job that had ended may have been resumed."""
         self.over.pop(job, None)
         self.cursors[job] = no
         return no

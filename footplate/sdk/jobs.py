@@ -1,4 +1,4 @@
-"""Jobs, asynchronously. This is the one implementation; `blocking.py` has the same names without `await`."""
+"""The asynchronous operations on jobs. `blocking.py` derives the blocking ones from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from footplate.sdk.models import (
     Validation,
 )
 from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
-from footplate.sdk.request import Ask, ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send, send_json
 from footplate.sdk.texts import Prompt, generated
 from footplate.sdk.waiting import Wire
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from footplate.contract.spec import JobSpec  # Not at run time: importing it costs as much as all of the client.
 
 Spec: TypeAlias = "JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None"
-"""A JobSpec, the JSON of one with its short forms, or the path of a JSON file. None: keywords say everything."""
+"""A JobSpec, a dict with the JSON of a spec, the path of a JSON file, or None if keywords give all fields."""
 PAGE = 200
 
 
@@ -76,7 +76,7 @@ class ResumeChanges(TypedDict, total=False):
 
 
 class JobView:
-    """A job as it was at the last request."""
+    """The properties of a job, as they were when the service answered last."""
 
     info: JobInfo
 
@@ -140,17 +140,17 @@ class AsyncJobs:
         service recognise the same job.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        what = Ask.with_json("POST", "/jobs", as_json(spec, fields), headers=headers, is_repeatable=True)
-        return self._job(await ask_json(self._wire, what))
+        request = ApiRequest.with_json("POST", "/jobs", as_json(spec, fields), headers=headers, is_repeatable=True)
+        return self._job(await send_json(self._wire, request))
 
     async def get(self, job: str) -> AsyncJob:
         """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id."""
         return self._job(await find(self._wire, job))
 
     async def validate(self, /, spec: Spec = None, **fields: Any) -> Validation:
-        """Returns the effective spec and its placement, as `create` would, without a job. Raises InvalidRequest."""
-        what = Ask.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
-        return Validation.model_validate(await ask_json(self._wire, what))
+        """Checks a spec without creating a job. Returns the effective spec and where the job would run."""
+        request = ApiRequest.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
+        return Validation.model_validate(await send_json(self._wire, request))
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncListing[AsyncJob]:
         """Returns jobs, newest first, at most `limit`: `async for job in …` page by page, or `await …` for a list."""
@@ -194,18 +194,18 @@ class AsyncJobs:
             filters["state"] = filters["state"].split(",")
         outcomes: list[Outcome] = []
         while True:
-            what = Ask.with_json(
+            request = ApiRequest.with_json(
                 "POST", "/jobs/bulk", body | ({"where": filters} if ids is None else {}), is_repeatable=True,
                 params={"project": project},
             )  # fmt: skip
-            answer = await ask_json(self._wire, what)
+            answer = await send_json(self._wire, request)
             outcomes += [Outcome.model_validate(row) for row in answer["data"]]
             if answer["next_cursor"] is None:
                 return outcomes
             body["cursor"] = answer["next_cursor"]
 
-    def _job(self, told: dict[str, Any]) -> AsyncJob:
-        return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)
+    def _job(self, fields: dict[str, Any]) -> AsyncJob:
+        return AsyncJob(self._wire, JobInfo.model_validate(fields), self._patience)
 
 
 class AsyncJob(JobView):
@@ -222,7 +222,7 @@ class AsyncJob(JobView):
         return await self._refresh(patience=0.0)
 
     async def _refresh(self, patience: float) -> Self:
-        return self._now(await ask_json(self._wire, Ask("GET", self._path), patience=patience))
+        return self._now(await send_json(self._wire, ApiRequest("GET", self._path), patience=patience))
 
     async def cancel(self, mode: str = "checkpoint") -> Self:
         """Stops the job: "checkpoint" saves first, "graceful" stops at the next step, "kill" stops at once."""
@@ -242,8 +242,8 @@ class AsyncJob(JobView):
         """
         wish: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        what = Ask.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
-        return self._now(await ask_json(self._wire, what))
+        request = ApiRequest.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
+        return self._now(await send_json(self._wire, request))
 
     async def fork(
         self,
@@ -260,8 +260,8 @@ class AsyncJob(JobView):
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         body = {"checkpoint": checkpoint, "mode": mode, "patch": dict(patch or {})}
-        what = Ask.with_json("POST", f"{self._path}/fork", body, headers=headers, is_repeatable=True)
-        answer = await ask_json(self._wire, what)
+        request = ApiRequest.with_json("POST", f"{self._path}/fork", body, headers=headers, is_repeatable=True)
+        answer = await send_json(self._wire, request)
         return AsyncJob(self._wire, JobInfo.model_validate(answer), self._patience)
 
     async def predict(
@@ -274,15 +274,15 @@ class AsyncJob(JobView):
         temperature, top_p, stop, seed.
         """
         body = {"inputs": list(inputs), "checkpoint": checkpoint, "wait": wait, "parameters": parameters}
-        what = Ask.with_json(
+        request = ApiRequest.with_json(
             "POST", f"{self._path}/predict", body, is_repeatable=True, read_seconds=wait + ANSWER_SECONDS
         )
-        return list((await ask_json(self._wire, what))["data"])
+        return list((await send_json(self._wire, request))["data"])
 
     def generate(
         self, /, prompt: Prompt, *, checkpoint: str | None = None, **parameters: Any
     ) -> AsyncGenerator[str, None]:
-        """Yields the parts of a text that a checkpoint of the job generates, while it is made.
+        """Yields a text that a checkpoint of the job generates, in chunks, while it is generated.
 
         `prompt` is a text to continue, or a conversation: a list of messages with a role and a content. `parameters`
         are max_tokens, temperature, top_p, stop and seed.
@@ -297,21 +297,24 @@ class AsyncJob(JobView):
         A node makes these files, with the adapters merged into the weights if `merge` is true. Without a checkpoint,
         the job's final model is exported.
         """
-        what = Ask.with_json("POST", f"{self._path}/export", {"checkpoint": checkpoint, "merge": merge})
-        made = AsyncJob(self._wire, JobInfo.model_validate(await ask_json(self._wire, what)), self._patience)
+        request = ApiRequest.with_json("POST", f"{self._path}/export", {"checkpoint": checkpoint, "merge": merge})
+        made = AsyncJob(self._wire, JobInfo.model_validate(await send_json(self._wire, request)), self._patience)
         await made.wait()
         made.raise_for_status()
         return await made.outputs.download(folder)
 
     async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
-        """Changes the named fields. With `if_version`, raises VersionChanged if the job has changed since."""
+        """Changes a job's name, tags, metadata or priority.
+
+        With `if_version`, raises VersionChanged if the job's version is another one.
+        """
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
-        what = Ask.with_json("PATCH", self._path, changes, headers=headers, is_repeatable=if_version is None)
-        return self._now(await ask_json(self._wire, what))
+        request = ApiRequest.with_json("PATCH", self._path, changes, headers=headers, is_repeatable=if_version is None)
+        return self._now(await send_json(self._wire, request))
 
     async def delete(self) -> None:
         """Deletes a job that has ended, with its files."""
-        await ask(self._wire, Ask("DELETE", self._path))
+        await send(self._wire, ApiRequest("DELETE", self._path))
 
     def events(
         self, *, after: int = 0, kinds: str | Collection[str] | None = None, follow: bool = True
@@ -320,19 +323,19 @@ class AsyncJob(JobView):
 
         Each event comes once and in order, even if connections break.
         """
-        return self._follow(self._place(after, kinds)) if follow else self._history(after, kinds_text(kinds))
+        return self._follow(self._position(after, kinds)) if follow else self._history(after, kinds_text(kinds))
 
     async def wait(self, timeout: float | None = None) -> Self:
-        """Waits until the job has succeeded, failed or been cancelled. A paused job is waited for, too.
+        """Waits until the job has succeeded, failed or been cancelled. A paused job has not ended.
 
         Raises WaitTimeout after `timeout` seconds.
         """
-        place = self._place(self.info.last_no, ("state",))
-        place.deadline = None if timeout is None else time.monotonic() + timeout
+        position = self._position(self.info.last_no, ("state",))
+        position.deadline = None if timeout is None else time.monotonic() + timeout
         while not self.info.has_ended:
-            place.end = None
+            position.end = None
             # The service may be unreachable at this moment, after hours of waiting.
-            async for _ in self._follow(place, was_connected=True):
+            async for _ in self._follow(position, was_connected=True):
                 pass
             await self._refresh(patience=self._patience)
         return self
@@ -371,36 +374,36 @@ class AsyncJob(JobView):
         return [Attempt.model_validate(row) for row in await self._data("attempts")]
 
     async def spec(self) -> dict[str, Any]:
-        """Returns the effective spec with every default."""
-        return dict(await ask_json(self._wire, Ask("GET", f"{self._path}/spec")))
+        """Returns the job's effective spec, which contains every default value."""
+        return dict(await send_json(self._wire, ApiRequest("GET", f"{self._path}/spec")))
 
-    def _follow(self, place: Position, *, was_connected: bool = False) -> AsyncGenerator[Event, None]:
-        return follow(self._wire, f"{self._path}/stream", place, was_connected=was_connected)
+    def _follow(self, position: Position, *, was_connected: bool = False) -> AsyncGenerator[Event, None]:
+        return follow(self._wire, f"{self._path}/stream", position, was_connected=was_connected)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
         async for row in pages(self._wire, f"{self._path}/events", after, kinds=kinds):
             if event := read_event(row):
                 yield event
 
-    def _place(self, after: int, kinds: str | Collection[str] | None) -> Position:
+    def _position(self, after: int, kinds: str | Collection[str] | None) -> Position:
         text = kinds_text(kinds)
         return Position(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
 
     async def _data(self, what: str) -> Any:
-        return (await ask_json(self._wire, Ask("GET", f"{self._path}/{what}")))["data"]
+        return (await send_json(self._wire, ApiRequest("GET", f"{self._path}/{what}")))["data"]
 
     async def _do(self, verb: str, body: Mapping[str, Any]) -> Self:
         """Sends an action, with retries, because repeating an action changes nothing."""
-        what = Ask.with_json("POST", f"{self._path}/{verb}", body, is_repeatable=True)
-        return self._now(await ask_json(self._wire, what))
+        request = ApiRequest.with_json("POST", f"{self._path}/{verb}", body, is_repeatable=True)
+        return self._now(await send_json(self._wire, request))
 
-    def _now(self, told: dict[str, Any]) -> Self:
-        self.info = JobInfo.model_validate(told)
+    def _now(self, fields: dict[str, Any]) -> Self:
+        self.info = JobInfo.model_validate(fields)
         return self
 
 
 ANSWER_SECONDS = 600.0
-"""The time that an answer may take after a session has begun to work on it."""
+"""The time in seconds that a prediction may take after the model was loaded."""
 
 
 def as_json(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:

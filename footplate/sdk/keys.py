@@ -1,4 +1,4 @@
-"""Keys, for administrators of a project."""
+"""Operations on API keys, for administrators of a project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from footplate.sdk.models import Key, NewKey
-from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.request import ApiRequest, send, send_json
 from footplate.sdk.waiting import Wire
 
 SCOPES = ("read", "submit")
@@ -29,12 +29,12 @@ class AsyncKeys:
         body: dict[str, Any] = {"name": name, "project": project, "scopes": list(scopes)}
         if expires_in is not None:
             body["expires_in"] = expires_in
-        return NewKey.model_validate(await ask_json(self._wire, Ask.with_json("POST", "/keys", body)))
+        return NewKey.model_validate(await send_json(self._wire, ApiRequest.with_json("POST", "/keys", body)))
 
     async def list(self) -> Sequence[Key]:
-        answer = await ask_json(self._wire, Ask("GET", "/keys"))
+        answer = await send_json(self._wire, ApiRequest("GET", "/keys"))
         return [Key.model_validate(row) for row in answer["data"]]
 
     async def delete(self, key: str) -> None:
         """Deletes a key by its id. Requests with it are refused from now on, and its open streams are closed."""
-        await ask(self._wire, Ask("DELETE", f"/keys/{quote(key, safe='')}"))
+        await send(self._wire, ApiRequest("DELETE", f"/keys/{quote(key, safe='')}"))

@@ -1,4 +1,4 @@
-"""Lists that the SDK returns: they index, load their pages as they are needed, and draw themselves in a notebook."""
+"""The lists that the SDK returns. Some load their pages as needed, and all are shown as tables in a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = 20
 
 
 class Rows(list[dict[str, Any]]):
-    """Metrics, a dict per log or evaluation."""
+    """A job's metrics: a list with a dict for each log and each evaluation."""
 
     def to_pandas(self) -> Any:
         """Returns a pandas DataFrame with a column for each metric."""
@@ -43,7 +43,7 @@ class Listing(Sequence[T], Generic[T]):
         self._loaded, self._next = list[T](), 0
 
     def _load(self, count: int | None) -> None:
-        """Loads the first `count` items, or all."""
+        """Loads the first `count` items, or all items if `count` is None."""
         missing = None if count is None else count - len(self._loaded)
         if missing is None or missing > 0:
             self._loaded.extend(islice(self._items, missing))
@@ -69,16 +69,16 @@ class Listing(Sequence[T], Generic[T]):
         return bool(self._loaded)
 
     def __iter__(self) -> Iterator[T]:
-        place = 0
+        index = 0
         while True:
-            self._load(place + 1)
-            if place == len(self._loaded):
+            self._load(index + 1)
+            if index == len(self._loaded):
                 return
-            yield self._loaded[place]
-            place += 1
+            yield self._loaded[index]
+            index += 1
 
     def __next__(self) -> T:
-        """Returns the next item, so that `next(client.jobs.list())` is the newest job."""
+        """Returns the next item of the list. `next(client.jobs.list())` is the newest job."""
         self._load(self._next + 1)
         if self._next == len(self._loaded):
             raise StopIteration

@@ -1,4 +1,4 @@
-"""A job's metrics as rows and as curves, and its printed lines, asynchronously."""
+"""The asynchronous operations on a job's metrics and on the lines that it printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from footplate.sdk.lists import Rows
 from footplate.sdk.models import Event, Line, MetricSummary, Series
-from footplate.sdk.request import Ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send_json
 from footplate.sdk.waiting import Wire
 
 PAGE = 1000
@@ -31,17 +31,18 @@ class AsyncMetrics:
 
     async def summary(self) -> dict[str, MetricSummary]:
         """Returns the last, the lowest and the highest value of each metric, with their steps."""
-        answer = await ask_json(self._wire, Ask("GET", f"{self._path}/summary"))
+        answer = await send_json(self._wire, ApiRequest("GET", f"{self._path}/summary"))
         return {row["name"]: MetricSummary.model_validate(row) for row in answer["data"]}
 
     async def series(
         self, *names: str, x: str = "step", points: int = 1000, everything: bool = False
     ) -> dict[str, Series]:
-        """Returns curves by name, each with at most `points` points, among them every spike. Without names, all curves.
+        """Returns the curves of the named metrics, or of all metrics. A curve has at most `points` points.
 
-        `x` is step, time or epoch. `everything` includes points that a later attempt repeats.
+        Spikes are among the points. `x` is step, time or epoch. With `everything`, a curve also has the points of steps
+        that a later attempt has repeated.
         """
-        params = _asked(names, x, points, everything)
+        params = _query(names, x, points, everything)
         return {curve.name: curve for curve in await _series(self._wire, f"{self._path}/series", params)}
 
 
@@ -49,24 +50,24 @@ async def series_of(
     wire: Wire, jobs: Collection[str], names: Collection[str], x: str, points: int, everything: bool
 ) -> list[Series]:
     """Returns curves of several jobs, job by job."""
-    return await _series(wire, "/metrics/series", {"jobs": ",".join(jobs), **_asked(names, x, points, everything)})
+    return await _series(wire, "/metrics/series", {"jobs": ",".join(jobs), **_query(names, x, points, everything)})
 
 
-def _asked(names: Collection[str], x: str, points: int, everything: bool) -> dict[str, Any]:
+def _query(names: Collection[str], x: str, points: int, everything: bool) -> dict[str, Any]:
     return {"names": ",".join(names) or None, "x": x, "points": points, "everything": "true" if everything else None}
 
 
 async def _series(wire: Wire, path: str, params: dict[str, Any]) -> list[Series]:
-    answer = await ask_json(wire, Ask("GET", path, params=params))
+    answer = await send_json(wire, ApiRequest("GET", path, params=params))
     return [Series.model_validate(row) for row in answer["data"]]
 
 
 async def lines(wire: Wire, job: str, follow: Follow | None, after: int, **wanted: Any) -> AsyncGenerator[Line, None]:
-    """Yields the stored lines, and with `follow` also new ones."""
+    """Yields the lines that a job has printed, and with `follow` also new lines."""
     last = after
     while True:
         params = {"after": last, "limit": PAGE, **wanted}
-        page = await ask_json(wire, Ask("GET", f"{job}/logs", params=params))
+        page = await send_json(wire, ApiRequest("GET", f"{job}/logs", params=params))
         for row in page["data"]:
             yield Line.model_validate(row)
         last = page["last"]
@@ -85,7 +86,7 @@ def _is_wanted(line: Line, stream: str | None, rank: int | None, grep: str | Non
 
 
 def pages(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """Yields the rows after a number of a list that is paged by `no`."""
+    """Yields the rows of a list whose event number `no` is greater than `after`."""
     return paged(wire, path, by="after", after=after, limit=PAGE, **params)
 
 

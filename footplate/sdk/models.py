@@ -43,11 +43,11 @@ class JobInfo(Job):
     """A job as it was when the service answered."""
 
     fork: Fork | None = None
-    """The checkpoint from which the job starts, and what differs. Only `fork()` answers it."""
+    """The checkpoint from which the job starts and the differences from the other job. Only `fork()` sets it."""
 
     @property
     def has_ended(self) -> bool:
-        """The job succeeded, failed or was cancelled. A paused job has not ended."""
+        """True if the job has succeeded, failed or been cancelled. A paused job has not ended."""
         return self.state in (SUCCEEDED, FAILED, CANCELLED)
 
 
@@ -62,4 +62,4 @@ class UploadedFile(File):
 
 class Health(ServiceHealth):
     clock_ahead_s: float | None = None
-    """The service's clock before this machine's, to a second."""
+    """The number of seconds by which the service's clock is ahead of this machine's, to a second."""

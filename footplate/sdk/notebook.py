@@ -25,7 +25,7 @@ class PackageMissing(FootplateError):
 
 
 def optional(package: str, purpose: str) -> Any:
-    """Imports a package that not everybody needs."""
+    """Imports an optional package. If it is not installed, the error names the `purpose` and the install command."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -36,7 +36,7 @@ def optional(package: str, purpose: str) -> Any:
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table. Every text is escaped, because names and metrics are the user's."""
+    """Returns an HTML table. Every text is escaped, because names and metrics come from users."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -59,7 +59,7 @@ def job_table(jobs: Sequence[JobView]) -> str:
 
 
 def job_card(job: JobView) -> str:
-    """Returns one job with its newest metrics, and its error if it failed."""
+    """Returns an HTML table with the facts of one job, its newest metrics, and its error if it failed."""
     rows: list[tuple[str, object]] = [("id", job.id), ("name", job.name), ("state", job.state), ("reason", job.reason)]
     if step := _step(job):
         rows.append(("step", step))
@@ -86,7 +86,7 @@ def checkpoint_table(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def file_card(file: UploadedFile) -> str:
-    """Returns an uploaded file with its columns and its first bad rows."""
+    """Returns HTML tables with the facts of an uploaded file, its columns and its first bad rows."""
     facts: list[tuple[str, object]] = [("id", file.id), ("rows", file.rows), ("bad rows", file.bad_rows)]
     if file.report is None:
         return html_table((file.name, ""), facts)
@@ -96,7 +96,7 @@ def file_card(file: UploadedFile) -> str:
 
 
 class LiveCell:
-    """Shows a job while it runs: one cell of a notebook that changes, or lines where there is no notebook."""
+    """Shows a running job in a cell of a notebook that is updated. Outside of a notebook, prints lines."""
 
     def __init__(self, job: JobView) -> None:
         self._state, self._metrics, self._step, self._max_steps = job.state, dict[str, object](), 0, 0
@@ -132,7 +132,7 @@ class LiveCell:
 
 
 def _notebook_cell() -> Any:
-    """Returns the handle of a cell's output that can change. None outside of a notebook."""
+    """Returns IPython's handle by which a cell's output can be updated, or None outside of a notebook."""
     try:
         from IPython import get_ipython
         from IPython.display import display

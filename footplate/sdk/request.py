@@ -1,4 +1,4 @@
-"""One request: repeated if that is safe, and answered by JSON or by an exception that says what would work."""
+"""Sends a request to the service, repeats it if that is safe, and turns an error answer into an exception."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from footplate.sdk.waiting import Wire
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
-COME_BACK = frozenset({429, 502, 503, 504})
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 SAFE_METHODS = frozenset({"GET", "HEAD", "DELETE"})
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request. The body is serialised once, so that every try sends the same bytes."""
+class ApiRequest:
+    """A request to the API. The body is serialised once, so that every try sends the same bytes."""
 
     method: str
     path: str
@@ -34,12 +34,12 @@ class Ask:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     is_repeatable: bool = False
-    """True if sending it twice has the effect of sending it once. GET and DELETE always are."""
+    """True if sending the request twice has the same effect as once. GET and DELETE are always repeatable."""
     read_seconds: float | None = None
-    """The time to wait for the answer, if it may take longer than the client's timeout."""
+    """The number of seconds to wait for the answer, or None for the client's timeout."""
 
     @classmethod
-    def with_json(cls, method: str, path: str, value: Any, **more: Any) -> Ask:
+    def with_json(cls, method: str, path: str, value: Any, **more: Any) -> ApiRequest:
         headers = {"Content-Type": "application/json", **more.pop("headers", {})}
         return cls(method, path, headers=headers, body=json.dumps(value).encode(), **more)
 
@@ -56,41 +56,41 @@ class Ask:
 
 
 def in_trace(headers: dict[str, str]) -> dict[str, str]:
-    """Adds the `traceparent` of the current span. Without a span, OpenTelemetry is not even imported."""
+    """Adds the `traceparent` of the current OpenTelemetry span to the headers, if OpenTelemetry is imported."""
     if "opentelemetry.trace" in sys.modules:
         import_module("opentelemetry.propagate").inject(headers)
     return headers
 
 
-async def ask(wire: Wire, what: Ask, *, patience: float = 0.0) -> httpx2.Response:
+async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> httpx2.Response:
     """Sends a request and returns a 2xx answer. Raises ApiError, or Unreachable after the last try.
 
-    With `patience`, tries go on for at least that number of seconds, for callers that have waited for hours already.
+    With `patience`, the request is retried for at least that number of seconds.
     """
     until = time.monotonic() + patience
     for tried in count(1):
         is_last = tried >= wire.tries and time.monotonic() >= until
         try:
-            answer = await wire.send(what.on(wire))
+            answer = await wire.send(request.on(wire))
         except httpx2.TransportError as error:
             # A refused connection has transferred nothing, so nothing can have happened.
-            may_repeat = what.may_repeat or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            may_repeat = request.may_repeat or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             if is_last or not may_repeat or isinstance(error, httpx2.UnsupportedProtocol):
-                raise unreachable(what.on(wire).url, error) from error
+                raise unreachable(request.on(wire).url, error) from error
             await wire.sleep(pause(tried))
             continue
         if answer.is_success:
             return answer
-        if answer.status_code == 404 and what.method == "DELETE" and tried > 1:
-            return answer  # An earlier try had deleted it, but its answer was lost.
-        if is_last or not what.may_repeat or answer.status_code not in COME_BACK:
+        if answer.status_code == 404 and request.method == "DELETE" and tried > 1:
+            return answer  # An earlier try has deleted the resource, but its answer was lost.
+        if is_last or not request.may_repeat or answer.status_code not in RETRIED_STATUSES:
             raise refusal(answer)
         await wire.sleep(pause(tried, answer.headers.get("Retry-After")))
     raise AssertionError("the last try returns or raises")
 
 
-async def ask_json(wire: Wire, what: Ask, *, patience: float = 0.0) -> Any:
-    answer = await ask(wire, what, patience=patience)
+async def send_json(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> Any:
+    answer = await send(wire, request, patience=patience)
     try:
         return answer.json()
     except ValueError:
@@ -103,7 +103,7 @@ async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> 
     `by` is the query parameter that takes `next_cursor`.
     """
     while True:
-        page = await ask_json(wire, Ask("GET", path, params=params))
+        page = await send_json(wire, ApiRequest("GET", path, params=params))
         for row in page["data"]:
             yield row
         if (cursor := page["next_cursor"]) is None:
@@ -112,7 +112,7 @@ async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> 
 
 
 def pause(tried: int, retry_after: str | None = None) -> float:
-    """Returns the seconds before the next try. They double, or follow the service's header, with some randomness."""
+    """Returns the seconds to wait after try number `tried`: doubled each time, or as Retry-After says, plus jitter."""
     asked = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
     seconds = max(asked, FIRST_PAUSE_SECONDS * 2.0 ** min(tried - 1, 10))
     return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
@@ -125,7 +125,7 @@ def refusal(answer: httpx2.Response) -> Exception:
     except ValueError:
         document = None
     if not isinstance(document, dict) or "code" not in document:
-        if answer.status_code in COME_BACK:  # A proxy whose service is unreachable.
+        if answer.status_code in RETRIED_STATUSES:  # A proxy whose service is unreachable.
             return of_answer(answer.status_code, {"detail": f"{_origin(answer.url)} answers {answer.status_code}"})
         return _no_footplate(answer)
     return of_answer(answer.status_code, document)
@@ -135,14 +135,14 @@ def unreachable(url: httpx2.URL, error: Exception) -> Unreachable:
     said = str(error) or type(error).__name__
     return Unreachable(
         f"no Footplate service answers at {_origin(url)}: {said}",
-        hint="start one here with `make up` or `footplate up`, or say where it is in FOOTPLATE_URL",
+        hint="start one here with `make up` or `footplate up`, or set FOOTPLATE_URL to its address",
     )
 
 
 def _no_footplate(answer: httpx2.Response) -> Unreachable:
-    what = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
+    kind = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
     return Unreachable(
-        f"something answers at {_origin(answer.url)} that is not a Footplate service ({what})",
+        f"something answers at {_origin(answer.url)} that is not a Footplate service ({kind})",
         hint="look at FOOTPLATE_URL; it is the address that `footplate up` prints",
     )
 

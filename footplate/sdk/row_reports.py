@@ -11,7 +11,7 @@ COLUMN_HEADS = ("COLUMN", "TYPE", "MISSING", "LONGEST", "TOKENS")
 
 
 def column_cells(column: ColumnReport) -> tuple[str, str, str, str, str]:
-    """Returns one column as cells under `COLUMN_HEADS`. Rarer types come with the number of their first row."""
+    """Returns the table cells of one column. For rarer types, the number of the first row is added."""
     types = [count.type for count in column.types[:1]]
     types += [f"{count.rows:,} {count.type} (first: row {count.first})" for count in column.types[1:]]
     missing = f"{column.missing:,} (first: row {column.first_missing})" if column.missing else ""
@@ -30,7 +30,7 @@ def headline(report: RowReport) -> str:
 
 
 def problems(report: RowReport) -> list[str]:
-    """Returns the first bad rows with their numbers, and what was not checked."""
+    """Returns a line for each of the first bad rows, and notes about checks that were left out."""
     bad = [f"row {row.number}: {row.problem}" for row in report.first_bad]
     if more := report.bad_rows - len(report.first_bad):
         bad.append(f"{more:,} more bad rows")

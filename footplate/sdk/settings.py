@@ -20,9 +20,9 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 class ClientSettings(Settings):
     url: str = "http://127.0.0.1:8080"
-    """The address of the service. If not set, that of the `footplate up` in this folder, else the default."""
+    """The service's address. If it is not set, the client uses the `footplate up` in this folder or the default."""
     api_key: SecretStr | None = None
-    """The key that is sent with each request."""
+    """The API key that is sent with each request."""
 
 
 def url_of_up() -> str | None:
@@ -36,7 +36,7 @@ def url_of_up() -> str | None:
 
 
 def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """Returns the arguments for an HTTP client."""
+    """Returns the arguments of an httpx2 client: the base URL, the key's header, the timeout and the use of proxies."""
     settings = ClientSettings.from_environment()
     of_up = None if url or "url" in settings.model_fields_set else url_of_up()
     base = (url or of_up or settings.url).rstrip("/")
@@ -44,7 +44,7 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
         base = f"http://{base}"
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise SettingsError(f"{base!r} is not the address of a service", hint="it looks like http://127.0.0.1:8080")
+        raise SettingsError(f"{base!r} is not the address of a service", hint="use one such as http://127.0.0.1:8080")
     key = api_key or (settings.api_key.get_secret_value() if settings.api_key else None)
     return {
         "base_url": base,

@@ -1,4 +1,4 @@
-"""Texts that a checkpoint of a job generates, read while they are made."""
+"""Reads a text that a checkpoint of a job generates, in chunks, while it is generated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import httpx2
 
 from footplate.errors import of_answer
-from footplate.sdk.request import Ask, unreachable
+from footplate.sdk.request import ApiRequest, unreachable
 from footplate.sdk.waiting import Wire
 
 READ_SECONDS = 600.0
-"""The time to wait for the next part of a text. The first part may have to wait until a node has loaded the model."""
+"""The number of seconds to wait for the next chunk. The first chunk may wait until a node has loaded the model."""
 LAST_EVENT = b"data: [DONE]"
 Prompt = str | Sequence[Mapping[str, str]]
 
@@ -21,20 +21,20 @@ Prompt = str | Sequence[Mapping[str, str]]
 async def generated(
     wire: Wire, job: str, prompt: Prompt, checkpoint: str | None, parameters: Mapping[str, Any]
 ) -> AsyncGenerator[str, None]:
-    """Yields the parts of a text after a prompt, or of the answer to a conversation. Raises ApiError."""
+    """Yields the chunks of a text that continues a prompt or answers a conversation. Raises ApiError."""
     model = job if checkpoint is None else f"{job}:{checkpoint}"
-    path, asked = ("/v1/completions", {"prompt": prompt}) if isinstance(prompt, str) else (
+    path, fields = ("/v1/completions", {"prompt": prompt}) if isinstance(prompt, str) else (
         "/v1/chat/completions", {"messages": [dict(message) for message in prompt]},
     )  # fmt: skip
-    body = {"model": model, **asked, **parameters, "stream": True}
-    what = Ask.with_json("POST", path, body, read_seconds=READ_SECONDS)
-    request = what.on(wire)
+    body = {"model": model, **fields, **parameters, "stream": True}
+    api_request = ApiRequest.with_json("POST", path, body, read_seconds=READ_SECONDS)
+    request = api_request.on(wire)
     try:
-        async with wire.open(request) as line:
-            if (status := line.response.status_code) != 200:
-                raise _error(status, json.loads(await line.rest()))
+        async with wire.open(request) as answer:
+            if (status := answer.response.status_code) != 200:
+                raise _error(status, json.loads(await answer.rest()))
             rest = b""
-            while chunk := await line.read(READ_SECONDS):
+            while chunk := await answer.read(READ_SECONDS):
                 *events, rest = (rest + chunk).split(b"\n\n")
                 for event in events:
                     if event == LAST_EVENT:
@@ -56,6 +56,6 @@ def _texts(event: str) -> Iterator[str]:
 
 
 def _error(status: int, document: Any) -> Exception:
-    """Returns the exception for an error in OpenAI's form."""
+    """Returns the exception for an error answer in the format of OpenAI's API."""
     error = document.get("error", {})
     return of_answer(status, {"code": error.get("code", "internal"), "detail": error.get("message", "")})

@@ -1,4 +1,4 @@
-"""Files of rows that are uploaded once and named by many specs."""
+"""Operations on uploaded data files, which many specs can name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import httpx2
 from footplate.errors import DownloadFailed, InvalidRequest, NotFound
 from footplate.sdk.files import Remote, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.request import Ask, ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send, send_json
 from footplate.sdk.waiting import OnBytes, Wire
 
-PIECE = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 PAGE = 200
 
 
@@ -29,10 +29,10 @@ class AsyncFiles:
     async def upload(
         self, path: str | os.PathLike[str], *, name: str | None = None, tokenizer: str | None = None
     ) -> UploadedFile:
-        """Uploads JSON lines, CSV, Parquet or text, by the suffix. Its `report` has rows, columns and bad rows.
+        """Uploads a file of JSON lines, CSV, Parquet or text. The result's `report` has rows, columns and bad rows.
 
         With a `tokenizer` such as models://bert-base-uncased, the report counts the tokens of all texts. A file that
-        the service has already is not sent again, unless its report lacks these numbers.
+        the service already has is not sent again, unless its report lacks these numbers.
         """
         from footplate.contract.files import file_id, kind_of, no_reader
 
@@ -49,7 +49,7 @@ class AsyncFiles:
         except NotFound:
             pass
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.stat().st_size)}
-        what = _Upload(
+        request = _Upload(
             method="POST",
             path="/files",
             params={"name": name, "tokenizer": tokenizer},
@@ -57,13 +57,13 @@ class AsyncFiles:
             is_repeatable=True,
             source=source,
         )
-        kept = UploadedFile.model_validate(await ask_json(self._wire, what))
+        kept = UploadedFile.model_validate(await send_json(self._wire, request))
         if kept.sha256 != mine:
             raise DownloadFailed(f"{source} was written to while it was uploaded", hint="upload it again")
         return kept
 
     async def get(self, file: str) -> UploadedFile:
-        return UploadedFile.model_validate(await ask_json(self._wire, Ask("GET", f"/files/{_id(file)}")))
+        return UploadedFile.model_validate(await send_json(self._wire, ApiRequest("GET", f"/files/{_id(file)}")))
 
     async def list(self) -> AsyncGenerator[UploadedFile, None]:
         """Yields files, newest first. Pages are requested as they are needed."""
@@ -78,11 +78,11 @@ class AsyncFiles:
 
     async def delete(self, file: str) -> None:
         """Deletes the file, unless a job that has not ended names it."""
-        await ask(self._wire, Ask("DELETE", f"/files/{_id(file)}"))
+        await send(self._wire, ApiRequest("DELETE", f"/files/{_id(file)}"))
 
 
 def _id(file: str) -> str:
-    """Refuses a text that is not an id, because `..` would address something else."""
+    """Returns the text, or raises InvalidRequest if it is not a file's id, because `..` would change the address."""
     from footplate.contract.ids import is_file
 
     if not is_file(file):
@@ -92,19 +92,19 @@ def _id(file: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Upload(Ask):
-    """An upload whose tries each read the file from its start."""
+class _Upload(ApiRequest):
+    """The upload of a file. Each try reads the file from its start."""
 
     source: Path
 
     def on(self, wire: Wire, **more: Any) -> httpx2.Request:
         request = super().on(wire, **more)
-        request.stream = _Pieces(self.source, wire.on_bytes)
+        request.stream = _Chunks(self.source, wire.on_bytes)
         return request
 
 
-class _Pieces(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The file in pieces, for either client."""
+class _Chunks(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """The content of a file as a request body, in chunks, for both kinds of client."""
 
     def __init__(self, path: Path, on_bytes: OnBytes | None) -> None:
         self._path, self._on_bytes = path, on_bytes
@@ -112,11 +112,11 @@ class _Pieces(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         size = self._path.stat().st_size
         with self._path.open("rb") as file:
-            while piece := file.read(PIECE):
-                yield piece
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
                 if self._on_bytes is not None:
                     self._on_bytes(self._path.name, file.tell(), size)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self:
-            yield piece
+        for chunk in self:
+            yield chunk

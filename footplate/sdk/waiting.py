@@ -1,8 +1,8 @@
-"""The one difference between the two clients: one blocks while it waits.
+"""`Wire` sends requests for both clients: `AsyncWire` waits on the event loop, and `BlockingWire` blocks.
 
-Everything above this file is written once, as coroutines over a `Wire`. `AsyncWire` waits on the event loop. The
-methods of `BlockingWire` block and never suspend, so that a coroutine over it is done after its first step. `now` makes
-that step. No loop and no thread is involved, and `now` works inside a running loop, too.
+All operations are written once, as coroutines that use a `Wire`. The methods of `BlockingWire` block and never suspend,
+so that a coroutine is finished after its first step. `now` makes this step, without an event loop or a thread. It also
+works inside of a running event loop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 CHUNK_BYTES = 64 * 1024
 WRITE_SECONDS = 10.0
 OnBytes = Callable[[str, int, int], None]
-"""Is called while a file is sent or fetched: with its name, the bytes so far, and the bytes of the whole file."""
+"""A function that is called during uploads and downloads, with a file's name, its bytes so far and its size."""
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine over a BlockingWire."""
+    """Runs a coroutine that uses a BlockingWire, and returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -35,7 +35,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yields the items of an async generator over a BlockingWire. Leaving the loop early closes it."""
+    """Yields the items of an async generator that uses a BlockingWire, and closes it at the end."""
     try:
         while True:
             try:
@@ -48,11 +48,11 @@ def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
 
 
 class Wire:
-    """Sends requests by an HTTP client. The subclasses below have the few calls that differ."""
+    """Sends requests by an httpx2 client. The two subclasses define the calls that differ."""
 
     _sleep: Callable[[float], Any]
     _close: Callable[[Any], Any]
-    """Closes the client or an answer."""
+    """A function that closes the client or an answer."""
     _chunks: Callable[[httpx2.Response], Any]
     _next: Callable[..., Any]
 
@@ -61,7 +61,7 @@ class Wire:
         self._client, self.tries, self.on_bytes = client, tries, on_bytes
 
     async def result(self, value: Any) -> Any:
-        """Returns the result of a call of the client, of an answer or of a network stream."""
+        """Returns the result of a call of the httpx2 client. `AsyncWire` awaits it first."""
         return value
 
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
@@ -74,12 +74,12 @@ class Wire:
         return answer
 
     @asynccontextmanager
-    async def open(self, request: httpx2.Request) -> AsyncIterator[Line]:
+    async def open(self, request: httpx2.Request) -> AsyncIterator[OpenAnswer]:
         """Yields an answer whose body is not read yet."""
         answer = await self.result(self._client.send(request, stream=True))
         chunks = self._chunks(answer)
         try:
-            yield Line(answer, self.result, lambda: self._next(chunks, b""))
+            yield OpenAnswer(answer, self.result, lambda: self._next(chunks, b""))
         finally:
             await self.result(self._close(answer))
 
@@ -103,8 +103,8 @@ class AsyncWire(Wire):
         return await value
 
 
-class Line:
-    """An answer that is read as it comes. After 101 Switching Protocols, it can be written to as well."""
+class OpenAnswer:
+    """An answer whose body is read in chunks. After 101 Switching Protocols, bytes can also be written."""
 
     def __init__(
         self, response: httpx2.Response, result: Callable[[Any], Awaitable[Any]], next_chunk: Callable[[], Any]
@@ -128,16 +128,16 @@ class Line:
             await self._result(self._socket.write(data, WRITE_SECONDS))
 
     async def rest(self) -> bytes:
-        """Returns all bytes of the body that are still to come."""
-        pieces = []
-        while piece := await self.read(0):
-            pieces.append(piece)
-        return b"".join(pieces)
+        """Reads the body to its end, and returns the bytes."""
+        chunks = []
+        while chunk := await self.read(0):
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
 @contextmanager
 def _errors_of_httpx() -> Iterator[None]:
-    """Translates the errors of a network stream, because httpcore raises its own there."""
+    """Translates httpcore's errors into httpx2's, because reading a socket raises httpcore's."""
     import httpcore2
 
     try:

@@ -1,4 +1,4 @@
-"""Webhooks: URLs that the service calls when jobs change their state. For administrators."""
+"""Operations on webhooks: URLs to which the service sends a request when a job changes its state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, TypedDict, Unpack
 from urllib.parse import quote
 
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
-from footplate.sdk.request import Ask, ask, ask_json, paged
+from footplate.sdk.request import ApiRequest, paged, send, send_json
 from footplate.sdk.waiting import Wire
 
 PAGE = 200
@@ -40,37 +40,37 @@ class AsyncWebhooks:
     ) -> NewWebhook:
         """Creates a webhook for jobs that reach one of these states and have one of these tags. None means all.
 
-        With the format "openai" it receives the end of jobs only, in the form of OpenAI's webhooks.
-        Only this answer contains the secret that signs. The request is not repeated. If its answer is lost, look at
-        `list`.
+        With the format "openai" the webhook receives the end of jobs only, in the form of OpenAI's webhooks.
+        Only this answer contains the secret that signs the requests. The request is not repeated. If its answer is
+        lost, look for the webhook in `list`.
         """
         fields = {"url": url, "states": states, "tags": tags, "description": description, "format": format}
         body = {name: value for name, value in fields.items() if value is not None}
-        return NewWebhook.model_validate(await ask_json(self._wire, Ask.with_json("POST", "/webhooks", body)))
+        return NewWebhook.model_validate(await send_json(self._wire, ApiRequest.with_json("POST", "/webhooks", body)))
 
     async def list(self) -> Sequence[Webhook]:
-        answer = await ask_json(self._wire, Ask("GET", "/webhooks"))
+        answer = await send_json(self._wire, ApiRequest("GET", "/webhooks"))
         return [Webhook.model_validate(row) for row in answer["data"]]
 
     async def get(self, webhook: str) -> Webhook:
-        return Webhook.model_validate(await ask_json(self._wire, Ask("GET", _path(webhook))))
+        return Webhook.model_validate(await send_json(self._wire, ApiRequest("GET", _path(webhook))))
 
     async def update(self, webhook: str, **changes: Unpack[WebhookChanges]) -> Webhook:
         """Changes the URL, the states, the tags or the description, or turns the webhook off or on."""
-        what = Ask.with_json("PATCH", _path(webhook), changes, is_repeatable=True)
-        return Webhook.model_validate(await ask_json(self._wire, what))
+        request = ApiRequest.with_json("PATCH", _path(webhook), changes, is_repeatable=True)
+        return Webhook.model_validate(await send_json(self._wire, request))
 
     async def rotate(self, webhook: str, *, overlap: float | str = "24h") -> NewWebhook:
         """Creates another secret, which only this answer contains.
 
-        For the time of `overlap` the previous secret signs, too. Use 0 if somebody else has seen it.
+        The previous secret also signs for the time of `overlap`. Use 0 if somebody else has seen that secret.
         """
-        what = Ask.with_json("POST", f"{_path(webhook)}/rotate", {"overlap": overlap})
-        return NewWebhook.model_validate(await ask_json(self._wire, what))
+        request = ApiRequest.with_json("POST", f"{_path(webhook)}/rotate", {"overlap": overlap})
+        return NewWebhook.model_validate(await send_json(self._wire, request))
 
     async def test(self, webhook: str) -> Delivery:
-        """Sends a ping in a second or so. `deliveries` has the result."""
-        return Delivery.model_validate(await ask_json(self._wire, Ask("POST", f"{_path(webhook)}/test")))
+        """Makes the service send a test request soon. `deliveries` has the result."""
+        return Delivery.model_validate(await send_json(self._wire, ApiRequest("POST", f"{_path(webhook)}/test")))
 
     async def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
         """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
@@ -79,7 +79,7 @@ class AsyncWebhooks:
 
     async def delete(self, webhook: str) -> None:
         """Deletes the webhook and its deliveries."""
-        await ask(self._wire, Ask("DELETE", _path(webhook)))
+        await send(self._wire, ApiRequest("DELETE", _path(webhook)))
 
 
 def _path(webhook: str) -> str:

@@ -21,7 +21,7 @@ from footplate.errors import (
 from footplate.sdk.files import below
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
-from footplate.sdk.request import Ask, ask, ask_json, pause
+from footplate.sdk.request import ApiRequest, pause, send, send_json
 from tests.client.fake_wire import URL, FakeWire
 
 JOB = {
@@ -46,18 +46,18 @@ def test_a_program_that_is_in_a_span_sends_its_traceparent() -> None:
     inside = trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(1, 2, False, trace.TraceFlags(1))))
     token = context.attach(inside)
     try:
-        asked = Ask("GET", "/nodes").on(FakeWire())
+        asked = ApiRequest("GET", "/nodes").on(FakeWire())
     finally:
         context.detach(token)
 
     assert asked.headers["traceparent"] == f"00-{1:032x}-{2:016x}-01"
-    assert "traceparent" not in Ask("GET", "/nodes").on(FakeWire()).headers
+    assert "traceparent" not in ApiRequest("GET", "/nodes").on(FakeWire()).headers
 
 
 async def test_a_get_is_sent_again_after_as_long_as_the_service_asks() -> None:
     wire = FakeWire(answer(503, Retry_After="7"), httpx2.ReadTimeout("late"), answer())
 
-    assert (await ask(wire, Ask("GET", "/nodes"))).status_code == 200
+    assert (await send(wire, ApiRequest("GET", "/nodes"))).status_code == 200
 
     assert len(wire.asked) == 3
     assert 7 <= wire.waited[0] < 9
@@ -68,7 +68,7 @@ async def test_it_is_given_up_with_the_address_after_so_many_tries() -> None:
     wire = FakeWire(*[httpx2.ConnectError("refused")] * 4)
 
     with pytest.raises(Unreachable, match=URL):
-        await ask(wire, Ask("GET", "/nodes"))
+        await send(wire, ApiRequest("GET", "/nodes"))
 
     assert (len(wire.asked), len(wire.waited)) == (4, 3)
 
@@ -77,7 +77,7 @@ async def test_a_service_that_stays_busy_is_told_as_what_it_said() -> None:
     wire = FakeWire(*[answer(503, {"code": "unavailable", "detail": "the database is away"})] * 4)
 
     with pytest.raises(ServiceError, match="the database is away"):
-        await ask(wire, Ask("GET", "/nodes"))
+        await send(wire, ApiRequest("GET", "/nodes"))
 
 
 async def test_every_try_of_a_submit_has_the_same_key_and_the_same_bytes() -> None:
@@ -110,9 +110,9 @@ async def test_something_else_at_that_address_is_told_as_that() -> None:
     page = httpx2.Response(200, html="<html>")
 
     with pytest.raises(Unreachable, match="not a Footplate service"):
-        await ask_json(FakeWire(page), Ask("GET", "/nodes"))
+        await send_json(FakeWire(page), ApiRequest("GET", "/nodes"))
     with pytest.raises(Unreachable, match="not a Footplate service"):
-        await ask_json(FakeWire(httpx2.Response(404, html="<html>")), Ask("GET", "/nodes"))
+        await send_json(FakeWire(httpx2.Response(404, html="<html>")), ApiRequest("GET", "/nodes"))
 
 
 @pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, NotFound), (409, Conflict)])

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from footplate.cli import main
-from footplate.cli.text import say, say_json, table
+from footplate.cli.text import print_json, print_lines, table
 from tests.client.conftest import FAILING, PROGRAM, Command
 from tests.support.processes import Standstill, at_ease, free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System
@@ -35,7 +35,7 @@ def test_submit_and_watch_tells_the_whole_story_in_plain_lines(command: Command,
     assert re.fullmatch(r"job_[0-9a-f]{32}", lines[0])
     assert [line.split()[1] for line in lines if " loss " in line] == ["5", "10", "15", "20"]
     assert (lines[1], lines[-2]) == ("queued (submitted)", "succeeded (completed)")
-    assert re.fullmatch(rf"outputs: \d+ files, .*B; `footplate download {lines[0][-8:]}` fetches them", lines[-1])
+    assert re.fullmatch(rf"outputs: \d+ files, .*B; `footplate download {lines[0][-8:]}` downloads them", lines[-1])
     assert "\033" not in done.stdout
     assert standing.job(lines[0])["name"] == "told"
 
@@ -74,7 +74,7 @@ def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: Syste
     watch.signal(signal.SIGINT)
 
     assert watch.wait(20) == 130
-    assert f"stopped watching; {job} goes on" in watch.output
+    assert f"stopped watching; {job} continues" in watch.output
     assert "Traceback" not in watch.output
     assert standing.state(job) == "running"
     assert command.good("do", job, "--save", "--set", "logging_steps=5").startswith(f"{job} running")
@@ -121,7 +121,7 @@ def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> N
         (["submit", '{"model": '], "not JSON at line 1"),
         (["submit", "[1]"], "cannot be read"),
         (["submit", SHORT, "--set", "nothing"], "has no name or no value"),
-        (["submit", SHORT, "--set", "model.args.depth=1"], 'model is "toy/mlp", which has nothing inside'),
+        (["submit", SHORT, "--set", "model.args.depth=1"], 'model is "toy/mlp", which is not an object'),
         (["submit", SHORT, "--set", "training.learning_rat=1"], "did you mean 'learning_rate'?"),
         (["validate", '{"model": "toy/mlq", "data": "toy/regression"}'], "did you mean 'toy/mlp'?"),
         (["ls", "--state", "runing"], "did you mean 'running'?"),
@@ -274,7 +274,7 @@ def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command
 
 
 def test_what_training_printed_cannot_move_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
-    say("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay", "re\u202eversed")
+    print_lines("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay", "re\u202eversed")
 
     assert capsys.readouterr().out == "a name�[2J��31m that clears\ntabs\tand größe stay\nre�versed\n"
 
@@ -288,7 +288,7 @@ def test_a_table_s_cell_neither_begins_a_line_nor_turns_the_text_around(capsys: 
 def test_json_says_what_a_terminal_would_obey_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"name\u202e": "\x1b[2J\x9b31m\x7f\u2028größe"}
 
-    say_json(value)
+    print_json(value)
 
     printed = capsys.readouterr().out
     assert printed == '{"name\\u202e": "\\u001b[2J\\u009b31m\\u007f\\u2028größe"}\n'
@@ -338,27 +338,3 @@ def test_who_has_read_enough_of_a_list_hears_no_complaint(command: Command) -> N
 
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["group"] == "models"
-
-
-def test_bash_completes_verbs_options_and_jobs_and_runs_no_name(command: Command) -> None:
-    hostile = "$(touch pwned)"
-    for name in (hostile, "two words"):
-        command.good("submit", SHORT, "--name", name)
-    asked = """
-    complete_it() {
-      COMP_WORDS=(footplate "$@"); COMP_CWORD=$#
-      _footplate footplate "${@: -1}"; echo "${COMPREPLY[@]}"
-    }
-    complete_it ca; complete_it submit --wa; complete_it show two; complete_it diff @last '$('; complete_it up x"""
-    script = command.good("completion", "bash") + asked
-
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True, env=command.env, cwd=command.folder
-    )
-
-    assert done.stdout.splitlines() == ["cancel", "--watch", r"two\ words", r"\$\(touch\ pwned\)", ""]
-    assert not (command.folder / "pwned").exists()
-    nobody = {"FOOTPLATE_URL": f"http://127.0.0.1:{free_port()}"}
-    assert command.run("completion", "jobs", **nobody).stdout == ""
-    for shell in ("zsh", "fish"):
-        assert "submit" in command.good("completion", shell)

@@ -138,7 +138,7 @@ def test_no_line_of_the_doctor_is_ok_and_says_that_something_is_broken(
 def test_an_unknown_verb_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sumbit", "job.json"]) == 2
 
-    assert capsys.readouterr().err == "footplate: no verb is called 'sumbit'; did you mean 'submit'?\n"
+    assert capsys.readouterr().err == "footplate: there is no verb 'sumbit'; did you mean 'submit'?\n"
 
 
 def test_a_verb_that_is_near_to_none_is_answered_with_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from footplate.components import toy
 from footplate.contract.errors import InvalidSpec
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.trackers import one_part
+from footplate.trainer.trackers import as_file_name
 from footplate.trainer.trainer import Trainer, set_seed
 
 
@@ -336,4 +336,4 @@ def test_a_run_that_fails_closes_its_trackers_and_what_is_logged_later_goes_on_i
     ("name", "folder"), [("/etc/x", "_etc_x"), ("../../x", "_.._x"), ("..", "run"), ("a b", "a_b")]
 )
 def test_a_run_s_name_leads_out_of_no_tracker_s_folder(name: str, folder: str) -> None:
-    assert one_part(name) == folder
+    assert as_file_name(name) == folder

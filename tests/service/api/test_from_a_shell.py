@@ -37,7 +37,7 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like
     assert (await command("pause", "--tag", "sweep", "--state", "queued"))[0] == 0
     assert await states(api) == {mine: "paused", too: "paused", other: "queued"}
     code, said, report = await command("rm", "--tag", "sweep")
-    assert (code, said, "no job is like that and can be asked to delete" in report) == (0, "", True)
+    assert (code, said, "no job matches the filters and can be changed by delete" in report) == (0, "", True)
     await command("cancel", "--tag", "sweep")
     assert (await command("rm", "--state", "cancelled", "--created-before", "2020-01-01T00:00:00Z"))[1] == ""
     code, said, _ = await command("rm", "--state", "cancelled", "--created-after", "2020-01-01T00:00:00Z", "--json")
@@ -49,8 +49,8 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like
     ("words", "said"),
     [
         (["cancel"], "no job is named"),
-        (["rm", "@last", "--tag", "a"], "jobs are named, and filters are given; one of the two"),
-        (["resume", "--tag", "a", "--priority", "3"], "many jobs are resumed as they are"),
+        (["rm", "@last", "--tag", "a"], "the command has both jobs and filters; use one of the two"),
+        (["resume", "--tag", "a", "--priority", "3"], "--max-steps and --priority cannot be used with filters"),
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )
@@ -103,7 +103,7 @@ async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
     assert audited == [f"bundle {bundle['sha256']} of project default kept for None"]
     twice = spec.replace('requires": []', f'bundle": "{bundle["sha256"]}"')
     code, _, err = await command("submit", twice, "--code", str(folder))
-    assert (code, "the spec names its code, and --code does" in err) == (2, True)
+    assert (code, "both --code and the spec's code.bundle name code" in err) == (2, True)
 
 
 async def test_bundles_are_had_from_python(api: Api, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,5 +139,5 @@ def test_the_same_files_are_the_same_bundle_whenever_they_were_written(folder: P
     (folder / "my_code.py").write_text("def net(): return 1\n")
     assert packed(folder) != before
     (folder / ".git" / "hooks").mkdir()
-    with pytest.raises(InvalidRequest, match="there is no file to send"):
+    with pytest.raises(InvalidRequest, match="has no file to upload"):
         packed(folder / ".git" / "hooks")
