@@ -18,7 +18,7 @@ from footplate.trainer.state import TrainerControl, TrainerState
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """Hugging Face's early stopping, which follows the loss if no metric is named."""
+    """Hugging Face's early stopping. If `metric_for_best_model` is not set, it follows the evaluation's loss."""
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.metric_for_best_model is None:
@@ -26,7 +26,7 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 class LogLearningRate(TrainerCallback):
-    """Logs the rates of the current step. They are stored before the schedule moves them."""
+    """Logs the learning rate of every parameter group, as it was in the last optimizer step."""
 
     def __init__(self) -> None:
         self.rates: list[Any] = []
@@ -39,11 +39,11 @@ class LogLearningRate(TrainerCallback):
 
 
 class GradientNorms(TrainerCallback):
-    """Computes norms only in steps that are logged, and reads them in the log, so that no step waits for the device."""
+    """Logs the gradient norm of each layer. Norms are computed only in steps that are logged."""
 
     def __init__(self, depth: int | None = None) -> None:
         if depth is not None and depth < 1:
-            raise ValueError(f"depth is a number of parts of a layer's name, 1 or more. It is {depth}")
+            raise ValueError(f"depth is a number of components of a layer's name, 1 or more. It is {depth}")
         self.depth = depth
         self.layers: dict[str, list[nn.Parameter]] = {}
         self.norms: dict[str, Tensor] = {}
@@ -55,8 +55,8 @@ class GradientNorms(TrainerCallback):
                 self.layers.setdefault(self._layer(name), []).append(value)
 
     def _layer(self, parameter: str) -> str:
-        parts = parameter.split(".")
-        return ".".join(parts[: self.depth] if self.depth else parts[:-1]) or parameter
+        names = parameter.split(".")
+        return ".".join(names[: self.depth] if self.depth else names[:-1]) or parameter
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not _is_logged(args, state):
@@ -74,7 +74,7 @@ class GradientNorms(TrainerCallback):
 
 
 def _is_logged(args: Any, state: TrainerState) -> bool:
-    """Returns True if the arguments log the current step. A log that a callback requests has no norms."""
+    """Returns True if `logging_strategy` and `logging_steps` log the current step."""
     step = state.global_step + 1
     if args.logging_strategy == "steps":
         return step % state.logging_steps == 0 or (step == 1 and args.logging_first_step)
@@ -100,7 +100,7 @@ class StopOnNan(TrainerCallback, ExportableState):
 
 
 class Ema(TrainerCallback, ExportableState, HoldsTensors):
-    """Keeps averages of the weights. Training itself is not changed."""
+    """Keeps a moving average of the weights, which is evaluated and becomes the final model."""
 
     def __init__(self, decay: float = 0.999, every: int = 1, warmup: bool = True) -> None:
         if not 0 < decay < 1:
@@ -119,7 +119,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
         weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
-        if any(hasattr(weight, mark) for weight in weights.values() for mark in _IN_PIECES):
+        if any(hasattr(weight, mark) for weight in weights.values() for mark in _MARKS_OF_SHARDS):
             raise ValueError("ema averages whole weights, but this strategy shards them: use ddp, or one process")
         if state.global_step == 0 or not self.average:
             self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
@@ -140,17 +140,17 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if self._model is None:
             return
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            self.average = self._of(Path(state.best_model_checkpoint))
+            self.average = self._stored_in(Path(state.best_model_checkpoint))
         put(self._model, self.average)
         self._model = None
 
-    def _of(self, checkpoint: Path) -> dict[str, Tensor]:
+    def _stored_in(self, checkpoint: Path) -> dict[str, Tensor]:
         """Returns the average that this callback stored in a checkpoint."""
         stored: Iterator[Any] = iter(read(checkpoint).get(type(self).__name__, []))
         return next(stored, self.average)
 
     def in_place(self) -> AbstractContextManager[Any]:
-        """Swaps the averages into the model. After training, the model holds them already."""
+        """Returns a context in which the model has the averaged weights. After training, the model keeps them."""
         return nullcontext() if self._model is None else swapped(self._model, self.average)
 
     def state(self) -> dict[str, Any]:
@@ -164,12 +164,12 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         self.average = tensors
 
 
-_IN_PIECES = ("device_mesh", "_fsdp_flattened", "ds_id")
-"""Attributes that mark parameters split by FSDP 2, FSDP 1 and ZeRO 3."""
+_MARKS_OF_SHARDS = ("device_mesh", "_fsdp_flattened", "ds_id")
+"""Attributes of parameters that FSDP 2, FSDP 1 or ZeRO 3 has sharded."""
 
 
 def _wide(weight: Tensor) -> Tensor:
-    """Returns the type for averages: single precision, because half precision would round small changes away."""
+    """Returns the weights in single precision, because averages in half precision would lose small changes."""
     weight = weight.detach()
     return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
 
@@ -190,7 +190,7 @@ log_learning_rate = component(
 gradient_norms = component(
     GradientNorms,
     "Logs the norm of each layer's gradients with the loss, after clipping, as grad_norm/<layer>.",
-    depth=Annotated[int | None, "Group layers by this many parts of their name; null logs every layer"],
+    depth=Annotated[int | None, "Group layers by the first components of their name, this many; null logs every layer"],
 )
 stop_on_nan = component(
     StopOnNan,

@@ -1,4 +1,4 @@
-"""Blocks of tokens, for the map `chunk`. All rows are read once, and their tokens are kept in an unnamed file."""
+"""The rows of the map `chunk`: blocks of tokens. Tokens are kept in a temporary file, after all rows were read once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 1000
 
 
 class Chunks:
-    """Blocks of equal length, by number. They take four bytes per token on disk, shared by all data workers."""
+    """Rows that are blocks of equal length. The file has four bytes per token, and all data workers share it."""
 
     def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
         self.rows, self.block_size = rows, block_size
@@ -30,7 +30,7 @@ class Chunks:
             if self.blocks == 0:
                 raise DatasetError(
                     f"chunk: all rows together have {total} tokens, but one block needs {block_size}",
-                    hint="a smaller block_size, or more text",
+                    hint="use a smaller block_size, or more text",
                 )
             # The memory map outlives the closed file, which the system removes by itself.
             self.tokens = numpy.memmap(file, dtype=numpy.int32, mode="r", shape=(self.blocks, block_size))
@@ -57,7 +57,7 @@ def _tokens(rows: Any, end: int | None) -> Iterator[Any]:
 
 
 def tokens_of(row: Row, end: int | None, where: Callable[[], str]) -> list[int]:
-    """Returns the row's tokens, followed by the end token unless they end with it."""
+    """Returns the row's tokens. The token `end`, if it is not None, is added unless the tokens already end with it."""
     if "input_ids" not in row:
         raise DatasetError(
             f"{where()}: chunk cuts tokens, but this row has none, only: {', '.join(row)}",

@@ -1,4 +1,4 @@
-"""Collators that a spec may name: those of the Trainer, with the job's tokenizer."""
+"""Collators that a spec may name: the Trainer's collators, with the job's tokenizer."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def _padded(max_length: int | None) -> dict[str, Any]:
 
 @dataclass
 class CausalBatches:
-    """Turns lists of tokens into tensors. Padding is found by the attention mask, not by the pad token.
+    """Makes batches for causal language models. Labels are -100 where the attention mask is 0.
 
-    The pad token is often also the token that ends a text. A model would otherwise never learn to end a text.
+    The mask is used because the pad token is often also the token that ends a text, which the model must learn.
     """
 
     tokenizer: Any

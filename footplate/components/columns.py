@@ -15,7 +15,7 @@ def renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
     for at, row in enumerate(rows):
         taken = [new for old, new in names.items() if new in row and new not in names and new != old]
         if taken:
-            raise BadRow(at, f"there is a column {taken[0]!r} already", hint="drop it before")
+            raise BadRow(at, f"there is already a column {taken[0]!r}", hint="drop it first")
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
@@ -36,6 +36,8 @@ def _require(names: Iterable[str], rows: list[Row]) -> None:
 
 @dataclass(frozen=True)
 class Labels:
+    """The change of the map `labels`, which replaces names of classes by their numbers."""
+
     column: str
     numbers: dict[str, int]
 
@@ -49,7 +51,7 @@ class Labels:
     def _number(self, value: Any, at: int) -> Any:
         if isinstance(value, list):
             return [self._number(name, at) for name in value]
-        # Ratings from 1 to 5 are numbers in the rows, and names of classes here.
+        # A whole number, such as a rating from 1 to 5, is also the name of a class.
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str):

@@ -10,14 +10,15 @@ from typing import Any
 def component(
     target: Callable[..., Any], summary: str, /, *, defaults: Mapping[str, Any] | None = None, **arguments: Any
 ) -> Callable[..., Any]:
-    """Returns a component that calls `target` with these arguments. Each has its type and meaning as `Annotated`.
+    """Returns a component that calls `target` with the arguments that a spec may set.
 
-    An argument has the target's own default, unless `defaults` has another one. Parameters of the target that have no
-    default and are not among `arguments` get parts of the job, such as the parameters for an optimizer.
+    `arguments` has their types and meanings as `Annotated`. A default is the target's own, unless `defaults` has
+    another one. Parameters of the target that have no default and are not among `arguments` are not set by a spec. They
+    receive objects of the job, such as the parameters for an optimizer.
     """
     own = inspect.signature(target).parameters
     defaults = {name: own[name].default for name in arguments} | dict(defaults or {})
-    parts = [
+    objects = [
         parameter.replace(kind=parameter.POSITIONAL_ONLY, annotation=Any)
         for name, parameter in own.items()
         if parameter.default is parameter.empty and name not in arguments
@@ -26,10 +27,10 @@ def component(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
         for name, annotation in arguments.items()
     ]
-    signature = inspect.Signature([*parts, *named])
+    signature = inspect.Signature([*objects, *named])
 
-    def made(*parts: Any, **args: Any) -> Any:
-        bound = signature.bind(*parts, **args)
+    def made(*objects: Any, **args: Any) -> Any:
+        bound = signature.bind(*objects, **args)
         bound.apply_defaults()
         return target(*bound.args, **bound.kwargs)
 

@@ -16,11 +16,11 @@ from footplate.contract.row_report import NUMBER as NUMBER_TEXT
 from footplate.contract.row_report import WHOLE_NUMBER
 
 WHOLE, NUMBER, TEXT = 0, 1, 2
-"""Types of columns. A column has the most general type of its values. `007` is text, because of its zeros."""
+"""Types of columns. A column has the most general type of its values. `007` is text, because of its leading zeros."""
 
 
 class CsvRows(Lines):
-    """CSV rows. A quoted record may span several lines."""
+    """The rows of CSV files, by number. A quoted record may span several lines."""
 
     def __init__(self, paths: Sequence[Path], delimiter: str | None, columns: list[str] | None) -> None:
         if delimiter is not None and len(delimiter) != 1:
@@ -39,7 +39,7 @@ class CsvRows(Lines):
                     self._learn(record)
         except OSError as error:
             raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
-        starts.append(lines.place)
+        starts.append(lines.offset)
         return starts
 
     def _records(self, lines: _Counted, path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -47,18 +47,18 @@ class CsvRows(Lines):
         try:
             if not self._given:
                 self._learn_names(next(reader, []), path)
-            start = lines.place
+            start = lines.offset
             for record in reader:
                 if record:
                     self._require_fields(record, path, lines.number)
                     yield start, record
-                start = lines.place
+                start = lines.offset
         except (csv.Error, UnicodeDecodeError) as error:
             raise DatasetError(f"{path}, line {lines.number}: {error}") from error
 
     def _learn_names(self, header: list[str], path: Path) -> None:
         if len(set(header)) != len(header):
-            raise DatasetError(f"{path}: its first line names a column twice", hint="name all of them in columns")
+            raise DatasetError(f"{path}: the first line names a column twice", hint="name all columns in columns")
         if self.columns is not None and header != self.columns:
             raise DatasetError(
                 f"{path} has the columns {', '.join(header)}, and the file before it {', '.join(self.columns)}"
@@ -90,24 +90,24 @@ class CsvRows(Lines):
 
 
 def _value(text: str, kind: int) -> Any:
-    """Returns the typed value. An empty field is None in a column of numbers, and empty text in a column of text."""
+    """Converts a field to its column's type. An empty field is None in a column of numbers, else an empty text."""
     if kind == TEXT:
         return text
     return None if not text else int(text) if kind == WHOLE else float(text)
 
 
 class _Counted:
-    """Iterates over a file's lines as text, and tracks where the next one begins."""
+    """Iterates over a file's lines as text, and tracks the offset of the next line and the number of lines read."""
 
     def __init__(self, file: Any) -> None:
-        self._file, self.place, self.number = file, 0, 0
+        self._file, self.offset, self.number = file, 0, 0
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         line: bytes = next(self._file)
-        first = self.place == 0
-        self.place += len(line)
+        first = self.offset == 0
+        self.offset += len(line)
         self.number += 1
         return line.decode("utf-8-sig" if first else "utf-8")

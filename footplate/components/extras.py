@@ -1,4 +1,4 @@
-"""Facts about libraries that may be missing, without an import, which could take seconds."""
+"""Optional libraries: which library a component needs, and names in its source, read without importing the library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def needs(library: str, *, extra: str) -> Callable[[F], F]:
-    """Marks a component that cannot be built without a library."""
+    """Marks a component that needs an optional library, and the extra of footplate that installs the library."""
 
     def mark(component: F) -> F:
         vars(component)["needs"] = (library, extra)
@@ -23,7 +23,7 @@ def needs(library: str, *, extra: str) -> Callable[[F], F]:
 
 
 def missing(component: Any) -> str:
-    """Returns the missing library of a component, such as `transformers (pip install 'footplate[hf]')`, or nothing."""
+    """Returns the library that a component lacks, such as `transformers (pip install 'footplate[hf]')`, or ""."""
     library, extra = getattr(component, "needs", ("", ""))
     if not library or find_spec(library) is not None:
         return ""
@@ -31,7 +31,7 @@ def missing(component: Any) -> str:
 
 
 def imported(library: str) -> Any:
-    """Imports a library of trainers, which derive from our Trainer if `install` was called before."""
+    """Imports a library such as TRL after `footplate.install()`, so that its trainers derive from our Trainer."""
     import footplate
 
     footplate.install()

@@ -1,7 +1,7 @@
 """Streams of rows from files. A row is read when it is needed, and memory holds one row, or one batch of a table.
 
-A stream's position is a file, the offset of the next row, and the row's number. An offset is a byte of lines, or a row
-of a table. Each of several loading processes passes over all rows, and makes its own share of them.
+A stream's position is a file, the offset of the next row, and the row's number. An offset is a byte in files of lines,
+and a row number in tables. Each of several loading processes passes over all rows, and yields only its own share.
 """
 
 from __future__ import annotations
@@ -19,97 +19,100 @@ from footplate.components.tables import opened, rows_of, schema_of
 from footplate.contract.errors import DatasetError
 
 State = dict[str, int]
-Found = tuple[int, int, Callable[[], Row]]
-"""The offset of a row, the offset of the next row, and a function that makes the row."""
+UnreadRow = tuple[int, int, Callable[[], Row]]
+"""The offset of a row, the offset of the next row, and a function that parses the row."""
 
 
 class Reader(Protocol):
-    def read(self, path: Path, place: int) -> Iterator[Found]:
-        """Yields the rows from this offset on."""
+    """Reads rows from one kind of file."""
 
-    def where(self, path: Path, place: int) -> str: ...
+    def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
+        """Yields the rows of a file from this offset on."""
+
+    def where(self, path: Path, offset: int) -> str:
+        """Returns the position of a row for error messages."""
 
 
 class LineReader:
-    """Yields each line that is not empty."""
+    """Reads files in which each line that is not empty is a row."""
 
     def __init__(self, row: Callable[[bytes], Row]) -> None:
         self.row = row
 
-    def read(self, path: Path, place: int) -> Iterator[Found]:
+    def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
         try:
             with path.open("rb") as file:
-                file.seek(place)
+                file.seek(offset)
                 for line in file:
-                    begins, place = place, place + len(line)
+                    begins, offset = offset, offset + len(line)
                     if line.strip():
-                        yield begins, place, partial(self.row, line)
+                        yield begins, offset, partial(self.row, line)
         except OSError as error:
             raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
 
-    def where(self, path: Path, place: int) -> str:
-        return line_of(path, place)
+    def where(self, path: Path, offset: int) -> str:
+        return line_of(path, offset)
 
 
 class ParquetReader:
-    """Yields the rows of each row group without a copy. A resume decodes only the group at its position."""
+    """Reads Parquet files, one row group after the other. A resume decodes only from the group of its position on."""
 
     def __init__(self, paths: Sequence[Path], columns: list[str] | None) -> None:
         self.columns = list(schema_of(paths, [opened(path) for path in paths], columns).names)
 
-    def read(self, path: Path, place: int) -> Iterator[Found]:
+    def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
         file, begins = opened(path), 0
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
-            if begins + rows > place:
-                yield from self._of_group(path, file, group, begins, place)
+            if begins + rows > offset:
+                yield from self._read_group(path, file, group, begins, offset)
             begins += rows
 
-    def _of_group(self, path: Path, file: Any, group: int, begins: int, place: int) -> Iterator[Found]:
+    def _read_group(self, path: Path, file: Any, group: int, begins: int, offset: int) -> Iterator[UnreadRow]:
         # Without threads, because loading processes are forked and threads do not survive a fork.
         for batch in rows_of(path, file, self.columns, row_groups=[group], use_threads=False):
-            for at in range(max(0, place - begins), batch.num_rows):
-                yield begins + at, begins + at + 1, partial(_of_batch, batch, at)
+            for at in range(max(0, offset - begins), batch.num_rows):
+                yield begins + at, begins + at + 1, partial(_row_of_batch, batch, at)
             begins += batch.num_rows
 
-    def where(self, path: Path, place: int) -> str:
-        return f"{path}, row {place}"
+    def where(self, path: Path, offset: int) -> str:
+        return f"{path}, row {offset}"
 
 
-def _of_batch(batch: Any, at: int) -> Row:
+def _row_of_batch(batch: Any, at: int) -> Row:
     row: Row = batch.slice(at, 1).to_pylist()[0]
     return row
 
 
 class NumberedReader:
-    """Yields numbered rows one by one, for files that are read once before training anyway."""
+    """Reads rows that have numbers. It makes a stream of formats that must be read completely before training."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
 
-    def read(self, path: Path, place: int) -> Iterator[Found]:
-        for at in range(place, len(self.rows)):
+    def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
+        for at in range(offset, len(self.rows)):
             yield at, at + 1, partial(self.rows.__getitem__, at)
 
-    def where(self, path: Path, place: int) -> str:
-        return str(self.rows.where(place))
+    def where(self, path: Path, offset: int) -> str:
+        return str(self.rows.where(offset))
 
 
 class FileStream(IterableDataset[Row]):
-    """A stream of rows that saves its position, and continues with the next row."""
+    """A stream of rows from files. Its position can be saved and restored by `state_dict` and `load_state_dict`."""
 
     def __init__(self, paths: Sequence[Path], reader: Reader, offset: int = 0, limit: int | None = None) -> None:
         if not paths:
             raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
         self.paths, self.reader = list(paths), reader
         self.first, self.end = offset, None if limit is None else offset + limit
-        self._file = self._begins = self._place = self._row = 0
-        self._is_placed = False
+        self._file = self._begins = self._offset = self._row = 0
+        self._has_restored = False
 
     def __iter__(self) -> Iterator[Row]:
-        if not self._is_placed:
-            self._file = self._begins = self._place = self._row = 0
-        self._is_placed = False
+        if not self._has_restored:
+            self._file = self._begins = self._offset = self._row = 0
+        self._has_restored = False
         info = get_worker_info()
         own, processes = (info.id, info.num_workers) if info else (0, 1)
         for make in self._all():
@@ -119,12 +122,12 @@ class FileStream(IterableDataset[Row]):
 
     def _all(self) -> Iterator[Callable[[], Row]]:
         while self._file < len(self.paths):
-            for begins, place, make in self.reader.read(self.paths[self._file], self._place):
+            for begins, offset, make in self.reader.read(self.paths[self._file], self._offset):
                 if self.end is not None and self._row >= self.end:
                     return
-                self._begins, self._place, self._row = begins, place, self._row + 1
+                self._begins, self._offset, self._row = begins, offset, self._row + 1
                 yield make
-            self._file, self._place = self._file + 1, 0
+            self._file, self._offset = self._file + 1, 0
 
     def _made(self, make: Callable[[], Row]) -> Row:
         try:
@@ -135,12 +138,12 @@ class FileStream(IterableDataset[Row]):
             raise DatasetError(f"{self.where()}: {error}") from error
 
     def where(self) -> str:
-        """Returns the file and line of the last row."""
+        """Returns the file and the line of the last row, for error messages."""
         return self.reader.where(self.paths[min(self._file, len(self.paths) - 1)], self._begins)
 
     def state_dict(self) -> State:
-        return {"file": self._file, "place": self._place, "row": self._row}
+        return {"file": self._file, "place": self._offset, "row": self._row}
 
     def load_state_dict(self, state: State) -> None:
-        self._file, self._place, self._row = state["file"], state["place"], state["row"]
-        self._is_placed = True
+        self._file, self._offset, self._row = state["file"], state["place"], state["row"]
+        self._has_restored = True

@@ -1,6 +1,6 @@
-"""Datasets from files. Paths are real files here: names like `data://…` were resolved before, and patterns too.
+"""Datasets that a spec may name, from files. The runtime has replaced names such as `data://…` and patterns by paths.
 
-No file is read into memory. lines.py holds where each line begins, and tables.py maps tables.
+No file is read into memory: lines.py keeps the offset of each line, and tables.py maps tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field
 from footplate.components.csv_rows import CsvRows
 from footplate.components.extras import needs
 from footplate.components.file_streams import FileStream, LineReader, NumberedReader, ParquetReader
-from footplate.components.lines import JsonLines, TextFiles, TextLines, json_row, part, text_row
+from footplate.components.lines import JsonLines, TextFiles, TextLines, json_row, selected, text_row
 from footplate.components.repository import files_of
 from footplate.components.tables import is_saved, parquet_rows, saved_rows
 from footplate.contract.errors import DatasetError
@@ -32,7 +32,7 @@ def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: S
     files = [Path(path) for path in paths]
     if streaming:
         return FileStream(files, LineReader(json_row), offset, limit)
-    return part(JsonLines(files), offset, limit)
+    return selected(JsonLines(files), offset, limit)
 
 
 def csv(
@@ -47,8 +47,8 @@ def csv(
     ] = False,
 ) -> Any:
     """Rows of CSV and TSV files. A column that holds only numbers has numbers as values."""
-    rows = part(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
-    return _in_turn(rows) if streaming else rows
+    rows = selected(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
+    return _as_stream(rows) if streaming else rows
 
 
 def text(
@@ -63,11 +63,11 @@ def text(
     """Rows of plain text in UTF-8."""
     files = [Path(path) for path in paths]
     if by == "file":
-        rows = part(TextFiles(files, column), offset, limit)
-        return _in_turn(rows) if streaming else rows
+        rows = selected(TextFiles(files, column), offset, limit)
+        return _as_stream(rows) if streaming else rows
     if streaming:
         return FileStream(files, LineReader(partial(text_row, column=column)), offset, limit)
-    return part(TextLines(files, column), offset, limit)
+    return selected(TextLines(files, column), offset, limit)
 
 
 @needs("pyarrow", extra="arrow")
@@ -83,7 +83,7 @@ def parquet(
     files = [Path(path) for path in paths]
     if streaming and files:
         return FileStream(files, ParquetReader(files, columns), offset, limit)
-    return part(parquet_rows(files, columns), offset, limit)
+    return selected(parquet_rows(files, columns), offset, limit)
 
 
 @needs("pyarrow", extra="arrow")
@@ -106,9 +106,9 @@ def dataset(
         raise DatasetError(
             f"{folder.name} was written by save_to_disk and has no configurations", hint="leave config out"
         )
-    rows = part(saved_rows(folder, split), offset, limit)
-    return _in_turn(rows) if streaming else rows
+    rows = selected(saved_rows(folder, split), offset, limit)
+    return _as_stream(rows) if streaming else rows
 
 
-def _in_turn(rows: Any) -> Any:
+def _as_stream(rows: Any) -> Any:
     return FileStream([Path()], NumberedReader(rows))

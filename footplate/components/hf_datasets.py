@@ -1,4 +1,4 @@
-"""Makes datasets of the library `datasets` from a job's rows, for trainers of libraries that take nothing else."""
+"""Makes datasets of the library `datasets` from a job's rows, which the trainers of TRL and others require."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from footplate.contract.rows import RowForms, Schema
 
 
 def require_forms(rows: Any, forms: Sequence[Schema], trainer: str) -> None:
-    """Reads every row once. Raises DatasetError for a stream, and for the first row that has none of the forms."""
+    """Checks every row. Raises DatasetError for a stream, and for the first row that fits none of the schemas."""
     if is_stream(rows):
-        raise DatasetError(f"{trainer} reads rows by number", hint="leave streaming out")
+        raise DatasetError(f"{trainer} reads rows by number, and this dataset is a stream", hint="leave streaming out")
     row_forms = RowForms(forms)
     for index, row in enumerate(_each(rows)):
         if problem := row_forms.problem(row):
@@ -22,11 +22,11 @@ def require_forms(rows: Any, forms: Sequence[Schema], trainer: str) -> None:
 
 
 def as_dataset(rows: Any) -> Any:
-    """Returns the rows as a dataset that is mapped from a temporary file."""
+    """Returns the rows as a dataset of the library `datasets`, which stores them in a temporary file."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
-    # A new folder, because `datasets` would take a file of the same rows object that it finds in an old one.
+    # A new folder, because `datasets` would reuse a file that an earlier job has written there.
     return Dataset.from_generator(_each, gen_kwargs={"rows": rows}, cache_dir=tempfile.mkdtemp(prefix="rows-"))
 
 

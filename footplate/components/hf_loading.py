@@ -1,4 +1,4 @@
-"""Loads configs and weights for all models of transformers, and refuses what is unsafe or does not fit."""
+"""Loads configs and weights of transformers models. Files that can run code and configs that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from footplate.contract.errors import NotBuildable, did_you_mean
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
-"""Weights in forms that can run code when they are opened, or that nothing here reads."""
+"""Suffixes of weights that can run code when they are opened, or that the job's models cannot read."""
 
 MERGES_AT_END = "footplate_merges_at_end"
 """The attribute of a model whose adapters are merged into it at the end, so that the whole model is saved."""
@@ -21,7 +21,7 @@ MERGES_AT_END = "footplate_merges_at_end"
 NEVER_IN_A_CONFIG = frozenset(
     {"auto_map", "trust_remote_code", "name_or_path", "attn_implementation", "quantization_config", "architectures"}
 )
-"""Names in a config that change more than the shape of a model."""
+"""Fields of a config that a spec must not set, because they do more than set a model's size."""
 
 
 def load(
@@ -41,7 +41,7 @@ def load(
     double_quantization: bool = False,
     peft: dict[str, Any] | None = None,
 ) -> Any:
-    """Returns a model with this kind of head, with stored or new weights. hf_models.py describes the arguments."""
+    """Returns a model for the task `head`, such as CausalLM. hf_models.py describes the other arguments."""
     import transformers
 
     # Progress bars are for terminals, but a job's output is stored line by line.
@@ -64,7 +64,7 @@ def load(
 def _made(
     auto: Any, config: Any, path: str | None, dtype: str, options: dict[str, Any], ignore_mismatched_sizes: bool
 ) -> Any:
-    """Returns a model with the weights in this folder, or with new ones."""
+    """Returns a model with the weights in the folder `path`, or with new weights if `path` is None."""
     import torch
     from safetensors import SafetensorError
 
@@ -133,7 +133,7 @@ def _compute_alike_everywhere(model: Any) -> None:
 
 
 def _classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
-    """Returns the number and names of classes as the fields of a config."""
+    """Returns the fields of a config for the number and the names of the classes."""
     if labels is None:
         return {} if num_labels is None else {"num_labels": num_labels}
     if len(set(labels)) != len(labels) or not labels:
@@ -149,7 +149,7 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
 
     _refuse_reaching_further(changes)
     if path is None:
-        return _config_from_nothing(changes, processor)
+        return _new_config(changes, processor)
     folder = Path(path)
     if (folder / "adapter_config.json").is_file():
         raise NotBuildable(
@@ -167,7 +167,7 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
             f"{_called(folder)}/config.json belongs to an unknown model: {first_line(error)}",
             hint="code beside a model's weights is not run: send that code as a bundle",
         ) from error
-    for name, value in _meant(config, changes).items():
+    for name, value in _under_config_names(config, changes).items():
         try:
             setattr(config, name, value)
         except StrictDataclassError as error:
@@ -175,8 +175,8 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
     return config
 
 
-def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
-    """Makes a new model's config fit its tokenizer, unless the spec sets other values."""
+def _new_config(given: dict[str, Any], processor: Any) -> Any:
+    """Returns the config of a new model. Values that the spec does not set follow the tokenizer, such as vocab_size."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -191,13 +191,13 @@ def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
         hint = did_you_mean(str(kind), CONFIG_MAPPING_NAMES) or "for example bert, gpt2, llama, t5"
         raise NotBuildable(f"transformers has no model_type {kind!r}", hint=hint)
     usual = AutoConfig.for_model(kind)
-    meant = _meant(usual, {name: value for name, value in given.items() if name != "model_type"})
+    values = _under_config_names(usual, {name: value for name, value in given.items() if name != "model_type"})
     if processor is not None and hasattr(usual, "vocab_size"):
         tokens = {name: getattr(processor, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        meant = {"vocab_size": len(processor), **tokens, **meant}
+        values = {"vocab_size": len(processor), **tokens, **values}
     try:
         # The config is made from these values, so that derived sizes, such as Llama's head_dim, follow them.
-        config = AutoConfig.for_model(kind, **meant)
+        config = AutoConfig.for_model(kind, **values)
     except (StrictDataclassError, ValueError, TypeError, ArithmeticError) as error:
         raise _cannot_be(usual, error) from error
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
@@ -205,17 +205,20 @@ def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
     return config
 
 
-def _meant(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Returns the changes under the config's own names. A config ignores unknown names; here they are refused."""
+def _under_config_names(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the changes by the config's own field names, such as n_embd for hidden_size.
+
+    Raises NotBuildable for a name that the config does not have.
+    """
     valid_names = {*vars(config), *config.attribute_map, *_fields(type(config))} | {"num_labels"}
-    meant = {}
+    values = {}
     for name, value in changes.items():
         if name not in valid_names:
             plain = [valid_name for valid_name in valid_names if not valid_name.startswith("_")]
             raise NotBuildable(f"the config of a {config.model_type} has no {name!r}", hint=did_you_mean(name, plain))
         own = config.attribute_map.get(name, name)
-        meant[own] = {int(at): label for at, label in value.items()} if name == "id2label" else value
-    return meant
+        values[own] = {int(at): label for at, label in value.items()} if name == "id2label" else value
+    return values
 
 
 def _cannot_be(config: Any, error: Exception) -> NotBuildable:
@@ -229,7 +232,7 @@ def _fields(kind: type) -> Iterable[str]:
 def _refuse_reaching_further(config: dict[str, Any]) -> None:
     for name in config:
         if name in NEVER_IN_A_CONFIG or name.startswith("_"):
-            raise NotBuildable(f"a job's config must not set {name!r}", hint="it sets only the model's shape")
+            raise NotBuildable(f"a job's config must not set {name!r}", hint="it may set only the model's sizes")
 
 
 # The weights

@@ -1,7 +1,7 @@
-"""Models of transformers, by task. Weights are loaded from safetensors in a folder, or initialised.
+"""Models of transformers that a spec may name, by task. Weights are loaded from a folder's safetensors, or initialised.
 
-Nothing is downloaded, code beside the weights is never run, and pickled files are never opened. hf_loading.py loads the
-models. It imports transformers when a model is made, because the import takes seconds.
+Nothing is downloaded, code beside the weights is never run, and pickled files are never opened. The import of
+transformers takes seconds, so transformers is imported only when a model is made.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Quantization = Annotated[
 DoubleQuantization = Annotated[bool, "With nf4 or fp4: quantize the scales too, which saves 0.4 bits per parameter"]
 Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
 Count = Annotated[int | None, "The number of classes; null takes it from labels or the config"]
-Anew = Annotated[bool, "Weights whose shape differs, such as a head for other classes, are initialised"]
+InitialiseMismatched = Annotated[bool, "Weights whose shape differs, such as a head for other classes, are initialised"]
 
 
 ProblemType = Annotated[
@@ -51,8 +51,8 @@ CLASSES: dict[str, Any] = {"num_labels": Count, "labels": Labels}
 
 
 def _model(head: str, summary: str, **of_classes: Any) -> Callable[..., Any]:
-    """Returns the component of the models with this head. `of_classes` are its arguments for classes."""
-    can_differ: dict[str, Any] = {"ignore_mismatched_sizes": Anew} if of_classes else {}
+    """Returns the component for the models of a task. `of_classes` are the arguments of tasks that have classes."""
+    can_differ: dict[str, Any] = {"ignore_mismatched_sizes": InitialiseMismatched} if of_classes else {}
     made = component(
         partial(load, head), summary, path=Folder, **of_classes, config=Config, from_scratch=Scratch, **can_differ,
         dtype=Dtype, attn_implementation=Attention, quantization=Quantization,

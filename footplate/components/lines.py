@@ -22,7 +22,7 @@ from footplate.contract.spec_parts import Split
 
 
 class Lines:
-    """Rows by number over several files. Subclasses find where rows start, and parse a row."""
+    """Rows by number over several files. Subclasses find the offsets of the rows, and parse a row."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         if not paths:
@@ -38,7 +38,7 @@ class Lines:
         return self._before[-1]
 
     def __getitem__(self, index: int) -> Row:
-        path, start, end = self._place(index)
+        path, start, end = self._locate(index)
         try:
             with path.open("rb", buffering=0) as file:
                 content = os.pread(file.fileno(), end - start, start)
@@ -52,11 +52,11 @@ class Lines:
             raise DatasetError(f"{self.where(index)}: {error}") from error
 
     def where(self, index: int) -> str:
-        """The line's number as an editor shows it; empty lines are counted, but are not rows."""
-        path, start, _ = self._place(index)
+        """Returns a row's file and line number. Empty lines are counted, although they are not rows."""
+        path, start, _ = self._locate(index)
         return line_of(path, start)
 
-    def _place(self, index: int) -> tuple[Path, int, int]:
+    def _locate(self, index: int) -> tuple[Path, int, int]:
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
@@ -65,17 +65,17 @@ class Lines:
         return self.paths[file], starts[at], starts[at + 1]
 
     def _starts(self, path: Path) -> array[int]:
-        """Returns the offset of each row, and then that of the end of the file."""
-        starts, place = array("Q"), 0
+        """Returns the offset of each row of a file, followed by the size of the file."""
+        starts, offset = array("Q"), 0
         try:
             with path.open("rb") as file:
                 for line in file:
                     if line.strip():
-                        starts.append(place)
-                    place += len(line)
+                        starts.append(offset)
+                    offset += len(line)
         except OSError as error:
             raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
-        starts.append(place)
+        starts.append(offset)
         return starts
 
     def _row(self, content: bytes, path: Path) -> Row:
@@ -83,14 +83,14 @@ class Lines:
 
 
 class JsonLines(Lines):
-    """Rows of JSON lines, of which each is an object."""
+    """The rows of JSON lines files. Each line is a JSON object."""
 
     def _row(self, content: bytes, path: Path) -> Row:
         return json_row(content)
 
 
 class TextLines(Lines):
-    """Rows of text, one for each line that is not empty."""
+    """The rows of text files. Each line that is not empty is a row."""
 
     def __init__(self, paths: Sequence[Path], column: str) -> None:
         self.column = column
@@ -101,7 +101,7 @@ class TextLines(Lines):
 
 
 class TextFiles(TextLines):
-    """Rows of whole files: each file is one row."""
+    """The rows of text files in which each file is one row."""
 
     def _starts(self, path: Path) -> array[int]:
         try:
@@ -126,8 +126,8 @@ def text_row(content: bytes, column: str) -> Row:
     return {column: content.partition(b"\n")[0].rstrip(b"\r").decode("utf-8-sig")}
 
 
-class Part:
-    """Some of a dataset's rows, by their numbers."""
+class Selection:
+    """A selection of a dataset's rows, by their numbers."""
 
     def __init__(self, rows: Any, numbers: Any) -> None:
         self.rows, self.numbers = rows, numbers
@@ -142,20 +142,21 @@ class Part:
         return where(self.rows, int(self.numbers[index]))
 
 
-def part(rows: Any, offset: int, limit: int | None) -> Any:
+def selected(rows: Any, offset: int, limit: int | None) -> Any:
+    """Returns the rows without the first `offset` rows, and at most `limit` rows."""
     if offset < 0 or (limit is not None and limit < 1):
         raise DatasetError(f"offset is {offset} and limit {limit}: offset must be 0 or more, limit 1 or more")
     numbers = range(len(rows))[offset:][:limit]
     if not numbers:
-        raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="a smaller offset leaves some")
-    return rows if len(numbers) == len(rows) else Part(rows, numbers)
+        raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="use a smaller offset")
+    return rows if len(numbers) == len(rows) else Selection(rows, numbers)
 
 
-def split_rows(rows: Any, split: Split) -> tuple[Part, Part]:
+def split_rows(rows: Any, split: Split) -> tuple[Selection, Selection]:
     """Returns the rows to train on and the rows to evaluate on, both in the order of the file.
 
-    numpy promises that RandomState draws the same numbers in every version. So a job that resumes after an upgrade has
-    the same split.
+    numpy's RandomState draws the same numbers in every version, so a job that resumes after an upgrade has the same
+    split.
     """
     if is_stream(rows):
         raise DatasetError(
@@ -166,22 +167,22 @@ def split_rows(rows: Any, split: Split) -> tuple[Part, Part]:
         raise DatasetError(problem.detail, hint=problem.hint)
     held_out = split.held_out(count)
     order = numpy.random.RandomState(split.seed).permutation(count)
-    return Part(rows, numpy.sort(order[held_out:])), Part(rows, numpy.sort(order[:held_out]))
+    return Selection(rows, numpy.sort(order[held_out:])), Selection(rows, numpy.sort(order[:held_out]))
 
 
-def line_of(path: Path, place: int) -> str:
-    """Returns a position in bytes as a person reads it, such as `train.jsonl, line 7`."""
+def line_of(path: Path, offset: int) -> str:
+    """Returns the file and line of an offset in bytes, such as `train.jsonl, line 7`."""
     try:
         with path.open("rb") as file:
-            return f"{path}, line {_newlines(file, place) + 1}"
+            return f"{path}, line {_newlines(file, offset) + 1}"
     except OSError:
         return str(path)
 
 
 def _newlines(file: Any, end: int) -> int:
-    """Counts the newlines before an offset, in pieces, because files may be larger than memory."""
+    """Counts the newlines before an offset, in chunks, because files may be larger than memory."""
     count = 0
-    while end > 0 and (piece := file.read(min(end, 1 << 20))):
-        count += piece.count(b"\n")
-        end -= len(piece)
+    while end > 0 and (chunk := file.read(min(end, 1 << 20))):
+        count += chunk.count(b"\n")
+        end -= len(chunk)
     return count

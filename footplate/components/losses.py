@@ -1,7 +1,7 @@
-"""Losses that a spec may name under `loss`, instead of the model's own.
+"""Losses that a spec may name under `loss`. Such a loss replaces the model's own loss.
 
-A loss takes the model's `logits` and the batch's `labels`. It is a sum over labels and their count, so a step does
-not depend on how its samples are cut into micro-batches. A label of -100 does not count where labels are classes.
+A loss is computed from the model's `logits` and the batch's `labels`. It is a sum over labels and their number, so a
+step does not depend on the size of its micro-batches. In losses of classes, labels of -100 are left out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from footplate.trainer.losses.labels import IGNORE, bad_label
 from footplate.trainer.losses.loss import Loss, items, logits_of, regression, shifted
 
 
-class OfLogits:
-    """A `compute_loss_func` for the Trainer, which returns the micro-batch's share of the step's loss."""
+class LogitsLoss:
+    """The base of losses of logits and labels. An object is a `compute_loss_func` for the Trainer."""
 
     shifts_labels = False
-    """True if the logits of one position predict the next label, which follows from the model's class."""
+    """True if the logits of one position predict the next label. The runtime sets it from the model's class."""
 
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         if labels is None:
@@ -38,8 +38,8 @@ class OfLogits:
         raise NotImplementedError
 
 
-class PerClass:
-    """The factors of classes, as a tensor on the device of the logits."""
+class ClassWeights:
+    """The weights of the classes, as a tensor that is moved to the device of the logits."""
 
     def __init__(self, values: Sequence[float] | None) -> None:
         self._values = None if values is None else torch.tensor(values)
@@ -53,11 +53,11 @@ class PerClass:
         return self._values
 
 
-class CrossEntropy(OfLogits):
+class CrossEntropy(LogitsLoss):
     def __init__(self, label_smoothing: float = 0.0, weights: Sequence[float] | None = None) -> None:
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"label_smoothing is a share, from 0 to 1. It is {label_smoothing}")
-        self.label_smoothing, self.weights = label_smoothing, PerClass(weights)
+        self.label_smoothing, self.weights = label_smoothing, ClassWeights(weights)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
         logits, labels = _flat(logits, labels)
@@ -72,11 +72,11 @@ class CrossEntropy(OfLogits):
         return Loss(total, items(labels))
 
 
-class Focal(OfLogits):
+class Focal(LogitsLoss):
     def __init__(self, gamma: float = 2.0, weights: Sequence[float] | None = None) -> None:
         if gamma < 0:
             raise ValueError(f"gamma must be 0 or more. It is {gamma}")
-        self.gamma, self.weights = gamma, PerClass(weights)
+        self.gamma, self.weights = gamma, ClassWeights(weights)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
         logits, labels = _flat(logits, labels)
@@ -89,9 +89,9 @@ class Focal(OfLogits):
         return Loss(losses.sum(), items(labels))
 
 
-class BinaryCrossEntropy(OfLogits):
+class BinaryCrossEntropy(LogitsLoss):
     def __init__(self, pos_weight: Sequence[float] | None = None) -> None:
-        self.pos_weight = PerClass(pos_weight)
+        self.pos_weight = ClassWeights(pos_weight)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
         weights = self.pos_weight.on(logits)
@@ -102,7 +102,7 @@ class BinaryCrossEntropy(OfLogits):
         return Loss(total, labels.numel())
 
 
-class Huber(OfLogits):
+class Huber(LogitsLoss):
     def __init__(self, delta: float = 1.0) -> None:
         if delta <= 0:
             raise ValueError(f"delta must be more than 0. It is {delta}")
@@ -114,19 +114,19 @@ class Huber(OfLogits):
         return Loss(total, labels.numel())
 
 
-class SquaredError(OfLogits):
+class SquaredError(LogitsLoss):
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
         return regression(_alike("mse", logits, labels), labels)
 
 
-class AbsoluteError(OfLogits):
+class AbsoluteError(LogitsLoss):
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
         logits = _alike("l1", logits, labels)
         return Loss(functional.l1_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
 def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns logits and labels with one dimension of samples. A label out of range raises an error that names it."""
+    """Returns logits of shape (positions, classes) and labels of shape (positions). The labels must be classes."""
     if labels.is_floating_point() or logits.shape[:-1] != labels.shape:
         raise ValueError(
             f"this loss needs a class, a whole number, for each position of the logits: logits have the shape "
@@ -139,7 +139,7 @@ def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(name: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """Drops a last dimension of 1, because (8, 1) and (8,) would broadcast to (8, 8)."""
+    """Returns the logits in the shape of the labels. A last dimension of 1 is dropped, any other difference refused."""
     if logits.shape == (*labels.shape, 1):
         logits = logits.squeeze(-1)
     if logits.shape != labels.shape:

@@ -1,8 +1,8 @@
 """Maps, which change the rows of every dataset of a job before they are collated, in the order of the spec.
 
-Rows keep their numbers and are changed when they are read. So order, resuming and shuffling are the Trainer's, and
-nothing is written to disk. Only `chunk` reads all rows once, because a block depends on all rows before it. Rows of a
-stream are changed as they are read, and every map keeps the stream's position (streams.py).
+A row is changed when it is read, and keeps its number, so nothing is written to disk. Only `chunk` reads all rows
+before training, because a block depends on all rows before it. Maps over streams keep the stream's position
+(streams.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def tokenize(
     max_target_length: Annotated[int | None, "The largest number of tokens of target; null uses max_length"] = None,
     truncation: Annotated[bool, "Cut longer texts; false keeps them whole"] = True,
 ) -> Any:
-    """Turns texts into tokens. The columns with texts are removed, and all others stay."""
+    """Replaces texts by tokens. The columns with the texts are removed, and all other columns stay."""
     require_tokenizer(processor, "tokenize")
     longest = max_target_length or max_length
     return mapped(rows, Tokenize(processor, column, pair, target, prefix, max_length, longest, truncation))
@@ -164,13 +164,13 @@ def labels(
 
 
 def _names_of(config: Any) -> dict[str, int]:
-    """Returns the class names in a config, or nothing if the config only numbers its classes."""
+    """Returns the class names in a config with their numbers, or {} if the names are LABEL_0, LABEL_1 and so on."""
     numbers: Mapping[str, int] = getattr(config, "label2id", None) or {}
     return {} if all(name.startswith("LABEL_") for name in numbers) else dict(numbers)
 
 
 def name_classes(config: Any, names: list[str], known: dict[str, int]) -> None:
-    """Stores the names of the classes in a model's config. `known` are the names that the config has already."""
+    """Stores class names in a model's config. Raises NotBuildable if `known`, the names it already has, differ."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) != len(names):
         raise NotBuildable("labels: a name is in `names` twice")
@@ -190,5 +190,5 @@ def name_classes(config: Any, names: list[str], known: dict[str, int]) -> None:
 
 
 def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
-    """Applies a change to rows when they are read: by number if they have numbers, else in their order."""
+    """Returns rows, or a stream of rows, to which the function `change` is applied when they are read."""
     return MappedStream(rows, change) if is_stream(rows) else Mapped(rows, change)

@@ -1,4 +1,4 @@
-"""Rows and graders in the formats of OpenAI's fine-tuning API, for trainers that take other ones."""
+"""Converts rows and graders of OpenAI's fine-tuning API to the formats of TRL's trainers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _preference(row: Row, at: int) -> Row:
         raise BadRow(at, "column 'input' holds no messages", hint='for example {"messages": [{"role": "user", …}]}')
     for name in ("preferred_output", "non_preferred_output"):
         if not isinstance(row.get(name), list):
-            raise BadRow(at, f"column {name!r} holds no messages")
+            raise BadRow(at, f"column {name!r} holds no list of messages")
     changed = {
         "prompt": question["messages"],
         "chosen": row["preferred_output"],

@@ -1,4 +1,4 @@
-"""Rows of a dataset's repository, as on a hub. The files of a split are named by its card or by their file names."""
+"""Finds the data files of a split in a dataset's repository, by the dataset card or by the names of the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ SUFFIXES = {
     ".csv": "csv",
     ".tsv": "csv",
 }
-ABOUT_IT = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"})
+METADATA_FILES = frozenset(
+    {"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"}
+)
 """Files of a dataset that contain no rows."""
 WORDS = {"train": "train|training", "validation": "validation|valid|val|dev", "test": "test|testing|eval|evaluation"}
 """The words in file names that mark each split, as in the library `datasets`."""
@@ -34,15 +36,15 @@ def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, 
     splits = _splits(folder, config)
     if not splits:
         raise DatasetError(
-            f"{folder.name} has no file of rows: save_to_disk did not write it, nor is it a dataset's repository",
+            f"{folder.name} has no data file: it is neither a folder of save_to_disk nor a dataset's repository",
             hint=f"in Python: datasets.load_dataset(…).save_to_disk(folder); or files of {', '.join(SUFFIXES)}",
         )
     if split is None and len(splits) == 1:
         (split,) = splits
     if split is None or split not in splits:
-        asked = "needs a split" if split is None else f"has no split {split!r}"
+        problem = "needs a split" if split is None else f"has no split {split!r}"
         raise DatasetError(
-            f"the dataset {asked}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
+            f"the dataset {problem}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
     kinds = {SUFFIXES[file.suffix.lower()] for file in splits[split]}
     if len(kinds) != 1:
@@ -72,7 +74,7 @@ def _splits(folder: Path, config: str | None) -> Splits:
 def _readable(folder: Path) -> Iterator[Path]:
     return (
         path for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.name not in ABOUT_IT and path.is_file()
+        if path.suffix.lower() in SUFFIXES and path.name not in METADATA_FILES and path.is_file()
     )  # fmt: skip
 
 
@@ -105,12 +107,14 @@ def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) ->
     usual = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
     name = wanted or next(iter(usual), None)
     if name is None or name not in names:
-        asked = "needs a config" if name is None else f"has no config {name!r}"
-        raise DatasetError(f"the dataset {asked}; known: {', '.join(names)}", hint=did_you_mean(name or "", names))
+        problem = "needs a config" if name is None else f"has no config {name!r}"
+        raise DatasetError(f"the dataset {problem}; known: {', '.join(names)}", hint=did_you_mean(name or "", names))
     files = names[name]["data_files"]
-    parts = files if isinstance(files, list) and all(isinstance(part, dict) for part in files) else [{"path": files}]
+    entries = (
+        files if isinstance(files, list) and all(isinstance(entry, dict) for entry in files) else [{"path": files}]
+    )
     within = str(names[name].get("data_dir") or "")
-    splits = {str(part.get("split", "train")): list(_named(folder, within, part.get("path"))) for part in parts}
+    splits = {str(entry.get("split", "train")): list(_named(folder, within, entry.get("path"))) for entry in entries}
     return {split: paths for split, paths in splits.items() if paths}
 
 

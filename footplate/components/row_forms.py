@@ -1,4 +1,4 @@
-"""The forms of rows that trainers of language models take, as JSON Schemas: texts, pairs, rated answers, prompts."""
+"""JSON Schemas of the rows that TRL's trainers accept: texts, chosen and rejected pairs, rated answers, prompts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows by number, the base of datasets and maps. A row is made when it is read, and errors name its source.
+"""Rows with numbers, on which datasets and maps are based. Errors about a row name its file and line.
 
-Everything here can be pickled, for data workers that are started and not forked.
+All objects can be pickled, because data workers may be spawned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 class BadRow(DatasetError):
-    """One of several rows cannot be used. `at` is its index among them, and the caller adds the file and line."""
+    """Raised by a map for a row that it cannot use. `at` is the row's index in the batch that the map received."""
 
     def __init__(self, at: int, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -22,7 +22,7 @@ class BadRow(DatasetError):
 
 
 class Mapped:
-    """Rows changed by a function that takes several rows at once."""
+    """The rows of a dataset, changed when they are read. The function `change` takes several rows at once."""
 
     def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
         require_rows(rows)
@@ -47,12 +47,12 @@ class Mapped:
 
 
 def is_stream(rows: Any) -> bool:
-    """Returns True for an iterable without numbers. An iterator is refused, because it cannot be read twice."""
+    """Returns True for an iterable whose rows have no numbers, but not for an iterator, which is read only once."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
 
 
 def _has_numbers(rows: Any) -> bool:
-    """Returns True for rows by number. torch's IterableDataset is excluded, because its __getitem__ does not work."""
+    """Returns True if rows can be read by number. torch's IterableDataset has __getitem__, but cannot."""
     from torch.utils.data import IterableDataset
 
     return hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, IterableDataset)
@@ -76,13 +76,13 @@ def copy_rows(rows: Any, indices: Sequence[int]) -> list[Row]:
 
 
 def where(rows: Any, index: int) -> str:
-    """Returns `train.jsonl, line 7`, or the row's number for a dataset without files."""
-    tells = getattr(rows, "where", None)
-    return str(tells(index)) if callable(tells) else f"row {index}"
+    """Returns a row's position for errors: such as `train.jsonl, line 7`, or its number if the dataset has no files."""
+    locate = getattr(rows, "where", None)
+    return str(locate(index)) if callable(locate) else f"row {index}"
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
-    """Returns one value of each row. A row without it raises an error with the nearest name."""
+    """Returns the values of a column. Raises BadRow for the first row that lacks the column."""
     for at, row in enumerate(rows):
         if name not in row:
             raise BadRow(at, no_column(name, row), hint=did_you_mean(name, map(str, row)))

@@ -1,7 +1,6 @@
-"""Schedules that one of several optimizers may follow: those of Hugging Face and of torch, by name.
+"""Schedules of Hugging Face and of torch that a spec may name for one of several optimizers.
 
-A schedule over the whole run gets its length as `num_training_steps`. By default this is the number of its optimizer's
-steps.
+A schedule over the whole run has the argument `num_training_steps`, by default the number of the optimizer's steps.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ cosine_with_restarts = component(
 
 polynomial = component(
     schedules.get_polynomial_decay_schedule_with_warmup,
-    "Falls to lr_end, in proportion to the remaining part of the run to the power `power`.",
+    "Falls to lr_end, in proportion to the remaining share of the run to the power `power`.",
     defaults=OVER_THE_RUN, num_warmup_steps=Warmup, num_training_steps=Total,
     lr_end=Annotated[float, "Rate at the end"], power=Power,
 )  # fmt: skip
@@ -128,7 +127,7 @@ linear_lr = component(
 
 polynomial_lr = component(
     lr_scheduler.PolynomialLR,
-    "Falls to 0, in proportion to the remaining part to the power `power`.",
+    "Falls to 0, in proportion to the remaining share of the steps to the power `power`.",
     total_iters=Annotated[int, "Steps until 0"], power=Power,
 )  # fmt: skip
 

@@ -106,7 +106,7 @@ def _dataset(rows: Any) -> Any:
 
 
 def _loss(model: Any, name: str, args: dict[str, Any]) -> Any:
-    """Makes a loss of the library. An argument `loss`, as MatryoshkaLoss has one, is the name of another loss."""
+    """Makes a loss of sentence-transformers. An argument `loss`, as of MatryoshkaLoss, names an inner loss."""
     losses: Any = import_module(f"{LIBRARY}.losses")
     if name not in (names := loss_names()):
         raise NotBuildable(f"sentence-transformers has no loss {name!r}", hint=did_you_mean(name, names))

@@ -1,7 +1,7 @@
-"""Maps over streams. Each row is changed as it is read, and its position is saved, so that no row is read twice.
+"""Maps over streams. A row is changed when it is read.
 
-If a stream can save its position, with `state_dict` and `load_state_dict`, a map over it can as well. The position
-includes what a map holds back, such as tokens that do not fill a block yet.
+If a stream can save its position by `state_dict` and `load_state_dict`, a map over the stream can as well. The position
+of a map includes data that was read but not yet yielded, such as tokens that do not fill a block.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ State = dict[str, Any]
 
 
 class StreamMap(IterableDataset[Row]):
-    """A map over another stream. Subclasses define how a row is changed, and which state belongs to the position."""
+    """The base of maps over streams. Subclasses change a row, and add their own state to the position."""
 
     def __init__(self, rows: Any) -> None:
         self.rows, self.number = rows, 0
-        self._begins_at: State | None = None
+        self._restored: State | None = None
 
     def __iter__(self) -> Iterator[Row]:
-        begins_at, self._begins_at = self._begins_at, None
-        self.number = begins_at["number"] if begins_at else 0
-        yield from self._restore(begins_at)
+        restored, self._restored = self._restored, None
+        self.number = restored["number"] if restored else 0
+        yield from self._restore(restored)
         for row in self.rows:
             self.number += 1
             yield from self._map_row(dict(row))
@@ -38,11 +38,8 @@ class StreamMap(IterableDataset[Row]):
         is_ours = isinstance(self.rows, StreamMap | FileStream)
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
-    def _restore(self, begins_at: State | None) -> Iterator[Row]:
-        """Restores what the map held back at the saved position, and yields the rows that can be made of it at once.
-
-        Without a saved position, the map starts empty.
-        """
+    def _restore(self, state: State | None) -> Iterator[Row]:
+        """Restores the map's own state, or clears it if `state` is None. Yields the rows that can be made of it."""
         return iter(())
 
     def _map_row(self, row: Row) -> Iterator[Row]:
@@ -52,13 +49,13 @@ class StreamMap(IterableDataset[Row]):
         return {}
 
     def _state(self) -> State:
-        if self._begins_at is not None:
-            # Moved to a position but not yet read, so the position is unchanged.
-            return self._begins_at
+        if self._restored is not None:
+            # No row was read since the position was restored.
+            return self._restored
         return {"number": self.number, **self._pending_state(), "rows": self.rows.state_dict()}
 
     def _go_to(self, state: State) -> None:
-        self._begins_at = state
+        self._restored = state
         self.rows.load_state_dict(state["rows"])
 
     def __getattr__(self, name: str) -> Any:
@@ -72,7 +69,7 @@ class StreamMap(IterableDataset[Row]):
 
 
 class MappedStream(StreamMap):
-    """A stream that changes each row of another stream into one row."""
+    """A map that changes each row of a stream into one row."""
 
     def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
         super().__init__(rows)
@@ -90,15 +87,15 @@ class MappedStream(StreamMap):
 
 
 class ChunkedStream(StreamMap):
-    """Joins the tokens of all rows into blocks of one length. Tokens that fill no block yet wait for the next row."""
+    """A map that joins the tokens of all rows, and cuts them into blocks of one length."""
 
     def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
         super().__init__(rows)
         self.block_size, self.end = block_size, end
         self.waiting: list[int] = []
 
-    def _restore(self, begins_at: State | None) -> Iterator[Row]:
-        self.waiting = list(begins_at["waiting"]) if begins_at else []
+    def _restore(self, state: State | None) -> Iterator[Row]:
+        self.waiting = list(state["waiting"]) if state else []
         return self._blocks()
 
     def _map_row(self, row: Row) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, and of the files that `save_to_disk` of Hugging Face's `datasets` writes. All are mapped."""
+"""Rows of Parquet files, and of folders that `save_to_disk` of `datasets` wrote, read from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 10_000
 
 
 class Table:
-    """Rows by number over mapped batches of columns."""
+    """Rows by number over memory-mapped batches of Arrow columns."""
 
     def __init__(self, batches: Sequence[Any], names: str) -> None:
         self.batches = [batch for batch in batches if batch.num_rows]
@@ -42,12 +42,12 @@ class Table:
 
 
 def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
-    """Returns the rows of all files in order, from one Arrow file into which they are converted.
+    """Converts Parquet files to one memory-mapped Arrow file, and returns its rows.
 
-    That file has no name, so the system removes it with the last process that has it mapped.
+    The Arrow file is deleted at once, and the system frees its space when no process has it mapped any more.
     """
     if not paths:
-        raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
+        raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
     import pyarrow
 
     files = [opened(path) for path in paths]
@@ -78,7 +78,7 @@ def schema_of(paths: Sequence[Path], files: list[Any], columns: list[str] | None
     schema = files[0].schema_arrow.remove_metadata()
     for path, file in zip(paths[1:], files[1:], strict=True):
         if not file.schema_arrow.remove_metadata().equals(schema):
-            raise DatasetError(f"{path} has other columns, or others of a kind, than {paths[0].name}")
+            raise DatasetError(f"{path} has other columns, or other types of columns, than {paths[0].name}")
     for name in columns or ():
         if name not in schema.names:
             names = ", ".join(schema.names)
@@ -98,7 +98,7 @@ def rows_of(path: Path, file: Any, names: list[str], **how: Any) -> Iterator[Any
 
 
 def is_saved(folder: Path) -> bool:
-    """Returns True if save_to_disk wrote the folder. Otherwise it may be a repository."""
+    """Returns True if `save_to_disk` wrote the folder, and False if the folder may be a dataset's repository."""
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
@@ -132,9 +132,9 @@ def _split(folder: Path, split: str | None) -> Path:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{folder.name}/dataset_dict.json cannot be read: {error}") from error
     if split not in splits:
-        asked = "needs a split" if split is None else f"has no split {split!r}"
+        problem = "needs a split" if split is None else f"has no split {split!r}"
         raise DatasetError(
-            f"{folder.name} {asked}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
+            f"{folder.name} {problem}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
     return folder / split
 

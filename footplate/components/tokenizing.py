@@ -1,4 +1,4 @@
-"""Changes of rows that the maps `tokenize`, `tokenize-words`, `chat` and `answers` make, several rows at once."""
+"""The functions of the maps `tokenize`, `tokenize-words`, `chat` and `answers`, each for several rows at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from footplate.components.rows import BadRow, Row, column, kind, texts, without
 from footplate.trainer.losses.labels import IGNORE
 
 NOWHERE = (0, 0)
-"""The index of the first token, which marks a missing answer or one that was cut off."""
+"""The span that marks a missing answer, or an answer that was cut off. It is the first token."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Tokenize:
         second = () if self.pair is None else (texts(rows, self.pair),)
         tokens = self.tokenizer(first, *second, truncation=self.truncation, max_length=self._limit(self.max_length))
         if self.target is not None:
-            said = texts(rows, self.target)
+            targets = texts(rows, self.target)
             limit = self._limit(self.max_target_length)
-            tokens["labels"] = self.tokenizer(text_target=said, truncation=self.truncation, max_length=limit)[
+            tokens["labels"] = self.tokenizer(text_target=targets, truncation=self.truncation, max_length=limit)[
                 "input_ids"
             ]
         return _with(tokens, rows, (self.column, self.pair, self.target))
@@ -142,27 +142,29 @@ class Answers:
 
         Further answers of a row are alternatives for evaluation, so they are ignored.
         """
-        said, starts = self._parts(answer, at)
-        if not said:
+        answers, starts = self._texts_and_starts(answer, at)
+        if not answers:
             return NOWHERE
-        text, begin = said[0], starts[0]
+        text, begin = answers[0], starts[0]
         if not text or context[begin : begin + len(text)] != text:
             raise BadRow(at, f"the answer {text[:80]!r} is not at character {begin} of {self.context!r}")
         first = tokens.char_to_token(at, begin, sequence_index=1)
         last = tokens.char_to_token(at, begin + len(text) - 1, sequence_index=1)
         return NOWHERE if first is None or last is None else (first, last)
 
-    def _parts(self, answer: Any, at: int) -> tuple[list[str], list[int]]:
+    def _texts_and_starts(self, answer: Any, at: int) -> tuple[list[str], list[int]]:
         if not isinstance(answer, dict) or not {"text", "answer_start"} <= answer.keys():
             raise BadRow(
                 at,
                 f"column {self.column!r} holds {kind(answer)}, and not an answer",
                 hint='an answer is {"text": ["…"], "answer_start": [0]}',
             )
-        said, starts = answer["text"], answer["answer_start"]
-        if len(said) != len(starts):
-            raise BadRow(at, f"column {self.column!r} has {len(said)} texts, and {len(starts)} places where they begin")
-        return said, starts
+        answers, starts = answer["text"], answer["answer_start"]
+        if len(answers) != len(starts):
+            raise BadRow(
+                at, f"column {self.column!r} has {len(answers)} texts, and {len(starts)} values of answer_start"
+            )
+        return answers, starts
 
 
 def _with(tokens: Any, rows: list[Row], gone: tuple[str | None, ...]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Models and data that need no file and train in seconds: for first steps, for tests and for demonstrations.
+"""Models and datasets that need no file and train in seconds, for first steps, tests and demonstrations.
 
 Equal seeds give equal data.
 """
@@ -44,7 +44,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to earlier tokens, then a feed-forward layer. Each is added to its input."""
+    """A transformer block: attention to earlier tokens and a feed-forward layer, each with a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Block(nn.Module):
 
 
 class GptForCausalLM(nn.Module):
-    """Predicts the next token. The loss is a mean over all tokens of a sample but the last."""
+    """A tiny causal language model. Its class name makes the Trainer shift labels by one token."""
 
     def __init__(
         self, vocab_size: int = 32, layers: int = 2, heads: int = 2, width: int = 64, context: int = 128,
@@ -204,7 +204,7 @@ mlp = component(
 )
 gpt = component(
     GptForCausalLM,
-    "A tiny GPT over characters, its output tied to its embedding.",
+    "A tiny GPT over characters. Its output layer shares the embedding's weights.",
     vocab_size=Annotated[int, Field(ge=1), "The number of characters; toy/text has 32"],
     layers=Annotated[int, Field(ge=1), "Transformer blocks"],
     heads=Annotated[int, Field(ge=1), "Attention heads"],

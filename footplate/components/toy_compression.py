@@ -1,6 +1,6 @@
 """The model toy/compression, a tiny learned codec with an encoder, an entropy bottleneck and a decoder.
 
-It is an example of what several optimizers are for.
+It needs two optimizers: one for the main loss, and one for the quantiles of the entropy bottleneck.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Codec(nn.Module):
 
 compression = component(
     Codec,
-    "A codec with an entropy bottleneck: `aux_loss` teaches its `.quantiles` where the channels' tails lie.",
+    "A codec with an entropy bottleneck. A second loss, `aux_loss`, trains its parameters `.quantiles`.",
     in_features=Annotated[int, "Numbers per sample"],
     channels=Annotated[int, "Numbers in a compressed sample"],
     rate_weight=Annotated[float, "The weight of the bits beside the error"],

@@ -1,6 +1,6 @@
-"""TRL's trainers on our Trainer, as components: `"trainer": "trl/sft"`. Their arguments are those of TRL's own configs.
+"""TRL's trainers as components, such as `"trainer": "trl/sft"`. Their arguments are those of TRL's configs.
 
-TRL is imported when a job trains. Before, its arguments are read from its source, because the import takes seconds.
+TRL is imported only when a job trains, because the import takes seconds. The arguments are read from TRL's source.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ NOT_IN_A_JOB = {
     "log_completions_hub_repo": "training cannot reach a hub",
     "use_transformers_paged": "it is deprecated",
 }
-"""Arguments of TRL that a job may only leave as they are, each with the reason or with what to do instead."""
+"""Arguments of TRL that a job must not change, each with the reason or with what to do instead."""
 
 _LEFT_OUT = ("vllm_", "ref_model_")
-"""Beginnings of names that have a meaning only beside an argument that a job may not set."""
+"""Prefixes of arguments that have no effect in a job, because they belong to an argument in NOT_IN_A_JOB."""
 
 
 class TrlTrainer:
-    """Makes one of TRL's trainers. The instance is the component, and its signature is read from TRL's config."""
+    """A component that makes one of TRL's trainers. Its signature is read from the source of TRL's config class."""
 
     needs = ("trl", "trl")
     ignores: tuple[str, ...] = ("loss", "metrics", "compute_metrics", "optimizers", "data.test")
@@ -61,9 +61,9 @@ class TrlTrainer:
         has_rewards: bool = False,
         reference: Literal["none", "passed", "loaded"] = "none",
     ) -> None:
-        """Takes TRL's name of the method, and what makes it different.
+        """Stores TRL's name of the method, such as DPO, the schemas of its rows, and the properties of its trainer.
 
-        `reference` says how the trainer gets the model with which it compares: as an argument, or from a folder.
+        `reference` is the way in which the trainer gets its reference model: none, as an argument, or from a folder.
         """
         self.name, self.rows, self.has_rewards, self.reference = name, rows, has_rewards, reference
         self.__doc__ = summary
@@ -77,7 +77,7 @@ class TrlTrainer:
         return inspect.Signature([*parts, *rewards, *_parameters(self.name)])
 
     def __call__(self, parts: Any, training: Arguments, /, **own: Any) -> Any:
-        """Makes the trainer of a job's parts, the arguments in `training`, and those that only TRL's config has."""
+        """Makes the trainer from the job's objects in `parts`, the arguments in `training`, and TRL's own arguments."""
         _require_known(own, self.__signature__.parameters)
         library = imported("trl")
         model, adapter = _without_adapter(parts.model)
@@ -104,7 +104,7 @@ class TrlTrainer:
         return trainer
 
     def _with_reference(self, trainer: Any, arguments: dict[str, Any]) -> Any:
-        """Makes the trainer, whose reference is the model as it is now. TRL's own would be read from a folder."""
+        """Makes the trainer with a copy of the job's model as its reference model."""
         model, config = arguments["model"], arguments["args"]
         if self.reference == "none" or "peft_config" in arguments:
             return trainer(**arguments)
@@ -126,7 +126,7 @@ class TrlTrainer:
 
     def _evaluation(self, rows: Any, processor: Any) -> Any:
         if isinstance(rows, dict):
-            return {name: self._dataset(part, processor) for name, part in rows.items()}
+            return {name: self._dataset(dataset, processor) for name, dataset in rows.items()}
         return None if rows is None else self._dataset(rows, processor)
 
     def _dataset(self, rows: Any, processor: Any) -> Any:
@@ -164,7 +164,7 @@ def _without_adapter(model: Any) -> tuple[Any, Any]:
 
 
 def _require_known(own: Arguments, known: Mapping[str, Any]) -> None:
-    """Raises NotBuildable for an argument that a job may not set. The service has checked it, if it knew this node."""
+    """Raises NotBuildable for an argument that is unknown, or that a job must not set."""
     for name, value in own.items():
         if name not in known:
             raise NotBuildable(f"trainer: there is no argument {name!r}", hint=did_you_mean(name, known))
@@ -182,7 +182,7 @@ _REWARDS = Annotated[
 
 
 def _parameters(name: str) -> Iterator[inspect.Parameter]:
-    """Yields the parameters that only this config has. There are none if TRL is not installed."""
+    """Yields the parameters of a TRL config that our TrainingArguments lack. Yields none if TRL is not installed."""
     for config in source_of("trl", "trainer", f"{name.lower()}_config.py"):
         if isinstance(config, ast.ClassDef) and config.name == f"{name}Config":
             for line in config.body:
@@ -211,11 +211,11 @@ def _default(keywords: Mapping[str | None, ast.expr]) -> Any:
 
 
 def _type(annotation: ast.expr) -> Any:
-    """Returns the type of a field. A field that takes an object or its JSON text takes the object only."""
+    """Returns the type of a config's field. If the field accepts a dict or its JSON text, only the dict remains."""
     hint = eval(ast.unparse(annotation), {"Any": Any, "Literal": Literal})
-    parts = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
-    has_object = any(part is dict or get_origin(part) is dict for part in parts)
-    return reduce(or_, [part for part in parts if not (has_object and part is str)])
+    kinds = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+    has_object = any(kind is dict or get_origin(kind) is dict for kind in kinds)
+    return reduce(or_, [kind for kind in kinds if not (has_object and kind is str)])
 
 
 sft = TrlTrainer(

@@ -2,11 +2,11 @@
 
     FOOTPLATE_ARTIFACTS=s3://bucket/prefix      credentials and endpoint from AWS_*, ~/.aws or a role
 
-A bucket has no folders, no rename and no second names. A folder in a bucket is complete if its manifest exists, because
-the manifest is written last. Paths are those of `footplate/contract/layout.py`.
+A bucket has no folders, no rename and no links. A folder in a bucket is complete if its manifest exists, because the
+manifest is written last. Paths are those of `footplate/contract/layout.py`.
 
-Only "there is no such object", from a store that is known to be ours, counts as a missing file. All other errors are a
-StoreUnreachable, and callers that can wait try again.
+A missing object is reported as FileNotFoundError only if the store has the service's probe file. All other errors are
+raised as StoreUnreachable, and callers may retry.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from footplate.contract import layout
 SCHEME = "s3://"
 EXTRA = "footplate[s3]"
 PART_BYTES, PARTS_AT_ONCE = 16 * 1024 * 1024, 4
-"""The parts of a large upload, so that a file is never in memory as a whole."""
+"""The size of the parts of a multipart upload, and the number of parts that are sent at once."""
 AHEAD_BYTES = 4 * 1024 * 1024
-"""Bytes that are read ahead from a file that is sent on."""
+"""The number of bytes that are read ahead when a file is streamed."""
 CONNECT_SECONDS, READ_SECONDS = 3.0, 20.0
 _OF_THIS_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 
 class StoreUnreachable(OSError):
-    """The store does not answer, refuses, or is not ours. This says nothing about the files in it."""
+    """Raised if the store does not answer, refuses a request, or is not the service's. Its files may still exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One object, by its path below the listed folder."""
+    """An object in a listing. `path` is relative to the listed folder."""
 
     path: str
     bytes: int
@@ -51,7 +51,7 @@ class Found:
 
 
 def _root(text: str) -> str:
-    """Parses a folder or a bucket. Raises ValueError with a sentence."""
+    """Checks the address of a store: a folder or a bucket. Raises ValueError with the reason."""
     if "://" not in text:
         return text
     parts = urlsplit(text)
@@ -62,7 +62,7 @@ def _root(text: str) -> str:
     if "@" in parts.netloc or not _BUCKET.fullmatch(parts.netloc):
         raise ValueError("it looks like s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
     if {".", "..", ""} & set(parts.path.strip("/").split("/")) and parts.path.strip("/"):
-        raise ValueError("its prefix has an empty part, or a part . or ..")
+        raise ValueError("its prefix has an empty component, or a component . or ..")
     if not _is_installed():
         raise ValueError(f"a store in a bucket needs s3fs: pip install '{EXTRA}'")
     return SCHEME + (parts.netloc + parts.path).rstrip("/")
@@ -81,7 +81,7 @@ def _is_installed() -> bool:
 
 
 class RemoteStore:
-    """A bucket, or a prefix in it. Each process connects when it first uses the store."""
+    """An artifact store in a bucket, below a prefix. Each process connects when it first uses the store."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -96,7 +96,7 @@ class RemoteStore:
     def put(self, file: Path, path: str) -> None:
         """Uploads a file completely or not at all."""
         try:
-            with self._asked(path):
+            with self._translated_errors(path):
                 self._fs.put_file(str(file), self._key(path), chunksize=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
         except FileNotFoundError as error:
             if not file.exists():
@@ -105,15 +105,15 @@ class RemoteStore:
 
     def write(self, content: bytes, path: str) -> None:
         try:
-            with self._asked(path):
+            with self._translated_errors(path):
                 self._fs.pipe_file(self._key(path), content)
         except FileNotFoundError as error:
             raise StoreUnreachable(f"{self.url} is not there: {error}") from error
 
     def commit(self, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
-        """Uploads files of a folder, and then its manifest. Returns False if it was stopped before the manifest.
+        """Uploads files of a folder, and then its manifest. Returns False if `goes_on` stopped it before the manifest.
 
-        An older manifest is deleted first, because it would describe files that are about to be replaced.
+        An older manifest is deleted first, because it describes files that are going to be replaced.
         """
         manifest = f"{path}/{layout.MANIFEST}"
         self.remove_file(manifest)
@@ -128,7 +128,7 @@ class RemoteStore:
 
     def remove_file(self, path: str) -> None:
         """Deletes a file. A missing file is not an error."""
-        with self._asked(path), suppress(FileNotFoundError):
+        with self._translated_errors(path), suppress(FileNotFoundError):
             self._fs.rm_file(self._key(path))
 
     def remove(self, folder: str) -> None:
@@ -140,19 +140,19 @@ class RemoteStore:
     # Read
 
     def read(self, path: str) -> bytes:
-        """Returns the content. Raises FileNotFoundError only if the store is known to be ours."""
+        """Returns the content of a file. Raises FileNotFoundError only if the store has the service's probe file."""
         with self._looked_for(path):
             content: bytes = self._fs.cat_file(self._key(path))
             return content
 
     def fetch(self, path: str, file: Path) -> None:
-        """Downloads into a local file. Raises FileNotFoundError only if the store is known to be ours."""
+        """Downloads a file. Raises FileNotFoundError only if the store has the service's probe file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with self._looked_for(path):
             self._fs.get_file(self._key(path), str(file))
 
     def open(self, path: str) -> RemoteFile | None:
-        """Opens a file for reading at any position. Returns None if there is none."""
+        """Opens a file for reading at any position. Returns None if the file does not exist."""
         try:
             with self._looked_for(path):
                 opened = self._fs.open(self._key(path), "rb", block_size=AHEAD_BYTES, cache_type="readahead")
@@ -163,7 +163,7 @@ class RemoteStore:
     def files(self, folder: str) -> list[Found]:
         """Returns all files below the folder, sorted by path."""
         place = self._key(folder)
-        with self._asked(folder):
+        with self._translated_errors(folder):
             try:
                 there: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
             except FileNotFoundError:
@@ -172,11 +172,11 @@ class RemoteStore:
         return sorted(files, key=lambda file: file.path)
 
     def has(self, path: str) -> bool:
-        with self._asked(path):
+        with self._translated_errors(path):
             return bool(self._fs.exists(self._key(path)))
 
     def trouble(self) -> str | None:
-        """Returns the reason for which the store cannot be read now. None if the service's probe file is there."""
+        """Returns why the store cannot be used, or None if it has the service's probe file."""
         try:
             if self.has(layout.PROBE):
                 return None
@@ -184,11 +184,11 @@ class RemoteStore:
             return f"it cannot read the artifact store: {error}"
         return f"{self.url} is not the service's artifact store, or {layout.PROBE} would be there; is it the same one?"
 
-    # Ask
+    # Connection
 
     @property
     def _fs(self) -> Any:
-        """The client of this process, because its connections and their thread do not survive a fork."""
+        """This process's client. A forked process needs a new one, because a fork loses connections and threads."""
         if self._connected is None or self._connected[0] != os.getpid():
             import s3fs
 
@@ -203,7 +203,8 @@ class RemoteStore:
         return f"{self._place}/{path}"
 
     @contextmanager
-    def _asked(self, path: str) -> Iterator[None]:
+    def _translated_errors(self, path: str) -> Iterator[None]:
+        """Raises StoreUnreachable for all errors of the client except for a missing object or a full local disk."""
         try:
             yield
         except (FileNotFoundError, StoreUnreachable):
@@ -212,13 +213,13 @@ class RemoteStore:
             if isinstance(error, OSError) and error.errno in _OF_THIS_DISK:
                 raise
             reason = str(error) or type(error).__name__
-            raise StoreUnreachable(f"{self.url} does not answer as it should ({path}): {reason[:300]}") from error
+            raise StoreUnreachable(f"{self.url} cannot be used ({path}): {reason[:300]}") from error
 
     @contextmanager
     def _looked_for(self, path: str) -> Iterator[None]:
-        """Raises StoreUnreachable instead of FileNotFoundError if the bucket is empty or another one."""
+        """Raises StoreUnreachable instead of FileNotFoundError if the store lacks the service's probe file."""
         try:
-            with self._asked(path):
+            with self._translated_errors(path):
                 yield
         except FileNotFoundError:
             if (why := self.trouble()) is not None:
@@ -227,7 +228,7 @@ class RemoteStore:
 
 
 class RemoteFile(io.RawIOBase):
-    """A file open for reading. If the object is replaced meanwhile, reading fails instead of mixing two versions."""
+    """A file of the store, opened for reading. Reading fails if the object was replaced after it was opened."""
 
     def __init__(self, store: RemoteStore, path: str, opened: Any) -> None:
         self._store, self._path, self._opened = store, path, opened
@@ -249,7 +250,7 @@ class RemoteFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         try:
-            with self._store._asked(self._path):
+            with self._store._translated_errors(self._path):
                 content: bytes = self._opened.read(size)
                 return content
         except FileNotFoundError as error:
@@ -261,7 +262,7 @@ class RemoteFile(io.RawIOBase):
 
 
 def stays_inside(path: str) -> bool:
-    """Returns True if a path from another user stays below the folder to which it is appended."""
+    """Returns True if a relative path cannot lead out of the folder to which it is appended."""
     return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
 
 

@@ -1,6 +1,6 @@
-"""The rules for bundles (zips of users' code), and the lookup of a spec's names in them.
+"""Checks bundles, which are zips of users' code, and finds the names of a spec in them.
 
-Nothing is unpacked. The service applies the rules before it keeps a bundle, and the node before it unpacks one.
+Nothing is unpacked here. The service checks a bundle before it stores it, and a node before it unpacks it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_BYTES = 32 * MIB
 """The size of the zip itself."""
 MAX_UNPACKED_BYTES = 128 * MIB
 MAX_RATIO = 100
-"""Unpacked over packed size. Code packs to a third or a tenth. Small bundles may pack better."""
+"""The largest ratio of unpacked to packed size, for bundles above RATIO_FROM_BYTES."""
 RATIO_FROM_BYTES = 4 * MIB
 MAX_ENTRIES = 2000
 MAX_PATH_CHARS = 240
@@ -40,13 +40,13 @@ AT_EVERY_START = frozenset({"sitecustomize", "usercustomize"})
 
 _ENCRYPTED = 0x1
 _ENTRY = b"PK\x01\x02"
-"""The mark of each file in the list at the end of a zip."""
+"""The signature of each entry in a zip's central directory."""
 _PACKINGS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _MODULE = re.compile(r"[A-Za-z_]\w*")
 
 
 class InvalidBundle(InvalidSpec):
-    """A zip that cannot be used, with every problem and the entry that it is about."""
+    """Raised for a zip that cannot be used, with every problem and the entry that the problem is about."""
 
     code = "invalid_bundle"
     title = "The bundle cannot be used"
@@ -63,8 +63,7 @@ class Entry:
 def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
     """Returns the files of a bundle, sorted by path. Raises InvalidBundle with every problem.
 
-    The list is checked before any content. Then every file is read once, up to its length in the list, so that no job
-    meets a damaged bundle.
+    The zip's directory is checked before any content. Then every file is read once, so that damage is found.
     """
     if (problem := _wrong_in_size(file, packed_bytes)) is not None:
         raise InvalidBundle([problem])
@@ -88,7 +87,7 @@ def _wrong_in_size(file: IO[bytes], packed_bytes: int) -> Problem | None:
         return Problem("", "empty_bundle", "the body is empty", "send a zip of your code: zip -r code.zip my_code.py")
     if packed_bytes > MAX_BYTES:
         return too_large()
-    # Counted before zipfile opens it, because zipfile makes an object of each entry. Entries of nested zips count, too.
+    # Counted before zipfile makes an object of each entry. Entries of nested zips are counted as well.
     if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
         return _too_many(count)
     return None
@@ -107,7 +106,7 @@ def _count(file: IO[bytes], mark: bytes) -> int:
 def too_large() -> Problem:
     return Problem(
         "", "bundle_too_large", f"a bundle has at most {MAX_BYTES // MIB} MiB",
-        "put only code into it: data and weights are named as data://… and models://…",
+        "put only code into it: name data and weights as data://… and models://…",
     )  # fmt: skip
 
 
@@ -116,13 +115,13 @@ def _no_zip(why: str) -> Problem:
 
 
 def _too_many(count: int) -> Problem:
-    return Problem("", "too_many_files", f"it has {count} entries, at most {MAX_ENTRIES} are allowed")
+    return Problem("", "too_many_files", f"the bundle has {count} entries, and at most {MAX_ENTRIES} are allowed")
 
 
 def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
     files = [entry for entry in entries if not entry.is_dir()]
     if not files:
-        yield Problem("", "empty_bundle", "there is no file in it", "zip -r code.zip my_code.py puts one in")
+        yield Problem("", "empty_bundle", "the bundle has no file", "zip -r code.zip my_code.py adds one")
     if len(entries) > MAX_ENTRIES:
         yield _too_many(len(entries))
     yield from _bomb(files, packed_bytes)
@@ -147,15 +146,16 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
 def _bomb(files: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
     unpacked, packed = sum(entry.file_size for entry in files), sum(entry.compress_size for entry in files)
     if unpacked > MAX_UNPACKED_BYTES:
-        text = f"it would unpack to {unpacked / MIB:,.0f} MiB, at most {MAX_UNPACKED_BYTES // MIB} are allowed"
-        yield Problem("", "unpacks_too_large", text, "data and weights are named as data://… and models://…")
+        text = f"the bundle unpacks to {unpacked / MIB:,.0f} MiB, and at most {MAX_UNPACKED_BYTES // MIB} are allowed"
+        yield Problem("", "unpacks_too_large", text, "name data and weights as data://… and models://…")
     elif unpacked > RATIO_FROM_BYTES and unpacked > MAX_RATIO * packed_bytes:
         text = (
-            f"it would unpack to {unpacked / max(packed_bytes, 1):,.0f} times its size, at most {MAX_RATIO} are allowed"
+            f"the bundle unpacks to {unpacked / max(packed_bytes, 1):,.0f} times its size, and at most {MAX_RATIO} "
+            "are allowed"
         )
         yield Problem("", "unpacks_too_large", text)
     if packed > packed_bytes:
-        yield Problem("", "not_a_zip", "its files overlap: together they are larger than the zip")
+        yield Problem("", "not_a_zip", "the zip's files overlap: together they are larger than the zip")
 
 
 def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | None]]:
@@ -171,7 +171,7 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
     if _climbs(path):
         yield "path_outside_bundle", f"{path[:80]!r} leads out of the bundle", "zip -r from inside of the folder"
     elif any(ord(char) < 32 or ord(char) == 127 for char in entry.orig_filename) or not path.isprintable():
-        yield "bad_path", f"{path[:80]!r} has characters that no file's name should have", None
+        yield "bad_path", f"{path[:80]!r} has control characters", None
     elif len(path) > MAX_PATH_CHARS or path.count("/") > MAX_DEPTH:
         yield "bad_path", f"a path has at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
 
@@ -229,7 +229,7 @@ def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> It
             return
 
 
-# Names of a spec that lie in its bundle.
+# Names of a spec in its bundle
 
 
 def modules(paths: Iterable[str]) -> list[str]:
@@ -268,7 +268,7 @@ def unknown_module(pointer: str, module: str, known: list[str]) -> Problem:
     text = f"the bundle has no module {module[:80]!r}; there is: {_some(known)}"
     hint = did_you_mean(module[:80], known)
     if hint is None and (inside := [name for name in known if name.endswith("." + module)]):
-        hint = f"it lies in a folder: name {inside[0]}, or zip from inside of that folder"
+        hint = f"the module is in a folder: name {inside[0]}, or zip from inside of that folder"
     return Problem(pointer, "not_in_bundle", text, hint)
 
 

@@ -1,4 +1,4 @@
-"""Components: what a spec may name. Listing them imports none of them.
+"""Components are the models, datasets and other objects that a spec may name. This module imports none of them.
 
 Built-ins and plugins register in the same way, as entry points of a group such as `footplate.models`. A node describes
 its components (`Described`) and announces them as a `Catalogue`. The service checks names and arguments of specs
@@ -35,7 +35,7 @@ GROUPS: dict[str, str] = {
 
 
 PACKAGES, SECRETS, HUBS = "packages", "secrets", "hubs"
-"""Other entries of a catalogue, in the form of components, so that a service one version older can read them.
+"""Groups of a catalogue that do not hold components, but other facts about the node in the form of components.
 
 PACKAGES has the installed packages with their versions as summaries. SECRETS has the names of the node's secrets. HUBS
 has the node's setting for hubs.
@@ -71,7 +71,7 @@ class Described(InternalMessage):
 
 
 class Catalogue(RootModel[dict[str, dict[str, Described]]]):
-    """The components of a node by group and name, sent as JSON and stored by its hash."""
+    """The components of a node by group and name. A node sends its catalogue as JSON, and SQL stores it by its hash."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -83,7 +83,7 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
         return cls(groups)
 
     def names(self, of: str) -> list[str] | None:
-        """Returns the names below PACKAGES, SECRETS or HUBS. None if the node's version does not send them."""
+        """Returns the names in PACKAGES, SECRETS or HUBS, or None if the node's version does not send this group."""
         return sorted(self.root[of]) if of in self.root else None
 
     def get(self, group: str, name: str) -> Described | None:
@@ -111,7 +111,7 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
 
 
 def _check(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
-    """Yields a problem for each name that the catalogue does not have and each argument that does not fit."""
+    """Yields a problem for each component that the catalogue lacks and for each argument that its schema refuses."""
     for used in spec.components:
         pointer, group, name, arguments = used.pointer, used.group, used.component.use, used.component.args
         # A node cannot describe the user's own code. Only the training process looks at it.
@@ -123,8 +123,8 @@ def _check(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
             hint = unknown.hint or (pretrained(name) if group == "models" else None)
             yield Problem(f"{pointer}/use", unknown.code, unknown.message, hint)
         elif described.needs:
-            detail = f"{name!r} needs what no node has: {described.needs}"
-            yield Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")
+            detail = f"{name!r} needs a library that no node has: {described.needs}"
+            yield Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and restart the node")
         else:
             missing = [argument for argument in described.args.get("required", ()) if argument not in arguments]
             if missing:
@@ -135,7 +135,7 @@ def _check(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
 
 
 def _with_names_of_training(problem: Problem) -> Problem:
-    """Returns the problem of a misspelt argument with the nearest name, which may be one of `training`."""
+    """Returns the problem with a hint if an unknown argument of a trainer is a misspelt training argument."""
     name = problem.pointer.rpartition("/")[2]
     if problem.code != "unknown_argument" or not (hint := did_you_mean(name[:80], ARGUMENT_NAMES)):
         return problem
@@ -155,7 +155,7 @@ def _ignored(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
 
 
 def _missing(pointer: str, described: Described, missing: list[str], arguments: Json) -> Problem:
-    """Returns one problem for all arguments that a component needs and that the spec does not give."""
+    """Returns one problem for all arguments that a component requires and that the spec lacks."""
     properties = described.args.get("properties", {})
     meanings = [f"{name!r} ({text})" if (text := _meaning(properties, name)) else repr(name) for name in missing]
     arguments = {name: value for name, value in arguments.items() if name in properties}
@@ -185,7 +185,7 @@ def _example(properties: Json, name: str) -> Any:
 
 
 def pretrained(name: str) -> str:
-    """Returns the hint for a spec that names a pretrained model where a component belongs."""
+    """Returns the hint for a spec that names a pretrained model instead of a component."""
     path = name if "://" in name else f"hub://{name}"
     example = {"use": "hf/causal-lm", "args": {"path": path[:120]}}
     return f"a pretrained model is the path of a component: {json.dumps(example)}, or hf/sequence-classification"

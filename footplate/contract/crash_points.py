@@ -1,7 +1,7 @@
 """The moments before and after every durable step, at which tests kill the process.
 
-`reached` raises an audit event of Python. Without a listener the event costs less than a microsecond.
-`tests/faults/test_crash_points.py` kills at each moment, also at one that is added here.
+`reached` raises an audit event of Python, which costs less than a microsecond if nothing listens.
+`tests/faults/test_crash_points.py` kills a process at each of these moments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ EVENT = "footplate.reached"
 
 
 class Moment(StrEnum):
-    """A moment `before` a commit leaves no trace of the step. After a moment `after` it, all of the step is stored."""
+    """A named moment. A crash `before` a commit leaves no trace of the step. After a crash `after`, all is stored."""
 
     # The API
     BEFORE_SUBMIT_COMMITS = "submit.before"

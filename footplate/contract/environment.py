@@ -32,8 +32,7 @@ _NODES_OWN = re.compile(
     r"LD_.*|PYTHON.*|FOOTPLATE_.*|OMP_.*|MKL_.*|OPENBLAS_.*|TMPDIR|PATH|HOME|CUDA_VISIBLE_DEVICES|TORCH_EXTENSIONS_DIR"
     r"|(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
 )
-"""Variables that are read before a job's code runs, or that belong to the node. In `env` they would do nothing or
-harm."""
+"""Variables that are read before a job's code runs, or that the node sets. A job must not set them."""
 
 
 def _allowed(text: str) -> str:
@@ -58,7 +57,7 @@ def refused_env(env: Mapping[str, str], allowed: str) -> list[Problem]:
 def _refused(name: str, allowed: str) -> Problem | None:
     where = pointer_to("env", name)
     if not _NAME.fullmatch(name):
-        return Problem(where, "bad_name", f"{name[:80]!r} is not the name of a variable", "letters, digits and '_'")
+        return Problem(where, "bad_name", f"{name[:80]!r} is not the name of a variable", "use letters, digits and '_'")
     if _NODES_OWN.fullmatch(name) and name != DROP_IN:
         return Problem(where, "env_not_allowed", f"{name} is set by the node, and no job can set it", "leave it out")
     listed = entries(allowed)
@@ -67,12 +66,12 @@ def _refused(name: str, allowed: str) -> Problem | None:
     ):
         return None
     allowed_names = sorted({*HARMLESS, *listed})
-    hint = did_you_mean(name, allowed_names) or f"the operator lists it in {SETTING}, on service and nodes"
+    hint = did_you_mean(name, allowed_names) or f"the operator can allow it in {SETTING}, on service and nodes"
     return Problem(where, "env_not_allowed", f"{name} is not among the allowed names: {', '.join(allowed_names)}", hint)
 
 
 def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the node's secrets by the names that specs use. Raises SettingsError for one that cannot be masked."""
+    """Returns the node's secrets by name, from its environment. Raises SettingsError for a secret too short to mask."""
     secrets = {}
     for variable, value in environ.items():
         name = variable.removeprefix(PREFIX + OF_SECRETS)
@@ -96,7 +95,7 @@ def unknown_secrets(names: Iterable[str], known: Iterable[str]) -> list[Problem]
             pointer_to("secrets", index),
             "unknown_secret",
             f"no node has a secret {name!r}; known: {', '.join(there) or 'none'}",
-            did_you_mean(name, there) or f"its value is set on the nodes, as {PREFIX}{OF_SECRETS}{name}",
+            did_you_mean(name, there) or f"set its value on the nodes, as {PREFIX}{OF_SECRETS}{name}",
         )
         for index, name in enumerate(names)
         if name not in there
@@ -104,7 +103,7 @@ def unknown_secrets(names: Iterable[str], known: Iterable[str]) -> list[Problem]
 
 
 class Hidden:
-    """Masks secrets in events and logs. The lines of a secret with several lines are masked, too."""
+    """Masks secrets in events and logs. Each line of a secret with several lines is masked as well."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         lines = {line for secret in secrets for line in [secret, *secret.splitlines()] if len(line) >= SHORTEST_SECRET}

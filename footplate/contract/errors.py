@@ -1,6 +1,6 @@
 """The tree of all errors.
 
-    FootplateError                 code, message, hint; every error of ours has all three
+    FootplateError                 the root: every error has a code, a message and a hint
     ├── InvalidSpec                many Problems at once, each with a JSON pointer        422
     ├── UnknownComponent           a name that is not registered                          422
     ├── NotAvailableYet            understood, but not built yet                          422
@@ -8,15 +8,15 @@
     ├── Conflict                   the job's state does not allow the request             409
     ├── PreconditionFailed         If-Match names an old version                          412
     ├── IdempotencyMismatch        the key was used with another body                     422
-    ├── Unavailable                a part of the system is unreachable; try again         503
+    ├── Unavailable                Redis, SQL or a node is unreachable; try again         503
     ├── Unauthorized / Forbidden   no key, or a key without the right                     401 / 403
     ├── SettingsError              a setting is wrong, so the process does not start
     └── AttemptError               an attempt failed
         ├── NoValidCheckpoint      there are checkpoints, but none verifies
         ├── CheckpointCorrupt      this checkpoint does not verify
         ├── DatasetError           missing, changed or unreadable data
-        ├── NotFetched             something on a hub or at a URL cannot be fetched
-        ├── NotBuildable           a part of the spec cannot be built from its arguments
+        ├── NotFetched             a file on a hub or at a URL cannot be fetched
+        ├── NotBuildable           a component cannot be built from its arguments
         └── OwnCodeError           the user's own code cannot be used
 
 A code is stable: programs may compare it. A message may be reworded.
@@ -35,7 +35,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a body. `pointer` (RFC 6901) is its place; `hint` says what would work."""
+    """A mistake in a request body. `pointer` (RFC 6901) names the field, and `hint` says what would work."""
 
     pointer: str
     code: str
@@ -47,7 +47,7 @@ class Problem:
 
 
 class FootplateError(Exception):
-    """Root of the tree. `code` is stable, `message` says what happened to what, and `hint` says what would work."""
+    """The base of all errors. `code` is stable, `message` says what happened, and `hint` says what would work."""
 
     code = "internal"
     status = 500
@@ -78,7 +78,7 @@ class InvalidSpec(FootplateError):
 
 
 MOST_KNOWN = 30
-"""The most known names in a message. `footplate components` lists all."""
+"""The largest number of known names in a message."""
 
 
 class UnknownComponent(FootplateError):
@@ -97,7 +97,7 @@ class UnknownComponent(FootplateError):
 
 
 class NotAvailableYet(FootplateError):
-    """A request that is understood but not built yet. Refusing it is better than ignoring it."""
+    """Raised for a request that is valid, but that this version does not support."""
 
     code = "not_available_yet"
     status = 422
@@ -105,7 +105,7 @@ class NotAvailableYet(FootplateError):
 
 
 class NotFound(FootplateError):
-    """The thing does not exist. An id of another project gets the same answer."""
+    """Raised if a resource does not exist, or belongs to another project."""
 
     code = "not_found"
     status = 404
@@ -153,7 +153,7 @@ class Forbidden(FootplateError):
 
 
 class Unavailable(FootplateError):
-    """A part of the system is unreachable. Try again after `retry_after_seconds`."""
+    """Raised if Redis, SQL, the artifact store or a node is unreachable. A client may retry."""
 
     code = "unavailable"
     status = 503
@@ -186,7 +186,7 @@ class DatasetError(AttemptError):
 
 
 class NotFetched(AttemptError):
-    """A file that a spec names on a hub or by a URL cannot be fetched. The code says what: `dataset_not_found`."""
+    """Raised if a file on a hub or at a URL cannot be fetched. The code names the reason, such as dataset_not_found."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -194,13 +194,13 @@ class NotFetched(AttemptError):
 
 
 class NotBuildable(AttemptError):
-    """A part of the spec cannot be built from its arguments. Another attempt would fail in the same way."""
+    """Raised if a component cannot be built from its arguments. The job is not retried."""
 
     code = "not_buildable"
 
 
 class OwnCodeError(AttemptError):
-    """The user's own code cannot be used. `trace` is the traceback that it would print if run by itself."""
+    """Raised if the user's own code cannot be used. `trace` is the traceback without our frames."""
 
     code = "own_code_error"
 
@@ -228,7 +228,7 @@ def few_hints() -> Iterator[None]:
 
 
 MIN_BEGINNING = 4
-"""The characters from which on a name is taken for the beginning of a longer one."""
+"""The smallest number of characters of a name that can be a hint for a longer name with this beginning."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -18,7 +18,7 @@ from footplate.contract.fields import InternalMessage, Resource
 from footplate.contract.ids import JobId
 
 SERVICE_SOURCE = -1
-"""The source of events that the service itself writes; its seq is their `no`."""
+"""The source of events that the service itself writes. Their seq equals their `no`."""
 
 
 class Kind(StrEnum):
@@ -41,19 +41,19 @@ class Kind(StrEnum):
     NOTE = "note"
     """A sentence about the job's history, or a text that user code passed to footplate.note()."""
     GAP = "gap"
-    """Events that are known to be lost: the first and the last seq."""
+    """A range of lost events: the first and the last seq."""
     DONE = "done"
     """The last event of one source of an attempt, with its ending. Never dropped."""
 
 
 KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DO, Kind.DONE})
-"""Kinds that are never dropped, and that are on disk before anything else happens."""
+"""The kinds of events that are never dropped. A supervisor syncs them to the disk at once."""
 
 METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
 
 
 class WorkerEvent(InternalMessage):
-    """An event in a journal line and on its way through Redis."""
+    """An event as a worker writes it to its journal and sends it through Redis."""
 
     seq: int = Field(ge=1)
     rank: int = 0
@@ -70,7 +70,7 @@ class Event(Resource):
     v: Literal[1]
     job: JobId
     no: int
-    """Dense per job; the cursor."""
+    """The number of the event in the job's history, without gaps. Readers use it as a cursor."""
     attempt: int
     source: int
     seq: int
@@ -89,8 +89,7 @@ class StateData(BaseModel):
     reason: str | None = None
     message: str | None = None
     by: str | None = None
-    """The user who asked for the change: the name and the prefix of a key. Missing if there are no keys, or no user
-    asked."""
+    """The key that requested the change: its name and prefix. None if no user requested it, or there are no keys."""
     traceparent: str | None = None
     """The trace of the job's POST, in the job's first event. Missing if the service sends no traces."""
 
@@ -130,13 +129,13 @@ class DoData(BaseModel):
     """
 
     status: Literal["asked", "done", "again", "dropped"]
-    """The status "again" means that a later attempt repeated the command at the same step. "dropped" means that the job
-    succeeded first."""
+    """"again" means that a later attempt repeated the command at the same step. "dropped" means that the job succeeded
+    before the command."""
     message: str
     asked: int | None = None
     """The number of the event that reported the request for this command."""
     by: str | None = None
-    """The user who asked: the name and the prefix of a key."""
+    """The key that requested the command: its name and prefix."""
     save: bool = False
     evaluate: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
@@ -146,7 +145,7 @@ class DoData(BaseModel):
 
 
 class ProgressData(BaseModel):
-    """`progress`: optimizer steps so far. `eta_s` is in seconds, None while unknown."""
+    """`progress`: the number of optimizer steps so far. `eta_s` is the time left in seconds, or None if unknown."""
 
     step: int = Field(ge=0, lt=2**63)
     max_steps: int = Field(ge=0, lt=2**63)
@@ -155,13 +154,13 @@ class ProgressData(BaseModel):
 
 
 class SystemData(BaseModel):
-    """`system`: what the attempt uses of its node. `running_s` is training's running time by the supervisor's clock."""
+    """`system`: resource use of the attempt. `running_s` is the training time in seconds by the supervisor's clock."""
 
     running_s: float = Field(default=0.0, ge=0, lt=1e9, allow_inf_nan=False)
 
 
 class Ending(StrEnum):
-    """The ending of one source of an attempt, as its supervisor saw it."""
+    """The way in which one source of an attempt ended, as its supervisor observed it."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -177,7 +176,7 @@ class Failure(BaseModel):
     hint: str | None = None
     rank: int | None = None
     traceback: str | None = None
-    """The end of the traceback. All of it is in the attempt's log."""
+    """The last lines of the traceback. The attempt's log has the whole traceback."""
 
 
 class DoneData(BaseModel):
@@ -189,7 +188,7 @@ class DoneData(BaseModel):
     """The stop request that the source followed."""
     error: Failure | None = None
     another_s: bool = False
-    """True if it failed because a rank on another node died. That rank's end is the reason of the job."""
+    """True if the source failed only because a rank on another node died. The job then gets that rank's error."""
     result: dict[str, Any] = Field(default_factory=dict)
     running_s: float = 0.0
     had_checkpoint: bool = False

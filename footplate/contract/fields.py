@@ -1,4 +1,4 @@
-"""The types of which specs and resources are made: strict and lenient models, numbers, durations, names."""
+"""Base classes and field types of specs and resources: strict and lenient models, numbers, durations, names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Json = dict[str, Any]
 class DescribedModel(BaseModel):
     """A model whose JSON schema has the fields' docstrings as descriptions.
 
-    The source is read when somebody requests the schema, because reading it at import would take an eighth of the
-    service's start.
+    The source is read when the schema is requested, because reading it at import would make every start slower.
     """
 
     meant_by: ClassVar[type | None] = None
@@ -59,7 +58,7 @@ class Resource(DescribedModel):
 
 
 class Page(Resource, Generic[T]):
-    """A list of resources, or a part of a long one."""
+    """One page of a list of resources. `next_cursor` requests the next page."""
 
     data: tuple[T, ...]
     next_cursor: str | None
@@ -85,13 +84,13 @@ class OpenEnum:
 
 
 class InternalMessage(BaseModel):
-    """A part of a message between our processes. Unknown fields are ignored, because the sender may be newer."""
+    """The base of messages between our processes. Unknown fields are ignored, because the sender may be newer."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Group(DescribedModel):
-    """A strict model: a value of the wrong type is a problem, never converted."""
+    """The base of a spec's sections. A value of the wrong type is a problem, and is never converted."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -123,25 +122,25 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
 def _moment(value: object) -> object:
-    """Refuses what pydantic would accept: a number as seconds since 1970, and a date as its midnight."""
+    """Refuses numbers and dates without a time, which pydantic would accept as moments."""
     if not isinstance(value, str) or not _MOMENT.match(value):
         raise PydanticCustomError("moment", 'a moment looks like "2026-01-31T12:00:00Z"')
     return value
 
 
 When = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_moment)]
-"""RFC 3339, with its offset. Not strict, because a strict field takes only `datetime` objects from a validator."""
+"""A time in RFC 3339 with an offset. The field is not strict, because a strict one refuses text."""
 
 DURATION = BeforeValidator(
     seconds, json_schema_input_type=float | Annotated[str, Field(pattern=_A_DURATION, max_length=32)]
 )
-"""Lets a float field take durations as well. The parsed value is always in seconds."""
+"""Makes a float field accept durations such as "1h30m" as well. The parsed value is in seconds."""
 
 MOST_ENTRIES = 1000
 
 
 def _no_flood(value: object) -> object:
-    """Refuses a long list before its entries are checked. Half a million wrong entries would take seconds."""
+    """Refuses a list of more than MOST_ENTRIES before its entries are checked, because checking them takes seconds."""
     if isinstance(value, list) and len(value) > MOST_ENTRIES:
         raise PydanticCustomError("too_long", "too many", {"max_length": MOST_ENTRIES})
     return value
@@ -151,17 +150,17 @@ Many = Annotated[tuple[T, ...], Field(strict=False), BeforeValidator(_no_flood)]
 """A JSON list, kept as a tuple."""
 
 PATTERNS: dict[str, str] = {}
-"""The meaning of each regular expression in words, for error messages."""
+"""Descriptions of the regular expressions of fields, for error messages."""
 
 
 def pattern(regex: str, words: str, longest: int) -> Any:
-    """Returns a field with this regular expression, and registers its meaning in words."""
+    """Returns a field with this regular expression, and stores its description for error messages."""
     PATTERNS[regex] = words
     return Field(pattern=regex, max_length=longest)
 
 
 Text = Annotated[str, pattern(r"^[^\x00-\x1f\x7f]+$", "must be one line of text, not empty", 128)]
-"""One line for people."""
+"""One line of text, such as a job's name."""
 
 Slug = Annotated[
     str,

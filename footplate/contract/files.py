@@ -1,7 +1,7 @@
 """The files that a spec names: uploaded files, files on a hub (`hub.py`), and files by their URL.
 
-An uploaded file's id is `file_<sha256>.jsonl`, so equal bytes are one file. A node needs only the id to find the file
-and to verify it. A bare id is also a dataset, because its suffix selects the reader, as that of a path does.
+An uploaded file's id is `file_<sha256>.jsonl`, so files with equal content have one id. A node needs only the id to
+find and verify the file. An id can be used as a dataset, because its suffix selects the reader.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def kind_of(name: str) -> str | None:
 
 
 def no_reader(name: str) -> tuple[str, str]:
-    """Returns what is wrong with a file's name that no reader takes, and what would work."""
+    """Returns the error message and the hint for a file whose suffix no reader supports."""
     suffix = PurePosixPath(name).suffix.lower()
     what = f"{suffix!r} files" if suffix else "a file without a suffix"
-    detail = f"nothing reads {what[:80]}; rows are in {', '.join(KINDS)}"
-    return detail, INSTEAD.get(suffix, "name the file by what it holds, such as rows.jsonl")
+    detail = f"{what[:80]} cannot be read; data files are {', '.join(KINDS)}"
+    return detail, INSTEAD.get(suffix, "name the file after its format, such as rows.jsonl")
 
 
 INSTEAD = {
-    ".json": "jq -c '.[]' rows.json > rows.jsonl writes each object of an array into a line",
+    ".json": "jq -c '.[]' rows.json > rows.jsonl writes each object of an array to a line",
     ".xlsx": "save the sheet as CSV",
     ".xls": "save the sheet as CSV",
     ".gz": "unpack it first: gunzip FILE",
@@ -51,7 +51,7 @@ INSTEAD = {
     ".arrow": "write it as Parquet: pyarrow.parquet.write_table(table, 'rows.parquet')",
     ".py": "this is code: footplate submit SPEC --code FILE",
 }
-"""The next step for a file that does not hold rows, by its suffix."""
+"""Hints for files that cannot be read, by suffix."""
 
 
 _HOLDERS = (
@@ -81,12 +81,12 @@ def named_in(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, FileId]]:
 
 
 def on_hub(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, str]]:
-    """Yields (pointer, name) of everything on a hub that an argument names."""
+    """Yields (pointer, name) of each hub name in the arguments."""
     yield from ((argument.pointer, argument.text) for argument in arguments if is_hub_name(argument.text))
 
 
 def by_url(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, str]]:
-    """Yields (pointer, URL) of every file of rows that is named by URL. Elsewhere a URL is just a string."""
+    """Yields (pointer, URL) of each data file that is named by a URL. A URL in another argument is only a text."""
     for argument in arguments:
         if argument.is_path and argument.is_of_a_dataset and is_url(argument.text):
             yield argument.pointer, argument.text
@@ -131,5 +131,5 @@ def shown(url: str) -> str:
 
 
 def pin_of(place: str, pin: str) -> str:
-    """Returns the note that pins a job to the version of its first attempt."""
+    """Returns the text that describes a pinned version: the sha256 of a URL's file, or a hub's commit."""
     return f"sha256 {pin}" if is_url(place) else f"commit {pin}"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 SCHEME, DATASETS = "hub://", "datasets/"
 PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
-"""Arguments that name files. Strings in them must name a root. In other arguments a string is just a string."""
+"""The arguments whose strings are paths. Other arguments' strings are never read as paths."""
 
 Kind = Literal["model", "dataset"]
 
@@ -28,7 +28,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """The parts of a name. `path` is below the repository, or empty for the whole repository."""
+    """A parsed hub name. `path` is relative to the repository, and empty for the whole repository."""
 
     kind: Kind
     repo: str
@@ -37,12 +37,12 @@ class HubName:
 
     @property
     def place(self) -> str:
-        """Returns the repository and its revision as a name, under which the job keeps the commit."""
+        """The name of the repository and its revision, by which a job stores the commit."""
         return f"{SCHEME}{DATASETS if self.kind == 'dataset' else ''}{self.repo}@{self.revision}"
 
     @property
     def commit(self) -> str | None:
-        """Returns the revision if it is a commit, which no push can move."""
+        """The revision if it is a commit, else None for a branch or a tag."""
         return self.revision if _COMMIT.fullmatch(self.revision) else None
 
 
@@ -51,7 +51,7 @@ def is_hub_name(text: str) -> bool:
 
 
 def hub_name(text: str) -> HubName:
-    """Parses a name. Raises ValueError with a sentence."""
+    """Parses a hub name. Raises ValueError with the reason."""
     rest = text.removeprefix(SCHEME)
     kind: Kind = "dataset" if rest.startswith(DATASETS) else "model"
     match = _NAME.fullmatch(rest.removeprefix(DATASETS))
@@ -59,7 +59,7 @@ def hub_name(text: str) -> HubName:
         raise ValueError("it is not the name of a repository")
     path = match["rest"].removeprefix("/").removesuffix("/")
     if path and (not path.isprintable() or {"", ".", ".."} & set(path.split("/"))):
-        raise ValueError("its path in the repository has a part that is not a name")
+        raise ValueError("its path in the repository has a component that is not a name")
     return HubName(kind, match["repo"], match["revision"] or "main", path)
 
 

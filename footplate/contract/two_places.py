@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from footplate.contract.arguments.fsdp import meant
+from footplate.contract.arguments.fsdp import options_of_words
 from footplate.contract.errors import Problem
 from footplate.contract.explain import kind_of
 from footplate.contract.ids import is_id
@@ -79,7 +79,7 @@ def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Pro
     if not (value is True or isinstance(value, str | list)) or not all(isinstance(word, str) for word in words):
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, and true or false is needed")
     try:
-        options = {**meant(words), **config}
+        options = {**options_of_words(words), **config}
     except ValueError as error:
         return Problem(f"/training/{name}", "unknown_choice", str(error)[:500])
     return _strategy(document, name, options, origins, written="fsdp_config" if config else name)

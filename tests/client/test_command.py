@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
     ("words", "said"),
     [
         (["components", "toy/mlq"], "did you mean 'toy/mlp'?"),
-        (["components", "zzz"], "footplate components has them all"),
+        (["components", "zzz"], "footplate components lists all of them"),
         (["nodes", "--drain", "nobody"], "no node is called 'nobody'; known: node-1"),
         (["show", "nothing"], "no job has the id or name 'nothing'"),
     ],
@@ -176,7 +176,7 @@ def test_how_many_is_never_less_than_none(words: list[str], capsys: pytest.Captu
         main(words)
 
     assert ended.value.code == 2
-    assert "is not a whole number of 0 or more; 0 is all" in capsys.readouterr().err
+    assert "is not a whole number of 0 or more; 0 means all" in capsys.readouterr().err
 
 
 def test_nobody_there_ends_with_four_at_once(command: Command) -> None:

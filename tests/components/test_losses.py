@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.components import toy
-from footplate.components.losses import OfLogits
+from footplate.components.losses import LogitsLoss
 from footplate.contract.errors import DatasetError
 from footplate.runtime.build import load, registered
 from footplate.runtime.catalogue import arguments_schema
@@ -152,7 +152,7 @@ def test_accumulating_is_the_same_as_one_large_batch(tmp_path: Path) -> None:
 def test_a_causal_models_logits_are_about_the_next_label() -> None:
     logits, labels = torch.randn(2, 5, 3), torch.randint(0, 3, (2, 5))
     loss = load("losses", "cross_entropy")()
-    assert isinstance(loss, OfLogits)
+    assert isinstance(loss, LogitsLoss)
     loss.shifts_labels = True
 
     expected = functional.cross_entropy(logits[:, :-1].reshape(-1, 3), labels[:, 1:].reshape(-1))

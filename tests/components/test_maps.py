@@ -202,7 +202,7 @@ def test_columns_are_renamed_kept_and_dropped() -> None:
     assert maps.rename(Rows([{"a": 1, "b": 2}]), columns={"a": "b", "b": "a"})[0] == {"b": 1, "a": 2}
     assert maps.keep(Rows(ROWS), columns=["label"])[1] == {"label": 1}
     assert maps.drop(Rows(ROWS), columns=["text"])[0] == {"label": 0}
-    with pytest.raises(DatasetError, match="there is a column 'label' already"):
+    with pytest.raises(DatasetError, match="there is already a column 'label'"):
         maps.rename(Rows(ROWS), columns={"text": "label"})
     with pytest.raises(DatasetError, match="there is no column 'lable'"):
         maps.keep(Rows(ROWS), columns=["lable"])

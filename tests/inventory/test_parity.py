@@ -111,7 +111,7 @@ def test_an_argument_without_counterpart_is_refused_unless_it_has_its_neutral_va
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_an_older_name_and_its_newer_one_must_not_contradict() -> None:
-    message = "evaluation_strategy='epoch' means eval_strategy='epoch', but eval_strategy is given too, as 'steps'"
+    message = "evaluation_strategy='epoch' means eval_strategy='epoch', but eval_strategy is also set, to 'steps'"
     with pytest.raises(ValueError, match=message):
         footplate.TrainingArguments("out", evaluation_strategy="epoch", eval_strategy="steps")  # type: ignore[call-arg]
 

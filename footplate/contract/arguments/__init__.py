@@ -1,4 +1,4 @@
-"""TrainingArguments, without torch: validated at POST and read by the loop."""
+"""TrainingArguments without torch. The service validates them when a job is submitted, and the Trainer reads them."""
 
 from footplate.contract.arguments.not_supported import NOT_YET, SERVER_OWNED, NotYet
 from footplate.contract.arguments.read import read_arguments

@@ -1,7 +1,7 @@
 """Translates a config that `accelerate config` wrote into the spec's own fields.
 
-A field of the spec that is set already must be the same. The config also has fields for things that the server does by
-itself. These are accepted with the values that ask for nothing else, and refused with a reason otherwise.
+If the spec already has such a field, both values must be equal. The config also has fields for things that the service
+does itself. Their default values are accepted, and other values are refused with a reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READ = (
     "distributed_type", "num_processes", "num_machines", "use_cpu", "mixed_precision", "gradient_accumulation_steps",
     "fsdp_config", "deepspeed_config",
 )  # fmt: skip
-_MEETING = "the server starts the processes and their rendezvous"
+_RENDEZVOUS = "the server starts the processes and their rendezvous"
 _OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "compute_environment": (("LOCAL_MACHINE",), "the job runs on the server's nodes"),
     "debug": ((), "set its variable in env"),
@@ -29,18 +29,18 @@ _OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "dynamo_config": (({"dynamo_backend": "NO"},), "set torch_compile in training"),
     "enable_cpu_affinity": ((), "the node gives each process its share of CPUs"),
     "gpu_ids": (("all",), "the server chooses the GPUs of a process"),
-    "machine_rank": ((), _MEETING),
-    "main_process_ip": ((), _MEETING),
-    "main_process_port": ((), _MEETING),
+    "machine_rank": ((), _RENDEZVOUS),
+    "main_process_ip": ((), _RENDEZVOUS),
+    "main_process_port": ((), _RENDEZVOUS),
     "main_training_function": (("main",), "the spec names what is trained"),
-    "rdzv_backend": (("static", "c10d"), _MEETING),
-    "same_network": ((True,), _MEETING),
+    "rdzv_backend": (("static", "c10d"), _RENDEZVOUS),
+    "same_network": ((True,), _RENDEZVOUS),
     **dict.fromkeys(("tpu_env", "tpu_use_cluster", "tpu_use_sudo"), ((), "there are no TPUs")),
     "fp8_config": ((), "use bf16"),
     "megatron_lm_config": ((), "use fsdp or deepspeed"),
     "parallelism_config": ((), "use fsdp or deepspeed"),
 }
-"""Other fields of a config: values that change nothing, besides empty ones, and what to do instead of other values."""
+"""Other fields of Accelerate's config, each with its accepted values and with what to do instead of other values."""
 _OF_ZERO = (
     "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
     "gradient_clipping", "deepspeed_multinode_launcher",
@@ -56,7 +56,7 @@ _AUTO = dict.fromkeys(
 
 
 def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
-    """Changes the document in place. Values of the wrong type are left, because their types are reported elsewhere."""
+    """Replaces the strategy `accelerate` of a spec by the spec's own fields, in place. Yields its config's problems."""
     resources, training = document.get("resources"), document.get("training", {})
     strategy = resources.get("strategy") if isinstance(resources, dict) else None
     if not isinstance(strategy, dict) or strategy.get("type") != "accelerate" or not isinstance(training, dict):
@@ -74,7 +74,7 @@ def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
 
 
 class _ConfigReading:
-    """A config, the changed spec and the problems while the config is read."""
+    """Reads one of Accelerate's configs, and collects the changed sections of the spec and the problems."""
 
     def __init__(self, config: Json, resources: Json, training: Json, origins: dict[str, str]) -> None:
         self.resources, self.training, self.problems = resources, training, list(_not_taken(config))
@@ -151,12 +151,12 @@ class _ConfigReading:
         return zero_config(given)
 
     def _put(self, where: Json, place: str, name: str, key: str, given: Json) -> None:
-        """Sets a field of the spec, or reports a problem if the field has another value already."""
+        """Sets a field of the spec, or adds a problem if the field already has another value."""
         value, there = given.get(key), where.get(name)
         if value is None:
             return
         if there is not None and there != value:
-            detail = f"asks for {_short(value)}, but {place}/{name} is {_short(there)}"
+            detail = f"is {_short(value)}, but {place}/{name} is {_short(there)}"
             self._tell(key, "disagreement", detail, "keep one of the two")
             return
         where[name] = value
@@ -182,7 +182,7 @@ def _not_taken(config: Json) -> Iterator[Problem]:
 
 
 def fsdp_config(given: Json) -> Json:
-    """Returns FSDP's settings under the names of training's fsdp_config."""
+    """Returns the FSDP settings of Accelerate's config under the names of the argument fsdp_config."""
     plain = {name.removeprefix("fsdp_"): value for name, value in given.items() if value is not None}
     for old, new in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):
         if old in plain:
@@ -191,7 +191,7 @@ def fsdp_config(given: Json) -> Json:
 
 
 def zero_config(given: Json) -> Json:
-    """Returns a DeepSpeed config with ZeRO's stage and offloading, in which all else follows the arguments."""
+    """Returns a DeepSpeed config with ZeRO's stage and offloading. Its other values are `auto`."""
     zero: Json = {"stage": given.get("zero_stage", 2)}
     for name in ("offload_optimizer", "offload_param"):
         if given.get(f"{name}_device") not in (None, "none"):
@@ -200,7 +200,7 @@ def zero_config(given: Json) -> Json:
 
 
 def _word(value: Any) -> str:
-    """Returns the value in capitals. An unquoted `no` counts, which YAML reads as false."""
+    """Returns the value in capitals. False becomes NO, because YAML reads an unquoted `no` as false."""
     return "NO" if value in (None, False) else str(value).upper()[:80]
 
 

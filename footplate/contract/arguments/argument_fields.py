@@ -36,7 +36,7 @@ def _plain(value: object) -> object:
 
 
 MOST = 2**53 - 1
-"""The largest whole number that every JSON parser keeps exact. SQL and tensors can hold it, too."""
+"""The largest whole number that every JSON parser keeps exact."""
 Whole = Annotated[fields.Whole, Field(ge=-MOST, le=MOST)]
 Count = Annotated[Whole, Field(ge=1)]
 NotNegative = Annotated[Whole, Field(ge=0)]
@@ -91,7 +91,7 @@ OTHER_DEFAULTS = {
 """Fields whose default differs from Hugging Face's, with the reason."""
 
 Settings = Annotated[dict[str, Any] | str | None, BeforeValidator(_plain)]
-"""A dict, or the path of a JSON file that holds one."""
+"""A dict, or the path of a JSON file that contains a JSON object."""
 Parallelism = Annotated[dict[str, int] | None, BeforeValidator(sizes)]
 
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -99,66 +99,66 @@ CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
 @dataclass
 class Fields:
-    """The arguments of training with their types and defaults. Classes that inherit from this one check the values.
+    """The arguments of training with their types and defaults.
 
-    This class is a plain dataclass, because the classes that inherit from it are dataclasses of pydantic.
+    This is a plain dataclass without checks. TrainingArguments, a pydantic dataclass, inherits from it and checks.
     """
 
     # Output
 
     output_dir: str | None = None
-    """The folder for checkpoints and results. None is `trainer_output`. In a job the server chooses it."""
+    """The folder for checkpoints and results. None is `trainer_output`. In a job, the server chooses the folder."""
 
     # Duration
 
     per_device_train_batch_size: Count = 8
     """Samples per device and micro-batch."""
     num_train_epochs: Annotated[float, Field(ge=0)] = 3.0
-    """Passes over the training data. A fraction stops within an epoch. `max_steps` wins over it."""
+    """Passes over the training data. A fraction stops within an epoch. `max_steps`, if set, replaces this limit."""
     max_steps: Whole = -1
-    """Optimizer steps in all. -1 lets `num_train_epochs` decide."""
+    """The number of optimizer steps of the run. -1 means that `num_train_epochs` decides."""
     gradient_accumulation_steps: Count = 1
-    """Micro-batches whose gradients make one optimizer step."""
+    """The number of micro-batches whose gradients are added up for one optimizer step."""
 
     # Learning rate
 
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
-    """The rate after warm-up, from which the schedule starts."""
+    """The learning rate after the warm-up, from which the schedule starts."""
     lr_scheduler_type: ScheduleName = "linear"
-    """The course of the rate over the steps."""
+    """The schedule of the learning rate over the steps."""
     lr_scheduler_kwargs: dict[str, Any] | None = None
     """Further arguments of the schedule, such as `num_cycles` or `min_lr`."""
     warmup_steps: Annotated[float, Field(ge=0)] = 0
-    """Steps in which the rate rises from 0. Below 1 it is a share of all steps."""
+    """Steps in which the learning rate rises from 0. A value below 1 is a share of all steps."""
 
     # Optimizer
 
     optim: OptimizerName = "adamw_torch_fused"
-    """The optimizer. Those of bitsandbytes and torchao need the extra of that name."""
+    """The optimizer. Optimizers of bitsandbytes and torchao need the extra of that name."""
     optim_args: str | None = None
     """Further arguments of the optimizer, such as "momentum=0.9, nesterov=true"."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Decay of the weights. Biases and norms are left out."""
+    """The weight decay, from which biases and norms are excluded."""
     adam_beta1: Fraction = 0.9
-    """Decay of AdamW's first moment."""
+    """The decay rate of AdamW's first moment."""
     adam_beta2: Fraction = 0.999
-    """Decay of AdamW's second moment."""
+    """The decay rate of AdamW's second moment."""
     adam_epsilon: Annotated[float, Field(ge=0)] = 1e-8
-    """A small number that keeps AdamW from dividing by zero."""
+    """A small number that is added to AdamW's denominators, so that it never divides by zero."""
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
-    """The norm to which larger gradients are scaled down. 0 turns this off."""
+    """The largest norm of the gradients. Larger gradients are scaled down to this norm. 0 turns clipping off."""
 
     # Regularization
 
     label_smoothing_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The part of each label that is spread over all classes."""
+    """The share of each label that is spread over all classes."""
     neftune_noise_alpha: Annotated[float, Field(ge=0)] | None = None
-    """Noise on the embeddings in training (NEFTune). 5 to 15 are usual."""
+    """The strength of the noise on embeddings in training (NEFTune). Values from 5 to 15 are usual."""
 
     # Precision
 
     bf16: bool = False
-    """Compute in bfloat16 under autocast. The weights stay as they are."""
+    """Compute in bfloat16 under autocast. The dtype of the weights does not change."""
     fp16: bool = False
     """Compute in float16 under autocast, with a loss scale that skips steps with an overflow."""
     bf16_full_eval: bool = False
@@ -167,12 +167,12 @@ class Fields:
     fp16_full_eval: bool = False
     """The same as `bf16_full_eval`, in float16."""
     tf32: bool | None = None
-    """Allow TF32 on GPUs that have it. None leaves torch's own setting."""
+    """Allow TF32 on GPUs that support it. None does not change torch's setting."""
 
     # Activations
 
     activation_checkpointing: bool | None = None
-    """Compute activations again in backward instead of keeping them. Needs less memory, and is some 20 % slower."""
+    """Compute activations again in backward instead of storing them. Needs less memory, and is about 20 % slower."""
     activation_checkpointing_kwargs: dict[str, Any] | str | None = None
     """`every_n_layers`, and the arguments of torch.utils.checkpoint."""
     gradient_checkpointing: bool | None = None
@@ -185,46 +185,45 @@ class Fields:
     torch_compile: bool = False
     """Compile the model's forward."""
     torch_compile_backend: str | None = None
-    """The compiler's backend. Naming one turns compilation on."""
+    """The compiler's backend. A value turns compilation on."""
     torch_compile_mode: str | None = None
-    """`default`, `reduce-overhead` or `max-autotune`. Naming one turns compilation on."""
+    """The compiler's mode: `default`, `reduce-overhead` or `max-autotune`. A value turns compilation on."""
 
     # Kernels
 
     use_liger_kernel: bool = False
-    """Train a model of transformers with Liger's kernels. Needs a GPU, and the extra `liger`."""
+    """Use Liger's kernels in a transformers model. Needs a GPU and the extra `liger`."""
     liger_kernel_config: dict[str, bool] | None = None
-    """The kernels: `rope`, `rms_norm`, `swiglu`, `cross_entropy`, `fused_linear_cross_entropy`. None leaves it to
-    Liger."""
+    """Liger's kernels to switch on or off: `rope`, `rms_norm`, `swiglu`, `cross_entropy`, `fused_linear_cross_entropy`.
+    None uses Liger's defaults."""
 
     # Memory
 
     use_cache: bool = False
-    """Keep the model's keys and values from one forward to the next: `model.config.use_cache`."""
+    """The value of `model.config.use_cache`: True makes the model keep keys and values from one forward to the next."""
     torch_empty_cache_steps: Annotated[int, Field(ge=1, le=MOST, strict=True)] | None = None
-    """Steps between calls that return cached memory to the device. Slower, but helps against fragmentation."""
+    """Steps between calls that empty torch's cache of device memory. Slower, but reduces fragmentation."""
     auto_find_batch_size: bool = False
-    """Halve a micro-batch that does not fit into memory until it fits. The effective batch, the loss curve and the
-    place in the data stay the same, because accumulation is raised instead."""
+    """Split micro-batches that do not fit into memory until they fit. The effective batch, the loss curve and the
+    position in the data stay the same, because more micro-batches are accumulated instead."""
 
     # Logging
 
     logging_strategy: Strategy = "steps"
     """The moments at which the training loss is logged."""
     logging_steps: Annotated[float, Field(ge=0)] = 500
-    """Optimizer steps between logs. Below 1 it is a share of all steps."""
+    """Optimizer steps between logs. A value below 1 is a share of all steps."""
     logging_first_step: bool = False
-    """Log the first step too."""
+    """Log the first step as well."""
     logging_nan_inf_filter: bool = True
-    """Leave losses that are NaN or infinite out of the logged loss. How many steps had one is logged as `nan_steps`."""
+    """Leave losses that are NaN or infinite out of the logged loss. `nan_steps` logs the number of such steps."""
     max_nan_steps: Count | None = None
     """End training with an error if the loss was NaN or infinite in this many steps in a row. The error names the
-    steps. The check
-    waits for the device, so it runs once in that many steps. The run may go on for up to twice as many."""
+    steps. The check waits for the device, so it runs only once in this many steps."""
     include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool = "no"
-    """Count input tokens, all or without padding, and log the number per second. True is `all`."""
+    """Count input tokens, with or without padding, and log the tokens per second. True means `all`."""
     disable_tqdm: bool | None = None
-    """Print plain lines instead of a progress bar. None shows a bar on a terminal only."""
+    """Print plain lines instead of a progress bar. None shows a bar if the output is a terminal."""
 
     log_level: LogLevel = "passive"
     """The lowest level that the logger `footplate` prints on the main process. `passive` does not change it."""
@@ -236,27 +235,27 @@ class Fields:
     report_to: str | list[str] | None = "none"
     """Trackers that receive the logs: `tensorboard`, `wandb`, `mlflow`, …, `all` that are installed, or `none`."""
     run_name: str | None = None
-    """The run's name in trackers. None is the last part of `output_dir`."""
+    """The run's name in trackers. None is the last component of `output_dir`."""
     project: str = "huggingface"
     """The project's name in trackers that have projects."""
     logging_dir: str | None = None
-    """The folder of trackers that write files. None takes TENSORBOARD_LOGGING_DIR, or `output_dir/runs`."""
+    """The folder of trackers that write files. None means TENSORBOARD_LOGGING_DIR or `output_dir/runs`."""
     trackio_space_id: str | None = None
-    """The Space that trackio logs to live. None logs into a local folder."""
+    """The Hugging Face Space to which trackio sends logs during training. None writes logs to a local folder."""
     trackio_bucket_id: str | None = None
-    """The bucket in which such a Space stores its data. None lets trackio choose."""
+    """The bucket in which trackio's Space stores its data. None lets trackio choose."""
     trackio_static_space_id: str | Literal[False] | None = None
-    """The name of the static copy of a Space at the end of training, or of local logs when the model is pushed. None
-    makes up a name. False makes no copy."""
+    """The name of the static Space to which trackio's logs are copied, at the end of training or when the model is
+    pushed. None generates a name. False makes no copy."""
 
     # Evaluation
 
     eval_strategy: Strategy = "no"
     """The moments at which the model is evaluated."""
     eval_steps: Annotated[float, Field(ge=0)] | None = None
-    """Optimizer steps between evaluations. Below 1 it is a share of all steps. None follows `logging_steps`."""
+    """Optimizer steps between evaluations. A value below 1 is a share of all steps. None uses `logging_steps`."""
     eval_delay: Annotated[float, Field(ge=0)] = 0
-    """Steps (or epochs, as the strategy counts) before the first evaluation."""
+    """The number of steps, or of epochs for the strategy `epoch`, before the first evaluation."""
     eval_on_start: bool = False
     """Evaluate once before the first step, to find errors early."""
     per_device_eval_batch_size: Count = 8
@@ -266,139 +265,139 @@ class Fields:
     eval_do_concat_batches: bool = True
     """Join the predictions of all batches. False keeps a list with one entry per batch."""
     eval_accumulation_steps: Count | None = None
-    """Batches whose predictions stay on the device before they are moved to the host. None moves each one at once."""
+    """The number of batches after which predictions are moved to the host. None moves them after each batch."""
     include_for_metrics: list[str] = field(default_factory=list)
-    """Further inputs of `compute_metrics`: `inputs`, `loss`."""
+    """Additional data that `compute_metrics` receives: `inputs`, `loss`."""
     batch_eval_metrics: bool = False
-    """Call `compute_metrics` for each batch, the last time with `compute_result=True`. Memory stays constant."""
+    """Call `compute_metrics` for each batch, so that memory stays constant. The last call has `compute_result=True`."""
     label_names: list[str] | None = None
-    """The batch's keys that are labels. None takes the labels among the arguments of `forward`."""
+    """The keys of a batch that are labels. None detects them by the argument names of `forward`."""
 
     # Hub
 
     push_to_hub: bool = False
     """Push checkpoints to the Hugging Face hub as they are saved, and the model when `save_model` is called."""
     hub_model_id: str | None = None
-    """The repository, `name` or `owner/name`. None takes the name of `output_dir`."""
+    """The hub repository: `name` or `owner/name`. None uses the name of `output_dir`."""
     hub_strategy: Annotated[Literal["end", "every_save", "checkpoint", "all_checkpoints"], Named] = "every_save"
-    """The amount to push. `end` pushes nothing during training. `every_save` pushes the model of each checkpoint.
-    `checkpoint` also pushes the whole checkpoint as `last-checkpoint`, so that anyone can resume.
-    `all_checkpoints` pushes each under its own name."""
+    """The files to push. `end` pushes nothing during training. `every_save` pushes the model of each checkpoint.
+    `checkpoint` also pushes the whole checkpoint as `last-checkpoint`, so that training can be resumed elsewhere.
+    `all_checkpoints` pushes every checkpoint under its own name."""
     hub_token: str | None = None
-    """The token to push with. None takes the token of `hf auth login`, or HF_TOKEN. It is never written anywhere."""
+    """The hub token. None uses the token of `hf auth login` or HF_TOKEN. The token is never written to a file."""
     hub_private_repo: bool | None = None
-    """Make a new repository private. None is the owner's default."""
+    """Make a new repository private. None uses the owner's default."""
     hub_always_push: bool = False
-    """Push a checkpoint even if the upload of the one before is not finished."""
+    """Push a checkpoint even if the previous upload is not finished."""
     hub_revision: str | None = None
-    """The branch to push to. None is the main one."""
+    """The branch to push to. None means the main branch."""
 
     # Best model
 
     load_best_model_at_end: bool = False
-    """Load the best checkpoint's weights after training. Needs saving and evaluating at the same steps."""
+    """Load the best checkpoint's weights after training. Saves and evaluations must be at the same steps."""
     metric_for_best_model: str | None = None
-    """The metric that decides, with or without `eval_`. None is `loss` if the best model is needed."""
+    """The metric that ranks checkpoints, with or without `eval_`. None means `loss` if a ranking is needed."""
     greater_is_better: bool | None = None
-    """True if more is better. None means True unless the metric's name ends in `loss`."""
+    """True if a larger metric is better. None means True unless the metric's name ends with `loss`."""
 
     # Checkpoints
 
     save_strategy: SaveStrategy = "steps"
     """The moments at which a checkpoint is saved. `best` saves after each evaluation that is the best so far."""
     save_steps: Annotated[float, Field(ge=0)] = 500
-    """Optimizer steps between checkpoints. Below 1 it is a share of all steps."""
+    """Optimizer steps between checkpoints. A value below 1 is a share of all steps."""
     save_total_limit: Count | None = None
-    """The number of checkpoints to keep. None keeps all. The best and the newest are never deleted. Nor is the newest
-    that the service has stored, because the job would resume from it if its node died."""
+    """The number of checkpoints to keep. None keeps all. The best and the newest are never deleted. In a job,
+    the newest checkpoint that the service has stored is kept too, because the job resumes from it if its node dies."""
     keep_last: Count | None = None
-    """The number of newest checkpoints to keep, besides the best ones. None follows `save_total_limit`."""
+    """The number of newest checkpoints to keep in addition to the best ones. None uses `save_total_limit`."""
     keep_best: Count | None = None
-    """The number of best checkpoints to keep, besides the newest ones, ranked by `metric_for_best_model`."""
+    """The number of best checkpoints to keep in addition to the newest ones, ranked by `metric_for_best_model`."""
     save_only_model: bool = False
-    """Save the weights only. Smaller, but training cannot resume from it."""
+    """Save only the weights. Checkpoints are smaller, but training cannot resume from them."""
     save_in_background: bool = False
-    """Write checkpoints in another thread, so that training waits for the copy only. `on_save` is called at the step
-    after the commit."""
+    """Write checkpoints in a thread, so that training waits only while the weights are copied. `on_save` is called at
+    the end of the first step after the commit."""
     enable_jit_checkpoint: bool = False
-    """Save a checkpoint after the current step on SIGTERM, and stop. In a job, a drain does so by itself."""
+    """Save a checkpoint and stop on SIGTERM, after the current step. A job needs no such setting for a drain."""
     restore_callback_states_from_checkpoint: bool | None = None
-    """The state of callbacks on resume. None restores what they have counted, and keeps their new arguments. True
-    restores their arguments too, as in Hugging Face. False restores nothing."""
+    """The callbacks' state that a resume restores. None restores counters and keeps the callbacks' new arguments. True
+    also restores the arguments, as Hugging Face does. False restores nothing."""
     ignore_data_skip: bool = False
-    """Start the data of the epoch from the beginning on resume, instead of at the place where it stopped."""
+    """Read the epoch's data from its beginning on resume, instead of from the position at which the run stopped."""
 
     # Reproducibility
 
     seed: NotNegative = 42
     """The seed of Python, NumPy and torch, for dropout, and for initial weights that the Trainer makes."""
     data_seed: NotNegative | None = None
-    """The seed of the order of the data. None takes `seed`."""
+    """The seed of the order of the data. None uses `seed`."""
     full_determinism: bool = False
-    """Ask torch for algorithms that give the same bits every time. Slower."""
+    """Make torch use algorithms with bit-identical results. Training is slower."""
 
     # Hardware
 
     use_cpu: bool = False
-    """Stay on the CPU even if there is a GPU. In a job, ask for `gpus_per_node: 0`."""
+    """Train on the CPU even if there is a GPU. In a job, set `gpus_per_node` to 0 instead."""
 
     # Data loading
 
     dataloader_drop_last: bool = False
-    """Leave out the last batch if it is smaller."""
+    """Leave out an epoch's last batch if it is smaller than the others."""
     dataloader_num_workers: NotNegative = 0
-    """Processes that load data. 0 loads in the training process."""
+    """The number of processes that load data. 0 loads data in the training process."""
     dataloader_pin_memory: bool = True
-    """Pin batches in memory, so that they reach a GPU without waiting. Has no effect on a CPU."""
+    """Copy batches to pinned memory, from which a GPU can read without making the host wait. No effect on a CPU."""
     dataloader_persistent_workers: bool = False
-    """Keep the loading processes from one epoch to the next, and those of an evaluation to the next evaluation."""
+    """Keep loading processes running between epochs and between evaluations."""
     dataloader_prefetch_factor: Count | None = None
-    """Batches that each loading process keeps ready."""
+    """The number of batches that each loading process loads in advance."""
     dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
-    """The start method of loading processes. None is torch's own choice."""
+    """The start method of loading processes. None uses torch's default."""
     dataloader_in_order: bool = True
-    """Return batches in the order in which they were requested. False takes the first that is ready, so that no resume
-    is exact."""
+    """Return batches in the order in which they were requested. False returns the first batch that is ready, so that a
+    resume is not bit-exact."""
     remove_unused_columns: bool = True
     """Remove columns of the samples that the model's `forward` does not take."""
     train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random"
-    """The order in which the training data is read: samples of similar length together, or batches of similar
-    weight."""
+    """The order of the training data. `group_by_length` puts samples of similar length together. `batch_rebalance`
+    makes micro-batches of similar cost."""
     length_column_name: str = "length"
-    """The column with a sample's length, for orders that need it. Without it, lengths are counted."""
+    """The column with the samples' lengths, for strategies that need lengths. Without it, samples are measured."""
 
     # Several processes
 
     local_rank: Whole = -1
-    """The process's index on its node, for launchers that pass it on the command line. torchrun sets LOCAL_RANK, which
-    wins."""
+    """The process's index on its node, for launchers that pass it on the command line. The variable LOCAL_RANK, which
+    torchrun sets, has priority."""
     average_tokens_across_devices: bool = True
-    """Divide a loss of tokens by the mean number of tokens of all processes. False divides by each process's own."""
+    """Divide a token loss by the number of tokens of all processes. False divides by the tokens of each process."""
     log_on_each_node: bool = True
-    """Log and print on the first process of every node. False leaves it to the first process of all."""
+    """Log and print in the first process of every node. False logs only in the first process of the run."""
     save_on_each_node: bool = False
-    """Write checkpoints on the first process of every node, for nodes that share no file system."""
+    """Write checkpoints in the first process of every node, for nodes without a shared file system."""
     eval_use_gather_object: bool = False
-    """Allow predictions of any kind, which are pickled to reach the other processes. False sends tensors only."""
+    """Allow predictions of any type in runs of several processes, by pickling them. False allows tensors only."""
     accelerator_config: Settings = None
-    """The way in which batches are shared among processes: `split_batches`, `even_batches`, `non_blocking`,
+    """Accelerate's settings for loaders: `split_batches`, `even_batches`, `non_blocking`,
     `gradient_accumulation_kwargs`. A dict, an AcceleratorConfig, or the path of a JSON file."""
 
     # DDP
 
     ddp_find_unused_parameters: bool | None = None
-    """Search in every backward for parameters that had no part in it. None: unless activations are recomputed."""
+    """Search in every backward for parameters that were not used. None searches unless activations are recomputed."""
     ddp_bucket_cap_mb: Count | None = None
-    """The size in MB of the pieces in which gradients are sent. None is torch's 25."""
+    """The size in MB of the buckets in which gradients are sent. None means torch's default of 25."""
     ddp_broadcast_buffers: bool | None = None
-    """Begin every forward with the first process's buffers. None does so, like torch."""
+    """Copy the first process's buffers to all processes before every forward. None means True, as in torch."""
     ddp_static_graph: bool | None = None
-    """Promise that the same parameters have a part in every step, so that torch may plan ahead."""
+    """True asserts that every step uses the same parameters, which lets torch optimise the communication."""
     ddp_backend: str | None = None
-    """The communication backend: `nccl`, `gloo`, or one per device as `cuda:nccl,cpu:gloo`. None chooses by the
+    """The communication backend: `nccl`, `gloo`, or one per device such as `cuda:nccl,cpu:gloo`. None chooses by the
     device."""
     ddp_timeout: Annotated[Whole, Field(ge=1)] = 1800
-    """Seconds after which a process stops waiting for another one and fails."""
+    """The number of seconds after which a process that waits for another process fails."""
 
     # Sharding
 
@@ -409,10 +408,10 @@ class Fields:
     """FSDP's options: `version`, `reshard_after_forward`, `transformer_layer_cls_to_wrap`, `min_num_params`,
     `cpu_offload`, `activation_checkpointing`, `state_dict_type` and more. A dict, or the path of a JSON file."""
     parallelism_config: Parallelism = None
-    """The numbers of processes that share a model or a sample: Accelerate's ParallelismConfig, or its sizes by name,
-    such as `tp_size`, `dp_shard_size` and `cp_size`. With a `tp_size` the model is loaded already sharded."""
+    """Accelerate's ParallelismConfig, or a dict of its sizes, such as `tp_size`, `dp_shard_size` and `cp_size`: the
+    numbers of processes that share a model or a sample. With `tp_size`, the model must already be split."""
     deepspeed: Settings = None
-    """DeepSpeed's own configuration, a dict or the path of a JSON file. Values that are `auto` follow the other
+    """DeepSpeed's configuration: a dict or the path of a JSON file. Values that are `auto` are taken from the other
     arguments."""
 
     # Debugging
@@ -420,18 +419,18 @@ class Fields:
     debug: str | list[str] = ""
     """`underflow_overflow` ends training if an activation becomes NaN or infinite, and names the module."""
     skip_memory_metrics: bool = True
-    """Leave out memory metrics. False adds to the metrics how much memory each stage took."""
+    """Do not measure memory. False adds the memory of each stage to its metrics."""
 
     # Flags of scripts and specs
 
     do_train: bool = False
-    """A flag of scripts and specs: train. The Trainer itself does not read it."""
+    """A flag of scripts and specs: train. The Trainer itself does not use the flag."""
     do_eval: bool = False
     """A flag of scripts and specs: evaluate. Set automatically if `eval_strategy` is not `no`."""
     do_predict: bool = False
     """A flag of scripts and specs: predict the test data."""
     resume_from_checkpoint: str | None = None
-    """The folder that a script passes to `train()`. In a job, use the spec's own `resume_from`."""
+    """The checkpoint folder that a script passes to `train()`. In a job, use the spec's field `resume_from`."""
 
 
 @dataclass
@@ -439,8 +438,8 @@ class Generation:
     """The fields that only Seq2SeqTrainingArguments has."""
 
     predict_with_generate: bool = False
-    """Generate in evaluation and prediction, so that metrics see the model's own texts."""
+    """Generate text in evaluation and prediction, so that metrics receive generated tokens."""
     generation_max_length: Count | None = None
-    """The longest text to generate. None takes the model's own limit."""
+    """The largest number of tokens of a generated text. None uses the model's generation config."""
     generation_num_beams: Count | None = None
-    """The number of beams in the search. None takes the model's own."""
+    """The number of beams of the beam search. None uses the model's generation config."""

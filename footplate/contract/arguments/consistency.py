@@ -1,4 +1,4 @@
-"""The rules between arguments. Each disagreement names the fields, what is wrong, and what would work."""
+"""The rules between several arguments. A violation names the fields, what is wrong, and what would work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
+    """A contradiction between the values of several arguments."""
+
     fields: tuple[str, ...]
     """The fields that contradict each other. The problem is reported at the first one."""
     detail: str
@@ -52,7 +54,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
             if getattr(args, name):
                 yield Disagreement(
                     (name, "dataloader_num_workers"),
-                    f"{name} is about loading processes, but dataloader_num_workers is 0",
+                    f"{name} is an option of loading processes, but dataloader_num_workers is 0",
                     f"set dataloader_num_workers to 1 or more, or leave {name} out",
                 )
 
@@ -60,7 +62,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
 def _debugging(args: TrainingArguments) -> Iterator[Disagreement]:
     for name in args.debug:
         if name != "underflow_overflow":
-            yield Disagreement(("debug",), f"debug names {str(name)!r}", "what there is to watch is underflow_overflow")
+            yield Disagreement(("debug",), f"debug is {str(name)!r}", "the only choice is underflow_overflow")
 
 
 def _durations(args: TrainingArguments) -> Iterator[Disagreement]:
@@ -147,7 +149,7 @@ def _tracking(args: TrainingArguments) -> Iterator[Disagreement]:
             if getattr(args, name):
                 yield Disagreement(
                     (name, "report_to"),
-                    f"{name} is about trackio, but report_to does not name it",
+                    f"{name} is an option of trackio, but report_to does not name trackio",
                     f'set report_to to "trackio", or leave {name} out',
                 )
 
@@ -160,7 +162,7 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
             "leave one of them out",
         )
     settings = args.fsdp_config
-    # Older dumps of Hugging Face's arguments hold settings that ask for nothing.
+    # Older dumps of Hugging Face's arguments contain a config whose values are all empty.
     asks = any(settings.values()) if isinstance(settings, dict) else settings
     if asks and not args.fsdp:
         yield Disagreement(
@@ -176,9 +178,9 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
 
 
 def _is_multiple(whole: float, part: float) -> bool:
-    """Returns True if `part` divides `whole`.
+    """Returns True if `part` divides `whole`. Both are numbers of steps, or both are shares of all steps below 1.
 
-    A count and a share never do, because the number of steps is not known.
+    A number and a share cannot be compared, because the number of all steps is not known.
     """
     if part == 0 or (whole < 1) != (part < 1):
         return part == 0

@@ -1,6 +1,6 @@
-"""Compares DeepSpeed's configuration with the arguments: `auto` follows them, and each contradiction is reported.
+"""Checks DeepSpeed's configuration, and compares it with the training arguments. Values `auto` are filled from these.
 
-The service reads it when it accepts a job, and the Trainer before it trains. Only DeepSpeed's engine makes the steps.
+The service uses this module when it accepts a job, and the Trainer before it trains.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _TRIED_IN = {
     "zero_optimization.offload_optimizer": ("device", "pin_memory", "nvme_path"),
     "zero_optimization.offload_param": ("device", "pin_memory", "nvme_path"),
 }  # fmt: skip
-"""The keys that `make soak` has trained with, section by section. DeepSpeed takes hundreds of keys and ignores unknown
-ones. Keys that are not listed here are refused, so that nothing untested is accepted."""
+"""The keys that are tested, by section. DeepSpeed has hundreds of keys and ignores unknown ones. Keys that are not
+listed here are refused."""
 _NEWER = {
     "cpu_offload": 'write "offload_optimizer": {"device": "cpu"}',
     "cpu_offload_params": 'write "offload_param": {"device": "cpu"}',
@@ -65,7 +65,7 @@ _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "Wa
 """The Trainer's schedule that is nearest to each schedule of DeepSpeed."""
 _DEVICES = ("cpu", "none")
 _TYPO = 0.8
-"""The similarity from which an unknown key counts as misspelt. Many of DeepSpeed's keys share a word."""
+"""The similarity to a known key from which an unknown key counts as misspelt."""
 _ADAM = ("adam", "adamw")
 
 
@@ -82,11 +82,11 @@ class Difference(NamedTuple):
 
 
 def read(value: Config | str | None) -> Config:
-    """Returns a copy of the config, to be filled. A path is read as JSON."""
+    """Returns a copy of the configuration, or the content of the JSON file that a path names."""
     if isinstance(value, str):
         config = json.loads(Path(value).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
-            raise ValueError(f"deepspeed names {value}, which holds no configuration")
+            raise ValueError(f"deepspeed names {value}, which is not a JSON object")
         return config
     return copy.deepcopy(value or {})
 
@@ -168,7 +168,7 @@ def _offloads(zero: Any) -> Iterator[tuple[str, str]]:
 
 
 def fill(config: Config, args: TrainingArguments, *, per_process: int, world: int) -> list[Difference]:
-    """Fills every `auto` that an argument answers, in place. Returns each value that contradicts an argument."""
+    """Replaces each `auto` that has a training argument by its value, in place. Returns values that contradict one."""
     config.pop("fp16", None)
     if args.bf16:
         config.setdefault("bf16", {"enabled": AUTO})

@@ -1,6 +1,6 @@
-"""Reads `fsdp` and `fsdp_config` under Hugging Face's names. Older words are accepted, unsupported ones refused.
+"""Reads the arguments `fsdp` and `fsdp_config`, with Hugging Face's names. Unsupported options raise ValueError.
 
-The service reads them when it accepts a job, and the Trainer before it trains.
+The service uses this module when it accepts a job, and the Trainer before it trains.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ _NOT_OF_FSDP1: dict[str, tuple[Any, str]] = {
     "use_orig_params": (False, "leave it out, because parameters with and without decay would be merged"),
     "sync_module_states": (False, "leave it out: all processes begin with the main process's weights"),
 }
-"""Values that FSDP 1 cannot have here, each with what would work."""
+"""Values that are refused with FSDP 1, each with what would work."""
 
 
 @dataclass(frozen=True)
 class FsdpConfig:
+    """The checked options of FSDP."""
+
     version: int = 2
     reshard: str = "full_shard"
     """`full_shard` frees a layer's parameters after its forward, `shard_grad_op` after its backward."""
     auto_wrap_policy: str = _POLICIES[0]
     layers: tuple[str, ...] = ()
-    """The classes of modules that are gathered one at a time. If empty, those that the model names, or its repeated
-    modules."""
+    """The classes of modules that are gathered one at a time. If empty, the model's `_no_split_modules` or else its
+    repeated modules are used."""
     min_num_params: int = 0
     cpu_offload: bool = False
     activation_checkpointing: bool = False
@@ -65,11 +67,11 @@ class FsdpConfig:
         options = _settings(config)
         for name, why in _ELSEWHERE.items():
             if _truth(options.pop(name, False)):
-                raise ValueError(f"fsdp_config asks for {name}: {why}. Leave it out")
+                raise ValueError(f"fsdp_config has {name}: {why}. Leave it out")
         version = int(options.pop("version", 2))
         if version not in (1, 2):
-            raise ValueError(f"fsdp_config's version is {version}: there are 1 and 2")
-        options = {**meant(words), **options}
+            raise ValueError(f"fsdp_config's version is {version}: use 1 or 2")
+        options = {**options_of_words(words), **options}
         if version == 2 and (old := [name for name in _OF_FSDP1 if name in options]):
             raise ValueError(f"fsdp_config has {', '.join(old)}, which only FSDP 1 has, not version 2: leave it out")
         settings = cls(
@@ -119,8 +121,8 @@ def _settings(config: dict[str, Any] | str | None) -> dict[str, Any]:
     return {name.removeprefix("fsdp_"): value for name, value in read.items()}
 
 
-def meant(words: Iterable[str]) -> dict[str, Any]:
-    """Returns the options for the words that older versions of `fsdp` took."""
+def options_of_words(words: Iterable[str]) -> dict[str, Any]:
+    """Returns the options for the older values of `fsdp`, such as full_shard and auto_wrap."""
     options: dict[str, Any] = {}
     for word in (str(getattr(item, "value", item)) for item in words):
         if word in _STRATEGIES:

@@ -1,4 +1,4 @@
-"""The docstrings of fields, for forms, help and pages. The source is read on demand, not at import."""
+"""Reads the docstrings below fields of classes from their source, for forms, the help of options and docs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Returns the texts of all fields, inherited ones included. Classes without source have none."""
+    """Returns the docstrings of a class's fields by name, with those of inherited fields."""
     texts: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
         texts |= _by_class(cls.__module__).get(cls.__qualname__, {})

@@ -1,6 +1,7 @@
-"""Names that Hugging Face has dropped but older pages still show: mapped with a warning, or declined by name.
+"""Arguments that Hugging Face has removed, but that older scripts and pages still use.
 
-Scripts (`translated`) and specs (`short_forms.py`) read the same table through `modernized`.
+A removed name is mapped to a present one with a warning, or refused with what to use instead. Scripts (`translated`)
+and specs (`short_forms.py`) use the same table.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """An older name that has a counterpart."""
+    """A removed name that has a counterpart."""
 
     now: str
-    """The text that tells a person what to write instead."""
+    """The text that messages advise to write instead."""
     apply: Callable[[Any], Values]
-    """Returns today's arguments for an older value; empty if nothing is left to say."""
+    """Returns the present arguments for a value of the removed name. They may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An older name without a counterpart. Neutral values are accepted, because they ask for what happens anyway."""
+    """A removed name without a counterpart. Only its neutral values, which change nothing, are accepted."""
 
     instead: str
     neutral: tuple[object, ...] = (None, False)
@@ -90,24 +91,24 @@ LEGACY: dict[str, Renamed | Gone] = {
     "xpu_backend": Gone("ddp_backend"),
     "use_legacy_prediction_loop": Gone("evaluation_loop, which predicts and evaluates"),
 }
-"""`logging_dir` is not here, because it still works: it is the folder that trackers write to."""
+"""The removed names. `logging_dir` is not among them, because it still has an effect: trackers write to that folder."""
 
 
 @dataclass(slots=True)
 class Modern:
-    """Arguments under today's names, and the results for each older name among them."""
+    """Arguments under their present names, and the results for each removed name among the given arguments."""
 
     values: Values
     mapped: dict[str, list[str]] = field(default_factory=dict)
-    """Each older name that was mapped, with the names of today that it has set."""
+    """Removed names that were mapped, each with the present names that were set for it."""
     declined: dict[str, Any] = field(default_factory=dict)
-    """Older names that have no counterpart, with what they ask for."""
+    """Removed names without a counterpart, each with its value."""
     clashes: dict[str, str] = field(default_factory=dict)
-    """Older names that contradict another argument, each with an explanation."""
+    """Removed names that contradict another argument, each with an explanation."""
 
 
 def modernized(given: Mapping[str, Any]) -> Modern:
-    """Maps the older names among `given` by the table. Raises nothing: the caller decides how to report."""
+    """Maps the removed names among the arguments to present names. Raises no error, but returns all problems."""
     modern = Modern(dict(given))
     values = modern.values
     for name in [name for name in given if name in LEGACY]:
@@ -121,7 +122,7 @@ def modernized(given: Mapping[str, Any]) -> Modern:
             joined = _joined(values[new], wanted) if new in values else wanted
             if joined is None:
                 modern.clashes[name] = (
-                    f"{name}={value!r} means {new}={wanted!r}, but {new} is given too, as {values[new]!r}"
+                    f"{name}={value!r} means {new}={wanted!r}, but {new} is also set, to {values[new]!r}"
                 )
             else:
                 values[new] = joined
@@ -130,7 +131,7 @@ def modernized(given: Mapping[str, Any]) -> Modern:
 
 
 def _joined(there: Any, wanted: Any) -> Any:
-    """Returns one value that contains both, or None if they contradict each other."""
+    """Merges two values of one argument. Returns None if they contradict each other."""
     if isinstance(there, dict) and isinstance(wanted, dict):
         agree = all(there.get(key, value) == value for key, value in wanted.items())
         return {**there, **wanted} if agree else None
@@ -138,7 +139,10 @@ def _joined(there: Any, wanted: Any) -> Any:
 
 
 def translated(given: Mapping[str, Any]) -> Values:
-    """Returns a script's arguments under today's names, and warns of each older one. Raises if one cannot be mapped."""
+    """Returns a script's arguments under their present names, with a warning for each removed name.
+
+    Raises NotAvailableYet or ValueError for a removed name that cannot be mapped.
+    """
     modern = modernized(given)
     for name, value in modern.declined.items():
         raise NotAvailableYet(
@@ -152,6 +156,6 @@ def translated(given: Mapping[str, Any]) -> Values:
 
 
 def instead_of(name: str) -> str:
-    """Returns what to write instead of an older name."""
+    """Returns what to write instead of a removed name."""
     old = LEGACY[name]
     return old.now if isinstance(old, Renamed) else old.instead

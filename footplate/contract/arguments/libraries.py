@@ -1,4 +1,4 @@
-"""Libraries that only some arguments need: the packages that contain each, and how a node gets them."""
+"""The libraries that some values of arguments need, such as trackers, with their packages and install commands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from footplate.contract.arguments.argument_fields import OfBitsandbytes, OfTorch
 
 @dataclass(frozen=True, slots=True)
 class Library:
+    """A library that a value of an argument needs."""
+
     packages: tuple[str, ...]
-    """Requirements, of which one is enough."""
+    """Packages that contain the library. One of them must be installed."""
     install: str
     """The argument of `pip install`."""
 

@@ -1,6 +1,6 @@
-"""Arguments of Hugging Face that are not supported yet: they are refused with a reason, never ignored.
+"""Arguments and values of Hugging Face that are not supported, in general or in a job. Each is refused with a reason.
 
-The neutral value is accepted, because it asks for what happens anyway, as `fp16: false` does.
+Only an argument's neutral value, such as `fp16: false`, is accepted, because it changes nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
+    """An argument that is not supported."""
+
     neutral: object
-    """The value that changes nothing. Reading the attribute returns it."""
+    """The value that changes nothing. It is accepted, and is the value of the attribute."""
     instead: str
-    """The way to get the same today."""
+    """The advice that messages give instead."""
 
     def accepts(self, value: object) -> bool:
-        """Returns True for the neutral value. `False == 0` in Python, but here a bool is not a number."""
+        """Returns True for the neutral value. In Python False equals 0, so the types are compared as well."""
         if value == [] and self.neutral in (None, "", "none"):
             return True
         return type(value) is type(self.neutral) and value == self.neutral
@@ -48,7 +50,7 @@ _OPTIMIZERS = {
 CHOICES_NOT_YET: dict[str, dict[str, str]] = {
     "optim": {name: f"{why}: {_OPTIM}" for name, why in _OPTIMIZERS.items()},
 }
-"""Values of supported fields that only Hugging Face has. Each is refused, with the reason and what to use."""
+"""Values of supported arguments that are not supported, each with the reason and with what to use instead."""
 
 _OUTPUTS = "leave it out: take the job's outputs, and push them"
 
@@ -71,23 +73,23 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "hub_always_push": NotYet(False, _OUTPUTS),
     "hub_revision": NotYet(None, _OUTPUTS),
 }
-"""Arguments for scripts only. In a job, training cannot reach the hub, and reads files below the roots only."""
+"""Arguments that work in scripts but not in a spec, because a job's training cannot reach the hub and builds the model
+itself."""
 
 OBJECTS_ONLY: dict[str, str] = {
     "accelerator_config": 'write what the file holds, such as {"split_batches": true}',
 }
-"""Arguments that may name a file in a script. In a spec they are objects, because training opens files below the roots
-only."""
+"""Arguments that may be the path of a file in a script, but must be objects in a spec."""
 
 SERVER_OWNED: dict[str, str] = {
     "output_dir": "leave it out: the server gives every attempt a folder of its own",
     "enable_jit_checkpoint": "leave it out: a drain saves a checkpoint by itself",
     "local_rank": "leave it out: the server starts the ranks",
     "logging_dir": "leave it out: the server keeps the logs with the job",
-    "resume_from_checkpoint": "say resume_from in the spec, or POST /jobs/{id}/resume",
-    "fsdp": 'say "resources": {"strategy": {"type": "fsdp"}}',
-    "fsdp_config": 'say "resources": {"strategy": {"type": "fsdp", "config": {…}}}',
-    "deepspeed": 'say "resources": {"strategy": {"type": "deepspeed", "config": {…}}}',
-    "use_cpu": 'say "resources": {"gpus_per_node": 0}',
+    "resume_from_checkpoint": "write resume_from in the spec, or POST /jobs/{id}/resume",
+    "fsdp": 'write "resources": {"strategy": {"type": "fsdp"}}',
+    "fsdp_config": 'write "resources": {"strategy": {"type": "fsdp", "config": {…}}}',
+    "deepspeed": 'write "resources": {"strategy": {"type": "deepspeed", "config": {…}}}',
+    "use_cpu": 'write "resources": {"gpus_per_node": 0}',
 }
-"""Arguments that work in a script but not in a spec, each with what to do instead."""
+"""Arguments that the server sets in a job, so that a spec must not have them. Each has what to do instead."""

@@ -1,4 +1,4 @@
-"""Reads `parallelism_config`: the number of processes for each kind of parallelism, under Accelerate's names."""
+"""Reads the argument `parallelism_config`: the numbers of processes for each kind of parallelism."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sizes(value: Any) -> Any:
     if value is None:
         return value
     if not isinstance(value, dict):
-        # Accelerate's object has read the launcher's environment, too.
+        # Accelerate's object may have read the launcher's environment variables.
         strategy = getattr(getattr(value, "cp_handler", None), "cp_comm_strategy", None) or "allgather"
         if strategy != "allgather":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Turns a `training` object of JSON into TrainingArguments, or raises every problem at once."""
+"""Parses the field `training` of a spec into TrainingArguments. One error reports all problems."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from footplate.contract.explain import problem, unique
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
 ARGUMENT_NAMES = frozenset({*FIELDS, *NOT_YET, *IN_SCRIPTS_ONLY, *SERVER_OWNED})
-"""All names that a spec's `training` knows by itself. Other names may be arguments of a library's trainer."""
+"""All argument names of Hugging Face's Trainer that are known. Others may be arguments of a library's trainer."""
 _OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
-"""Arguments that short forms move to the resources. Here only values that ask for no strategy are left."""
+"""Arguments that short forms move to `resources.strategy`, unless their value is empty."""
 
 
 OTHER_WORDS = {
@@ -41,11 +41,11 @@ OTHER_WORDS = {
     "gradient_clip_val": "max_grad_norm", "clip_grad_norm": "max_grad_norm", "log_every_n_steps": "logging_steps",
     "save_every": "save_steps", "num_workers": "dataloader_num_workers", "wd": "weight_decay", "warmup": "warmup_steps",
 }  # fmt: skip
-"""The words of other trainers for our arguments. They are too different to be found as the nearest name."""
+"""The names that other trainers use for our arguments, for hints."""
 
 
 def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") -> TrainingArguments:
-    """Parses strictly. Raises InvalidSpec for unknown names, wrong types, unsupported values and disagreements."""
+    """Parses arguments without converting types. Raises InvalidSpec with the problems of all arguments."""
     args, problems = good_arguments(values, pointer=pointer)
     if problems:
         raise InvalidSpec(problems)
@@ -53,7 +53,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
 
 
 def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[TrainingArguments, list[Problem]]:
-    """Returns the arguments made of all good values, and the problems of the others."""
+    """Returns the arguments with all valid values, and the problems of the other values."""
     problems: list[Problem] = []
     good: dict[str, Any] = {}
     for name, value in values.items():
@@ -70,7 +70,7 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
     bad = {problem.pointer for problem in problems}
     args = _unchecked(good)
     for clash in disagreements(args) if good else ():
-        # The other problem of a field is reported already, so its disagreements would only be noise.
+        # A field with another problem is left out, because its value is not known.
         if not any(f"{pointer}/{name}" in bad for name in clash.fields):
             problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
     vars(args)["stated_names"] = tuple(good)
@@ -78,7 +78,7 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
 
 
 def _refused(name: str, value: object, at: str) -> Problem | None:
-    """Returns the problem of an unsupported name or choice."""
+    """Returns the problem of an argument that is unknown or not supported in a job, or None."""
     if name in SERVER_OWNED and not (name in _OF_THE_STRATEGY and value in (None, [], "", False)):
         return Problem(at, "server_owned", f"{name} is set by the server", SERVER_OWNED[name])
     if name in NOT_YET:
@@ -114,12 +114,12 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
 
 @functools.cache
 def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
-    """Returns arguments with all defaults, made once. A copy of them is the start of every spec."""
+    """Returns arguments with all defaults. The object is cached, and callers copy it."""
     return kind()
 
 
 def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
-    """Returns the arguments with derived values but without the checks, which the caller reports one by one."""
+    """Returns arguments with these values and all derived values, without checking the rules between arguments."""
     if not good:
         return copy.copy(_pristine(TrainingArguments))
     generates = any(good.get(name, default) != default for name, default in _OF_GENERATION.items())

@@ -1,4 +1,7 @@
-"""TrainingArguments: all groups as one flat, mutable dataclass. It converts types in Python; `read.py` is strict."""
+"""TrainingArguments as a mutable pydantic dataclass, which checks values and rules. Types are converted, as in Python.
+
+`read.py` parses the arguments of a spec without converting types.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ class TrainingArguments(Fields):
             self.greater_is_better = not self.metric_for_best_model.endswith("loss")
 
     def _take_checked(self) -> None:
-        """Validates a subclass made by `dataclasses.dataclass`, as in scripts. Its values are not checked yet."""
+        """Checks the values of a subclass that a script made with `dataclasses.dataclass`, without pydantic."""
         kind = next(kind for kind in type(self).__mro__ if is_pydantic_dataclass(kind))
         names = [field.name for field in dataclasses.fields(kind)]
         checked = kind(**{name: getattr(self, name) for name in names})
@@ -100,11 +103,11 @@ class TrainingArguments(Fields):
 
     @property
     def follows_a_metric(self) -> bool:
-        """Returns True if the schedule changes the rate after evaluations, by a metric."""
+        """True if the schedule changes the learning rate after evaluations, by a metric."""
         return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
 
     def _resolve_activations(self) -> None:
-        """Sets older and newer names to the same values, so that readers of either see what holds."""
+        """Sets activation_checkpointing and gradient_checkpointing, its older name, to the same value."""
         for name in ("activation_checkpointing", "activation_checkpointing_kwargs"):
             older = name.replace("activation", "gradient")
             if getattr(self, name) is None:
@@ -123,7 +126,7 @@ class TrainingArguments(Fields):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the neutral value of names that we refuse. Callbacks for Hugging Face's arguments read them."""
+        """Returns the neutral value of an unsupported argument, because Hugging Face callbacks read it."""
         if name in NOT_YET:
             return NOT_YET[name].neutral
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -134,7 +137,7 @@ class TrainingArguments(Fields):
         return math.ceil(num_training_steps * self.warmup_steps) if share else int(self.warmup_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all arguments without secrets, because checkpoints, trackers and cards hold them."""
+        """Returns all arguments by name, with tokens replaced by placeholders."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
             name: f"<{name.upper()}>" if value and name.endswith("_token") else value for name, value in values.items()
@@ -146,11 +149,11 @@ class TrainingArguments(Fields):
 
 @dataclass(config=CONFIG)
 class Seq2SeqTrainingArguments(Generation, TrainingArguments):
-    """The class of `training` if a spec has arguments for generating."""
+    """The training arguments of a spec that has one of the arguments of `Generation`."""
 
 
 def _read(value: Any) -> Any:
-    """Parses an object that is given as JSON, as from a command line. Other values are left for their own check."""
+    """Returns the parsed value if it is the text of a JSON object, as from a command line, else the value itself."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
             return json.loads(value)
@@ -158,13 +161,13 @@ def _read(value: Any) -> Any:
 
 
 def _names(value: str | list[str] | None) -> list[str]:
-    """Returns the names in a value. `none`, nothing and an empty list are the same."""
+    """Returns the names in a text or list. The text `none` and None have no names."""
     names = value.split() if isinstance(value, str) else list(value or [])
     return [] if names == ["none"] else names
 
 
 def changed(args: TrainingArguments) -> dict[str, Any]:
-    """Returns what differs from the defaults and may be in a spec. `read_arguments` of this gives equal arguments."""
+    """Returns the arguments that differ from their defaults, except for those that a spec must not have."""
     kind = Seq2SeqTrainingArguments if isinstance(args, Seq2SeqTrainingArguments) else TrainingArguments
     values = vars(args)
     # Most values are the default itself, which is much faster to see than that it is equal.
@@ -174,9 +177,9 @@ def changed(args: TrainingArguments) -> dict[str, Any]:
 
 
 def stated(args: TrainingArguments) -> dict[str, Any]:
-    """Returns the arguments that the spec states, also those that equal our defaults.
+    """Returns the arguments that the spec contains, including values that equal our defaults.
 
-    A trainer of a library has other defaults, so an argument that is not stated is the library's to choose.
+    A library's trainer has other defaults, which must apply to arguments that the spec does not contain.
     """
     return changed(args) if args.stated_names is None else {name: getattr(args, name) for name in args.stated_names}
 
@@ -189,12 +192,12 @@ def _defaults(kind: type[TrainingArguments]) -> list[tuple[str, Any]]:
 
 
 OF_THE_DATA = ("seed", "data_seed", "dataloader_drop_last", "train_sampling_strategy")
-"""Arguments that decide the order of the samples. A step of another size continues at the same sample."""
+"""Arguments that decide the order of the samples."""
 
 
 def fixed(args: TrainingArguments) -> tuple[str, ...]:
-    """Returns the arguments that must equal those of the run that wrote the checkpoint.
+    """Returns the names of the arguments that must not change when a run resumes from a checkpoint.
 
-    `optim` gives the optimizer's state its meaning. A run that skips no data does not need its place in the data.
+    With `ignore_data_skip`, the order of the samples may change.
     """
     return ("optim",) if args.ignore_data_skip else ("optim", *OF_THE_DATA)

@@ -54,7 +54,7 @@ def test_a_file_may_say_it(tmp_path: Path) -> None:
     ("fsdp", "config", "values", "said"),
     [
         (True, {"reshard_after_foward": True}, {}, "did you mean 'reshard_after_forward'"),
-        (True, {"version": 3}, {}, "version is 3: there are 1 and 2"),
+        (True, {"version": 3}, {}, "version is 3: use 1 or 2"),
         ("hybrid_shard", None, {}, "reshard_after_forward is 'hybrid_shard', but version 2 has full_shard"),
         (True, {"use_orig_params": True}, {}, "has use_orig_params, which only FSDP 1 has, not version 2"),
         (True, {"state_dict_type": "LOCAL_STATE_DICT"}, {}, "use one of FULL_STATE_DICT, SHARDED_STATE_DICT"),

@@ -150,7 +150,7 @@ def test_the_training_arguments_are_read_with_their_meaning_as_help() -> None:
     assert (args.learning_rate, args.warmup_steps, args.max_steps, args.bf16) == (3e-4, 0.1, 7, True)
     assert args.lr_scheduler_type is SchedulerType.COSINE
     assert (args.optim_args, args.label_names, args.do_eval) == ("momentum=0.9", ["a", "b"], True)
-    assert "The course of the rate over the steps." in parser.format_help()
+    assert "The schedule of the learning rate over the steps." in parser.format_help()
 
 
 def test_older_names_are_understood_on_the_command_line_too() -> None:
