@@ -26,11 +26,11 @@ class CollatorGenerators:
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """Returns the state of each existing generator, by the position of its owner and its name, such as `0.generator`."""
+        """Returns each generator's state, by its owner's position and its own name, such as `0.generator`."""
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Sets the generators to stored states, and makes generators that the collator would make at its first batch."""
+        """Sets the generators to stored states. Makes those that the collator would make at its first batch."""
         there = dict(self._all())
         for name, (kind, state) in states.items():
             if name not in there:

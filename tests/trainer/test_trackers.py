@@ -296,7 +296,8 @@ def test_trackio_s_arguments_say_which_space_and_what_becomes_of_it(
 def test_an_argument_of_trackio_without_trackio_is_refused() -> None:
     from footplate.contract.arguments import read_arguments
 
-    with pytest.raises(ValueError, match="trackio_space_id is an option of trackio, but report_to does not name trackio"):
+    message = "trackio_space_id is an option of trackio, but report_to does not name trackio"
+    with pytest.raises(ValueError, match=message):
         TrainingArguments("out", trackio_space_id="me/live")
     with pytest.raises(InvalidSpec):
         read_arguments({"trackio_bucket_id": "me/bucket"})
