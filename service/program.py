@@ -17,7 +17,7 @@ import uvloop
 
 from footplate.contract.errors import FootplateError, SettingsError
 from footplate.contract.ids import JobId
-from footplate.contract.tracing import asked
+from footplate.contract.tracing import read_trace_settings
 from service.app import create_app
 from service.auth import Gatekeeper
 from service.backup import back_up
@@ -89,7 +89,7 @@ async def run(role: str, settings: ServiceSettings) -> int:
 
 def _tracing(role: str) -> Untraced:
     """Returns the object that sends OpenTelemetry traces of this process, or that sends nothing if traces are off."""
-    settings = asked(os.environ)
+    settings = read_trace_settings(os.environ)
     tracing = Untraced()
     if settings.is_on:
         # The SDK is an extra, and slow to import.

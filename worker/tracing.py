@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from footplate.contract.events import DoneData
 from footplate.contract.messages import Grant
-from footplate.contract.tracing import asked
+from footplate.contract.tracing import read_trace_settings
 
 if TYPE_CHECKING:
     from worker.spans import AttemptSpans, SpanExporter
@@ -45,7 +45,7 @@ class Traces:
     """Creates the spans of this process's attempts. Only pool processes send spans, because threads end at a fork."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        settings = asked(environ)
+        settings = read_trace_settings(environ)
         self._sender: SpanExporter | None = None
         self._is_on = settings.is_on
         if settings.wrong:

@@ -1,4 +1,4 @@
-"""Identifiers: a prefix for the kind of thing, and a UUIDv7, so that ids sort by their time of creation."""
+"""The ids of jobs, nodes and other objects: a prefix for the kind and a UUIDv7, so that ids sort by creation time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILE = re.compile(r"file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet|txt)")
 
 
 def uuid7(now_ms: int | None = None) -> str:
-    """Returns 48 bits of milliseconds and then random bits, as 32 hex digits (RFC 9562)."""
+    """Returns a UUIDv7 (RFC 9562) as 32 hex digits: 48 bits of the time in milliseconds, then random bits."""
     stamp = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     tail = int.from_bytes(os.urandom(10))
     tail = (tail & ~(0xF << 76)) | (0x7 << 76)
@@ -34,24 +34,24 @@ def uuid7(now_ms: int | None = None) -> str:
     return f"{stamp & (1 << 48) - 1:012x}{tail:020x}"
 
 
-def _made(kind: Callable[[str], T], prefix: str) -> Callable[[], T]:
-    """Returns a function that makes a new id of this kind."""
+def _id_maker(kind: Callable[[str], T], prefix: str) -> Callable[[], T]:
+    """Returns a function that makes new ids of the type `kind`, which begin with `prefix`."""
     return lambda: kind(f"{prefix}_{uuid7()}")
 
 
-new_job_id = _made(JobId, "job")
-new_node_id = _made(NodeId, "node")
-new_claim_id = _made(ClaimId, "claim")
-new_checkpoint_id = _made(CheckpointId, "ckpt")
-new_key_id = _made(KeyId, "key")
-new_webhook_id = _made(WebhookId, "hook")
-new_delivery_id = _made(DeliveryId, "msg")
-new_upload_id = _made(UploadId, "upload")
-new_part_id = _made(PartId, "part")
+new_job_id = _id_maker(JobId, "job")
+new_node_id = _id_maker(NodeId, "node")
+new_claim_id = _id_maker(ClaimId, "claim")
+new_checkpoint_id = _id_maker(CheckpointId, "ckpt")
+new_key_id = _id_maker(KeyId, "key")
+new_webhook_id = _id_maker(WebhookId, "hook")
+new_delivery_id = _id_maker(DeliveryId, "msg")
+new_upload_id = _id_maker(UploadId, "upload")
+new_part_id = _id_maker(PartId, "part")
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Returns True if the text has the shape of one of our ids. This is cheaper than a query."""
+    """Returns True if the text has the form of an id with this prefix, without a query for the object."""
     return text.startswith(prefix + "_") and _ID.fullmatch(text) is not None
 
 

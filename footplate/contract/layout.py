@@ -8,12 +8,13 @@ from pathlib import PurePosixPath
 from footplate.contract.ids import CheckpointId, JobId, UploadId
 
 PROBE = ".footplate-store"
-"""A file that the service writes at the root. A node that cannot read the file gets no work."""
+"""A file that the service writes at the store's root. A node that cannot read the file gets no work."""
 
 MANIFEST = "manifest.json"
 
 PASSED_ONLY = 0o711
-"""The mode of folders that only their owner may list. Others can open a file in such a folder only by its name."""
+"""The mode of folders that only their owner may list. Other users can open a file in the folder if they know its
+name."""
 
 
 def job_folder(job: JobId) -> PurePosixPath:
@@ -29,18 +30,18 @@ def checkpoint_folder(job: JobId, attempt: int, step: int) -> PurePosixPath:
 
 
 BEST_BEFORE = "best-before"
-"""A folder of an attempt: the best checkpoint of the other job whose checkpoint this attempt continues from."""
+"""The folder in which an attempt that continues from another job's checkpoint keeps that job's best checkpoint."""
 _CHECKPOINT = re.compile(rf"jobs/job_[0-9a-f]{{32}}/attempts/\d+/(?:{BEST_BEFORE}/)?checkpoint-\d+$")
 
 
 def checkpoint_in(path: str) -> str | None:
-    """Returns the part of the path below the store's root, or None. Another node may have another root."""
+    """Returns a checkpoint's path relative to the store's root, which differs between nodes. None for other paths."""
     match = _CHECKPOINT.search(path)
     return match[0] if match else None
 
 
 def pinned_folder(job: JobId, checkpoint: CheckpointId, step: int) -> PurePosixPath:
-    """Returns the second name of a checkpoint that is kept forever, in a folder where no attempt writes."""
+    """Returns the folder with hard links to a pinned checkpoint's files, in which no attempt writes."""
     return job_folder(job) / "pinned" / checkpoint / f"checkpoint-{step}"
 
 
@@ -52,12 +53,12 @@ def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
 
 
 def bundle_file(sha256: str) -> PurePosixPath:
-    """Returns the file of a bundle. Equal bundles of all users are one file."""
+    """Returns the path of a bundle. Bundles with equal content share one file, also if different users upload them."""
     return PurePosixPath("bundles") / f"{sha256}.zip"
 
 
 UPLOADS = PurePosixPath("files")
-"""The folder of uploaded files, each under its id."""
+"""The folder of uploaded files. Each file is named by its id."""
 
 
 def parts_folder(upload: UploadId) -> PurePosixPath:

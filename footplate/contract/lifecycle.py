@@ -9,15 +9,16 @@ class JobState(StrEnum):
     QUEUED = "queued"
     """The job waits in SQL for a placement. The reason says what it waits for."""
     STARTING = "starting"
-    """The job is placed on its node(s), with a new attempt and fence. It becomes RUNNING when every rank has reported,
-    and QUEUED again if no node claims it in time."""
+    """The job is placed on its nodes, with a new attempt and fence. The state becomes RUNNING when every rank has
+    reported, and QUEUED again if the nodes do not claim the job in time."""
     RUNNING = "running"
     """A worker holds the lease. If the worker dies, rescue moves the job to QUEUED, and the next placement starts a new
     attempt. A run elsewhere begins in this state, has no worker, and ends in SUCCEEDED or FAILED."""
     STOPPING = "stopping"
-    """The job was asked to stop (cancel, pause or drain). After a stored deadline it counts as stopped."""
+    """The job was told to stop by a cancel, a pause or a drain. After a stored deadline the job counts as stopped."""
     PAUSED = "paused"
-    """The job holds no slots. Resume queues it again, and it continues from its newest verified checkpoint."""
+    """The job holds no slots. A resume queues the job again, and training continues from its newest verified
+    checkpoint."""
     SUCCEEDED = "succeeded"
     """The job trained to the end. Final."""
     FAILED = "failed"
@@ -27,7 +28,7 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Returns True if the job has ended. Its streams end and its history is complete, until a resume."""
+        """Returns True if the job has ended. Its event streams then end, and its history is complete until a resume."""
         return self in TERMINAL
 
     @property
@@ -51,7 +52,7 @@ class StopMode(StrEnum):
     GRACEFUL = "graceful"
     """Stop at the next step without saving."""
     KILL = "kill"
-    """End the process group at once."""
+    """Kill the training processes at once."""
 
 
 class Reason(StrEnum):
@@ -59,17 +60,17 @@ class Reason(StrEnum):
 
     # queued
     CAPACITY = "capacity"
-    """A node with the job's shape exists, but none has room now."""
+    """Some node has enough slots and GPUs for the job, but other jobs use them now."""
     NO_SUCH_SHAPE = "no_such_shape"
-    """No running node could hold the job, even if it were empty."""
+    """No running node has enough slots or GPUs for the job, even with no other job on the node."""
     RETRY = "retry"
-    """The last attempt failed or was lost, and the job waits out its backoff."""
+    """The last attempt failed or was lost, and the next one starts after the job's backoff."""
     NOT_CLAIMED = "not_claimed"
     """The node that the job was placed on did not claim it in time. This uses up no retry."""
     DRAINED = "drained"
     """The job's node is shutting down, and the job continues elsewhere. This uses up no retry."""
     RESUMED = "resumed"
-    """The user resumed the job. If it is still stopping for a pause, it is queued again as soon as it has stopped."""
+    """The user resumed the job. A job that is still stopping for a pause is queued again as soon as it has stopped."""
     SUBMITTED = "submitted"
     # starting, running
     PLACED = "placed"
@@ -104,7 +105,7 @@ class Reason(StrEnum):
 
 
 NODE_BEGINS = "it has just started, and imports what training needs"
-"""The reason for which a node takes no work in its first seconds. Unlike all other such reasons, it is normal."""
+"""The reason for which a node takes no work in its first seconds. All other such reasons are faults."""
 
 S = JobState
 TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
@@ -120,9 +121,9 @@ MOVES: dict[JobState, frozenset[JobState]] = {
     S.CANCELLED: frozenset({S.QUEUED}),
     S.SUCCEEDED: frozenset(),
 }
-"""The one table of transitions. Every other move is refused.
+"""The states to which a job may move from each state. Every other move is refused.
 
-QUEUED -> FAILED happens when a placement can never come, because the attempts or the time are used up.
+QUEUED -> FAILED happens when the job's attempts or its time limit are used up.
 """
 
 
@@ -139,9 +140,9 @@ class Action(StrEnum):
 
 
 def actions(state: JobState, desired: Desired) -> list[Action]:
-    """Returns the actions that would change something in this state, in the order of a menu.
+    """Returns the actions that would change something in this state, in the order in which a menu shows them.
 
-    A fork needs a checkpoint. If there is one, every state allows a fork.
+    A fork needs a checkpoint. A job with a checkpoint can be forked in every state.
     """
     if state is S.SUCCEEDED:
         return [Action.FORK, Action.DELETE]

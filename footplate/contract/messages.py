@@ -18,14 +18,15 @@ from footplate.contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
 from footplate.contract.lifecycle import StopMode
 
 PROTOCOL = 2
-"""Raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1, and refuses all others with a reason."""
+"""The version of these messages, raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1. It
+refuses all others with a reason."""
 SHARES_JOBS = 2
-"""The first protocol with jobs on several nodes. A node with an older one would train alone."""
+"""The first protocol version with jobs on several nodes. A node with an older version would train alone."""
 
 
 class Message(InternalMessage):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
-    """An alias is the name on the wire, which other versions know."""
+    """An alias is the field's name in the message, which other versions of the service and the worker know."""
 
     protocol: int = PROTOCOL
 
@@ -39,7 +40,7 @@ class Gpu(InternalMessage):
 
 
 class Claim(Message):
-    """A request to run this attempt. A repeated claim is granted again."""
+    """A supervisor's request to run an attempt. Control grants a repeated claim again."""
 
     type: Literal["claim"] = "claim"
     job: JobId
@@ -49,7 +50,7 @@ class Claim(Message):
     node: NodeId
     boot: str
     rendezvous: str | None = Field(default=None, alias="meets_at")
-    """The address (host:port) on this node for the rendezvous of a job's ranks, already bound. Source 0's is used."""
+    """The address (host:port) that this node has bound for the job's rendezvous. The ranks use that of source 0."""
 
 
 class AttemptBeat(Message):
@@ -62,9 +63,9 @@ class AttemptBeat(Message):
     claim: ClaimId
     source: int = 0
     number: int
-    """The beat's number, which rises. Only a *new* number extends the lease."""
+    """The beat's number, which rises with each beat. Only a number that control has not seen extends the lease."""
     journaled: int = 0
-    """The last seq in the journal on the worker's disk."""
+    """The number (`seq`) of the last event in the journal on the worker's disk."""
     last_command: int = Field(default=0, alias="deeds")
     """The number of the newest command that was sent to training."""
 
@@ -87,7 +88,7 @@ class FileRoot(InternalMessage):
     """The folder itself, or the nearest one above it that existed when the node started."""
     device: int
     inode: int
-    """Inode of the anchor. A process that finds both there sees the same folder."""
+    """Inode of the anchor. A process that finds the same device and inode at this path sees the same folder."""
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -100,13 +101,13 @@ class FileRoots(InternalMessage):
     """The folders in which a node looks for the files that specs name."""
 
     machine: str
-    """The kernel's boot id, because devices and inodes mean nothing on another machine."""
+    """The kernel's boot id, which identifies the machine. Devices and inodes cannot be compared between machines."""
     data: FileRoot
     models: FileRoot
 
 
 class NodeBeat(Message):
-    """A heartbeat of a node's parent process: its slots, GPUs, catalogue and running attempts."""
+    """A heartbeat of a node's parent process, with the node's slots, GPUs, catalogue and running attempts."""
 
     type: Literal["node_beat"] = "node_beat"
     node: NodeId
@@ -119,25 +120,25 @@ class NodeBeat(Message):
     gpus: list[Gpu] = Field(default_factory=list)
     draining: bool = False
     consuming: bool = True
-    """True if the node's canary came back through its own queue. A node that takes no messages gets no work."""
+    """True if the node received its own test message (canary) through its Celery queue. Else the node gets no work."""
     store_ok: bool = True
     """True if the node could read the service's probe file in the artifact store, and write beside it."""
     trouble: str | None = None
-    """The reason for which the node can do no work now, as a sentence. None if it can."""
+    """The reason for which the node can do no work now, as a sentence. None if the node can work."""
     exposed: str | None = None
-    """The reason for which training has root's rights on the node, as a sentence. None if it has not."""
+    """The reason for which training has root's rights on the node, as a sentence. None if training has none."""
     roots: FileRoots | None = None
     catalogue_hash: str | None = None
     catalogue: dict[str, Any] | None = None
-    """Sent until a reply names its hash as known."""
+    """The components that the node has. Sent until a reply of control has the catalogue's hash as known."""
     versions: dict[str, str] = Field(default_factory=dict)
     running: list[RunningAttempt] = Field(default_factory=list)
     dead: list[RunningAttempt] = Field(default_factory=list)
     """Attempts whose supervisor died without a report, and whose events have all arrived. Their leases end at once."""
     unsent: int = 0
-    """Unacknowledged events of dead attempts in this node's journals."""
+    """The number of events of dead attempts in this node's journals that control has not acknowledged."""
     unreadable: int = 0
-    """Journals that belong to no known attempt. They are set aside in this node's folder, for a person to look at."""
+    """The number of journals whose attempt is unknown. The node moves them into a folder for a person to look at."""
 
 
 class CheckpointOffer(InternalMessage):
@@ -148,29 +149,30 @@ class CheckpointOffer(InternalMessage):
     path: str
     manifest_sha256: str
     was_corrupt: bool = False
-    """True if an earlier attempt could not verify it. It is tried again, because its disk may be readable now."""
+    """True if an earlier attempt could not verify the checkpoint, for example because its node could not read the
+    disk. This attempt verifies the checkpoint again."""
     of: JobId | None = None
-    """The other job that wrote it, if this job has no checkpoint of its own yet. None means this job."""
+    """The other job that wrote the checkpoint, if this job has no checkpoint of its own yet. None means this job."""
 
 
 class Command(InternalMessage):
-    """A live command to the running loop, carried out once.
+    """A user's command to a running job, carried out once after a training step.
 
-    If a later attempt repeats the same steps, it repeats the command's changes and evaluation, too.
+    A later attempt that repeats the same steps also repeats the command's changes and evaluation.
     """
 
     no: int
-    """The number of the event that requested it. It rises with every command."""
+    """The number of the event that stored the command. A newer command has a higher number."""
     save: bool = False
     evaluate: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of training by name."""
+    """The new values of training arguments, by name."""
     step: int | None = None
-    """The step after which the command was carried out. None if it was not yet."""
+    """The step after which the command was carried out. None if the command still waits."""
 
 
 class Grant(Message):
-    """The claim is accepted: only this supervisor runs the attempt. Carries all that the attempt needs."""
+    """Control's answer that accepts a claim, with all data for the attempt. Only this supervisor runs the attempt."""
 
     type: Literal["grant"] = "grant"
     job: JobId
@@ -182,27 +184,27 @@ class Grant(Message):
     nodes: int = 1
     """The number of the attempt's nodes."""
     rendezvous: str | None = Field(default=None, alias="meets_at")
-    """The address (host:port) where the ranks of several nodes meet. None if not every node has claimed yet, and
-    training must not start before. Also None if there is only one node."""
+    """The address (host:port) of the rendezvous of ranks on several nodes. None until every node has claimed, and
+    training must not start before. Always None for a job on one node."""
     spec: dict[str, Any]
     gpus: list[str] = Field(default_factory=list)
     """UUIDs of the GPUs that the attempt may see."""
     checkpoints: list[CheckpointOffer] = Field(default_factory=list)
     """The checkpoints to continue from, newest first. If empty, the job starts at step 0."""
     commands: list[Command] = Field(default_factory=list, alias="deeds")
-    """The job's commands so far that still count, oldest first."""
+    """The job's commands that this attempt must carry out or repeat, oldest first."""
     watermark: int = 0
     lease_seconds: float
     beat_seconds: float
     time_left_seconds: float | None = None
     traceparent: str | None = None
-    """The attempt's own span, in the trace of the job's POST. None if the POST had no trace."""
+    """The W3C `traceparent` of the attempt's span, in the trace of the job's POST. None if the POST had no trace."""
     project: str | None = None
     """The project that the job belongs to. None from a service of a version without this field."""
 
 
 class Denial(Message):
-    """The claim is refused. The worker drops its message, because another node runs the attempt or it was withdrawn."""
+    """Control's answer that refuses a claim, because another node runs the attempt or the attempt was withdrawn."""
 
     type: Literal["denial"] = "denial"
     claim: ClaimId
@@ -210,34 +212,34 @@ class Denial(Message):
 
 
 class Stop(InternalMessage):
-    """A request to stop: the cause, the mode, and the time after which the worker kills training."""
+    """Control's request to stop an attempt: the cause, the mode, and the time after which the worker kills training."""
 
     because: Literal["cancel", "pause", "drain", "time_limit", "peer"]
-    """`peer` means that the job's part on another node has failed."""
+    """The cause of the stop. `peer`: the attempt's processes on another node have failed."""
     mode: StopMode
     within_seconds: float
 
 
 class AttemptReply(Message):
-    """The answer to a beat. Also sent without a beat when a stop or a command was requested."""
+    """Control's answer to an attempt's heartbeat. Also sent without a heartbeat after a new stop or command."""
 
     type: Literal["attempt_reply"] = "attempt_reply"
     claim: ClaimId
     number: int = 0
     superseded: bool = False
-    """True if the job has a newer fence. The supervisor stops at once and reports nothing more."""
+    """True if the job has a newer fence. The supervisor stops at once and sends no more events."""
     rendezvous: str | None = Field(default=None, alias="meets_at")
-    """The same as in the grant, once every node has claimed."""
+    """The address of the rendezvous, as in Grant. None until every node has claimed."""
     stop: Stop | None = None
     commands: list[Command] = Field(default_factory=list, alias="deeds")
-    """Commands for the loop that are not carried out yet, oldest first."""
+    """The user's commands that the attempt has not carried out yet, oldest first."""
     watermark: int = 0
     stored_step: int | None = Field(default=None, ge=0, lt=2**63)
-    """The newest checkpoint of this attempt in SQL. Older ones may be deleted. The watermark is not enough for that,
-    because events of a superseded attempt are acknowledged without being stored."""
+    """The step of this attempt's newest checkpoint in SQL. Only older ones may be deleted. The watermark does not show
+    that step, because events of a superseded attempt are acknowledged without being stored."""
     held_steps: list[Annotated[int, Field(ge=0, lt=2**63)]] | None = None
-    """Checkpoints of this attempt that its limits must not delete, because other jobs start from them. None if the
-    service did not look."""
+    """The steps of this attempt's checkpoints that must not be deleted, because other jobs start from them. None if
+    this reply does not say."""
     closed: bool = False
     """True if the service has all events of this attempt, so that the journal may be deleted."""
 
@@ -248,11 +250,11 @@ class NodeReply(Message):
     catalogue_known: str | None = None
     drain: bool = False
     refused: str | None = None
-    """The reason for which this node gets no work: another protocol, an identity in use, an unreadable store."""
+    """The reason for which this node gets no work, such as an old protocol version, or an id that another node uses."""
 
 
 class EventBatch(Message):
-    """One entry of the event stream: consecutive events of one source. `events` is a JSON array of WorkerEvents."""
+    """One entry of the Redis stream `keys.EVENTS`: consecutive events from one node's journal."""
 
     type: Literal["events"] = "events"
     job: JobId
@@ -261,8 +263,9 @@ class EventBatch(Message):
     claim: ClaimId
     source: int
     first: int = 1
-    """The oldest seq that the journal still has. Older events that are not stored are lost."""
+    """The number (`seq`) of the oldest event that the journal still has. Older events that are not in SQL are lost."""
     events: list[dict[str, Any]]
+    """The events, each in the form of WorkerEvent."""
 
 
 ToControl = Annotated[Claim | AttemptBeat | NodeBeat, Field(discriminator="type")]

@@ -1,4 +1,4 @@
-"""Decides where our processes may connect: the URL is parsed, and each address of its host is checked."""
+"""Checks the URLs of users to which our processes connect, such as webhooks, and each address of their hosts."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _NOT_PUBLIC = [
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
         "224.0.0.0/3",
-        # The address at which one cloud serves its guests' metadata. It looks like a public one.
+        # Azure serves the metadata of its virtual machines at this address, which looks like a public one.
         "168.63.129.16/32",
         "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
     )
 ]  # fmt: skip
-"""This machine, private and shared networks, multicast, and tunnels that lead to any of these."""
+"""Networks that are not public: this machine, private and shared networks, multicast, and tunnels to any of these."""
 _PUBLIC_V6 = IPv6Network("2000::/3")
 
 
 class Refused(Exception):
-    """The reason for which a URL is refused, in a sentence whose subject is the URL."""
+    """A URL is refused. The text is the reason, without the URL at its beginning: "names no host"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed URL. It is parsed only once, so that no second parser can read it differently."""
+    """A parsed URL. Requests use these fields, because a second parser could read the URL differently."""
 
     scheme: str
     host: str
@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks from the operator's list."""
+    """The hosts and networks of an operator's setting. Connections to them are allowed although they are not public."""
 
     names: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -74,7 +74,7 @@ class Allowed:
         return any(address in network for network in self.networks)
 
     def lists(self, host: str) -> bool:
-        """Returns True if the list has this host name, or a network with this address."""
+        """Returns True if the list has this host name, or if the host is an address in one of the listed networks."""
         try:
             return self.has(plain(host))
         except ValueError:
@@ -84,7 +84,7 @@ class Allowed:
 def read_url(url: str) -> Target:
     """Parses a URL. Raises Refused with the reason."""
     if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
-        raise Refused("may have printable ASCII characters only; other names are written xn--…")
+        raise Refused("may have printable ASCII characters only: write other host names as xn--…")
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -95,7 +95,7 @@ def read_url(url: str) -> Target:
     if not host:
         raise Refused("names no host")
     if "@" in parts.netloc:
-        raise Refused("carries a name or password, which all who see it would read")
+        raise Refused("contains a user name or password, which everyone who sees the URL could read")
     if parts.fragment:
         raise Refused("has a fragment (#…), which is never sent")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -103,7 +103,7 @@ def read_url(url: str) -> Target:
 
 
 def plain(text: str) -> Address:
-    """Returns the address. An IPv4 address that is written as an IPv6 one becomes the IPv4 address."""
+    """Parses an IP address. An IPv4 address in IPv6 form (::ffff:10.0.0.1) becomes the IPv4 address."""
     address = ip_address(text)
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
@@ -120,4 +120,4 @@ def _networks(text: str) -> str:
 
 
 Networks = Annotated[str, AfterValidator(_networks)]
-"""A setting that lists hosts and networks."""
+"""The type of a setting that lists hosts and networks, such as `hooks.internal, 10.1.0.0/16`."""

@@ -1,6 +1,6 @@
-"""Logs a repeated error at once, then less and less often, and once more when it is over.
+"""Logs a repeated error at once, then less and less often, and once more when the errors have ended.
 
-An outage may last a night. A retry every second must not fill the disk with log lines.
+A loop may retry every second during a long outage, and its log lines must not fill the disk.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 
 FIRST_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
-"""The wait between a warning and the next `still`, which doubles each time."""
+"""The wait between the first two logs of an error, and the longest wait. The wait doubles with each log."""
 WELL_SECONDS = 10.0
-"""The time without an error after which an outage counts as over, because an error may come every other time."""
+"""The time without an error after which an outage has ended. Some errors come only at every other try."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Outage:
 
 
 class Repeated:
-    """The repeated errors of one loop in one thread."""
+    """Logs the errors of one loop that runs in one thread."""
 
     def __init__(self, log: logging.Logger, who: str) -> None:
         self._log, self._who = log, who
@@ -32,9 +32,10 @@ class Repeated:
         self._failed_at = 0.0
 
     def failed(self, sentence: str, *details: object, trace: bool = False) -> None:
-        """Logs that one turn of the loop failed.
+        """Logs that one turn of the loop failed, unless the same error was logged a short time ago.
 
-        `sentence`, a format, identifies the error. With `trace` the first log has a traceback.
+        `sentence` is a %-format for `details`. Errors with the same format are the same. With `trace` the first log has
+        a traceback.
         """
         now = self._failed_at = time.monotonic()
         outage = self._outages.get(sentence)
@@ -55,7 +56,7 @@ class Repeated:
             )
 
     def went_well(self) -> None:
-        """Ends all outages after enough time without an error. The loop calls it after each good turn."""
+        """Logs the end of the outage after WELL_SECONDS without an error. The loop calls this after each good turn."""
         if self._outages and time.monotonic() - self._failed_at >= WELL_SECONDS:
             since = min(outage.since for outage in self._outages.values())
             self._log.info("%s goes well again, after %.0f s", self._who, self._failed_at - since)

@@ -1,10 +1,10 @@
-"""Reports what a file of rows holds: columns, types, and the first bad rows with their numbers.
+"""Describes the rows of a data file: columns, types, and the first bad rows with their numbers.
 
-    RowReport().read(Path("rows.jsonl"), "jsonl").as_json()       a file
-    report.add(number, row), report.bad(number, problem)          rows from elsewhere
+    RowReport().read(Path("rows.jsonl"), "jsonl").as_json()       reports the rows of a file
+    report.add(number, row), report.bad(number, problem)          adds rows that the caller has read
 
 Only the standard library is imported, because the service reads uploads in a child process that has to start fast.
-Every limit has a note in the report, so that nothing is left out silently.
+Whenever a limit leaves out rows or columns, `notes` in the report says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})$")
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
-"""The texts of CSV that are numbers. `007` is text, because of its zeros."""
+"""Cells of CSV that match are numbers. `007` does not match, because a number would lose the zeros."""
 
 MOST_COLUMNS = 100
 MOST_BAD_ROWS = 20
@@ -31,13 +31,13 @@ NAME_CHARS = 100
 SHOWN_CHARS = 80
 SKIPPED_BYTES = 1024 * 1024
 MOST_QUOTED = 1000
-"""The bytes of a line in which quotes are looked for."""
-ROWS_BETWEEN_LOOKS = 64
-"""The number of rows that are read between two looks at the clock."""
+"""The bytes at the beginning of an unreadable line that are searched for single quotes instead of double ones."""
+ROWS_PER_TIME_CHECK = 64
+"""The number of rows that are read between two checks whether the deadline has passed."""
 
 
 class RowReport:
-    """Counts rows, one by one."""
+    """Collects the columns, types and problems of rows that are added one by one."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RowReport:
         count_tokens: Callable[[str], int] | None = None,
         deadline: float | None = None,
     ) -> None:
-        """`count_tokens` measures texts, and `deadline` is a time of the monotonic clock."""
+        """`count_tokens` returns a text's length in tokens. `deadline` is a time of `time.monotonic` for the end."""
         self.rows, self.bad_rows = 0, 0
         self.is_complete = True
         self.notes: list[str] = []
@@ -53,10 +53,13 @@ class RowReport:
         self._columns: dict[str, _Column] = {}
         self._first_bad: list[dict[str, Any]] = []
         self._count_tokens, self._deadline = count_tokens, deadline
-        self._looks_in = ROWS_BETWEEN_LOOKS
+        self._rows_until_time_check = ROWS_PER_TIME_CHECK
 
     def read(self, path: Path, kind: str) -> RowReport:
-        """Reads a whole file of lines, or as much as the deadline allows. Returns this report."""
+        """Adds the rows of a file until its end or the deadline, and returns this report.
+
+        `kind` is jsonl, csv, tsv or txt.
+        """
         with path.open("rb") as file:
             for number, content, problem in _READERS[kind](file, self):
                 if problem is not None:
@@ -68,7 +71,7 @@ class RowReport:
         return self
 
     def add(self, number: int, row: Row) -> None:
-        """Counts a row that was read."""
+        """Adds a row that was read to the counts of its columns."""
         self.rows += 1
         self._first = self._first or number
         for name, value in row.items():
@@ -86,24 +89,24 @@ class RowReport:
                     column.first_missing = number
 
     def bad(self, number: int, problem: str) -> None:
-        """Counts a row that no reader can use."""
+        """Counts a row that cannot be used, and keeps the problem of the first such rows."""
         self.bad_rows += 1
         if len(self._first_bad) < MOST_BAD_ROWS:
             self._first_bad.append({"number": number, "problem": problem})
 
     def is_late(self) -> bool:
-        """Returns True, with a note, if the deadline has passed. Looks at the clock now and then only."""
-        self._looks_in -= 1
-        if self._deadline is None or self._looks_in > 0:
+        """Returns True and adds a note if the deadline has passed. Compares the time only at every 64th row."""
+        self._rows_until_time_check -= 1
+        if self._deadline is None or self._rows_until_time_check > 0:
             return False
-        self._looks_in = ROWS_BETWEEN_LOOKS
+        self._rows_until_time_check = ROWS_PER_TIME_CHECK
         if time.monotonic() < self._deadline:
             return False
         self.stop(f"the check ended after {self.rows + self.bad_rows:,} rows, because the file is large")
         return True
 
     def stop(self, why: str) -> None:
-        """Notes that rows are left that nobody has checked."""
+        """Marks the report as incomplete, with the reason."""
         self.is_complete = False
         self._note_once(why)
 
@@ -123,7 +126,7 @@ class RowReport:
 
 
 class _Column:
-    """The types of one column, and the lengths of its texts."""
+    """Collects the types of one column's values, and the lengths of its texts."""
 
     def __init__(self, first_missing: int | None) -> None:
         self.types: dict[str, list[int]] = {}
@@ -158,7 +161,7 @@ class _Column:
 
 
 def type_of(value: Any) -> str:
-    """Returns JSON's name of a value's type. Whole numbers are `integer`, and objects of other types their class."""
+    """Returns JSON's name of a value's type, such as `integer`. Returns the class name for types that JSON lacks."""
     return _TYPES.get(type(value), type(value).__name__)
 
 
@@ -168,7 +171,7 @@ _TYPES: dict[type, str] = {
 
 
 def _texts(value: Any) -> list[str]:
-    """Returns the texts of a value: itself, or the contents of a conversation's messages."""
+    """Returns the texts in a value: a string itself, or the contents of a conversation's messages."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
@@ -192,11 +195,11 @@ def _spread(lengths: Sequence[int]) -> dict[str, int] | None:
 
 
 Read = Iterator[tuple[int, Any, str | None]]
-"""The line of a row, the row, and what is wrong with it."""
+"""Yields for each row its line number, its content, and its problem or None."""
 
 
 def _lines(file: Any, report: RowReport) -> Iterator[tuple[int, bytes]]:
-    """Yields lines with their numbers, as an editor shows them. Lines that are too long to check are left out."""
+    """Yields a file's lines with their numbers, from 1. Leaves out lines of more than MOST_LINE_BYTES."""
     number = 0
     while line := file.readline(MOST_LINE_BYTES):
         number += 1
@@ -270,13 +273,13 @@ def _tables(delimiter: str) -> Callable[[Any, RowReport], Read]:
 
 
 def _of_names(names: Sequence[str], report: RowReport) -> str | None:
-    """Returns what is wrong with the first line. A first line that looks like values is noted only."""
+    """Returns the problem of the header line, or None. A header that looks like values only gets a note."""
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         return f"it names the column {twice[:NAME_CHARS]!r} twice"
     if len(names) == 1 and (delimiter := next((mark for mark in ";\t|" if mark in names[0]), None)):
         report.notes.append(
-            f"there is one column, and its name has {delimiter!r} in it. If that is the delimiter, say so: "
+            f"there is one column, and its name has {delimiter!r} in it. If that is the delimiter, set it: "
             f'{{"use": "files/csv", "args": {{"paths": […], "delimiter": {json.dumps(delimiter)}}}}}'
         )
     if any(NUMBER.match(name) for name in names):
@@ -288,14 +291,17 @@ def _of_names(names: Sequence[str], report: RowReport) -> str | None:
 
 
 def _cell(text: str) -> Any:
-    """Returns a cell as its own text suggests. Training gives a column the most general type of its cells."""
+    """Returns a cell of CSV as None, a number or a text, by its content alone.
+
+    In training, a column gets the most general type of all its cells.
+    """
     if not text:
         return None
     return int(text) if WHOLE_NUMBER.match(text) else float(text) if NUMBER.match(text) else text
 
 
 class _TextLines:
-    """Iterates over lines as text. Unlike a generator, it goes on after a line that is not UTF-8."""
+    """Iterates over lines as text. After the error of a line that is not UTF-8, the iteration can go on."""
 
     def __init__(self, lines: Iterator[tuple[int, bytes]]) -> None:
         self._lines, self.number = lines, 0

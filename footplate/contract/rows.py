@@ -1,6 +1,7 @@
-"""Checks rows against the forms that a trainer takes: at POST for uploaded files, and on the node for every row.
+"""Checks dataset rows against the row formats that a library trainer accepts.
 
-A trainer describes each form as a JSON Schema with a `title`, such as "prompt and completion", and `required` columns.
+The service checks rows of uploaded files at `POST /jobs`, and a node checks every row. Each format is a JSON Schema
+with a `title`, such as "prompt and completion", and `required` columns.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ Schema = dict[str, Any]
 
 
 class RowForms:
-    """The forms that the next row may have. After the first row there is only the form of that row."""
+    """The formats that the next row may have. After the first valid row, only the format of that row remains."""
 
     def __init__(self, forms: Sequence[Schema]) -> None:
         self._forms = list(forms)
         self._titles = "; ".join(str(form["title"]) for form in forms)
 
     def problem(self, row: Mapping[str, Any]) -> Problem | None:
-        """Returns the first problem of the row in the form to which it is nearest. None if a form fits."""
+        """Returns None if the row fits a format. Else returns the row's first problem with the most similar format."""
         if not self._forms:
             return None
         tried = [(form, violations(form, row)) for form in self._forms]
@@ -34,7 +35,7 @@ class RowForms:
 
 
 def _distance(form: Schema, row: Mapping[str, Any], problems: Sequence[Problem]) -> tuple[int, ...]:
-    """Returns a key that is smallest for the form with the most columns in common with the row."""
+    """Returns a sort key that is smallest for the format with the most columns in common with the row."""
     missing = len(_missing(form, row))
     return missing - len(form["required"]), missing, len(problems)
 

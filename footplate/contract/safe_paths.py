@@ -1,7 +1,7 @@
 """Opens files below a folder that another user can write to, without following links.
 
-Each folder on the way is opened by itself, so that not even a link that is created meanwhile is followed. Our process
-may be root, and no user's link may send it to other files.
+Each folder of the path is opened from the one before, so that a link that is created meanwhile is not followed either.
+Our process may be root, and a user's link must not lead that process to other files.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK opens a pipe at once, too. It is recognised afterwards.
+# With O_NONBLOCK, opening a named pipe does not wait for a writer. `file_below` then closes the pipe again.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
-"""Errors of a file that does not exist, or of a link in the file's place or on the way."""
+"""The error numbers for a file that does not exist, and for a path that contains a link."""
 
 
 @contextmanager
 def folder_below(root: Path, path: str) -> Iterator[int]:
-    """Opens a folder. Raises OSError if it does not exist or a link is on the way. `path` has no `..` in it."""
+    """Opens the folder `path` below `root`. Raises OSError if the folder does not exist or the path contains a link.
+
+    The caller has checked that `path` contains no `..`.
+    """
     at = os.open(root, _FOLDER)
     try:
         for name in path.split("/") if path else ():
@@ -35,9 +38,9 @@ def folder_below(root: Path, path: str) -> Iterator[int]:
 
 
 def file_below(root: Path, path: str) -> int | None:
-    """Opens a plain file.
+    """Opens the plain file `path` below `root`, and returns its descriptor. Returns None for another kind of file.
 
-    Returns None for another kind of file. Raises OSError if there is no file or a link is on the way.
+    Raises OSError if the file does not exist or the path contains a link.
     """
     folder, _, name = path.rpartition("/")
     with folder_below(root, folder) as at:
@@ -49,7 +52,10 @@ def file_below(root: Path, path: str) -> int | None:
 
 
 def link_below(root: Path, path: str, target: Path) -> bool:
-    """Gives a file a second name. Returns False if it is not a plain file. Raises OSError as the others do."""
+    """Makes `target` a hard link to the file `path` below `root`. Returns False if that is not a plain file.
+
+    Raises OSError if the file does not exist or the path contains a link.
+    """
     folder, _, name = path.rpartition("/")
     with folder_below(root, folder) as at:
         os.link(name, target, src_dir_fd=at, follow_symlinks=False)

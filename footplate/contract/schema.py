@@ -1,4 +1,4 @@
-"""The JSON Schema of a job as users may write it: pydantic's schema of the long form, and the short forms."""
+"""The JSON Schema of a job spec: pydantic's schema of the long form, and the short forms that users may write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_short_forms(schema: Schema) -> Schema:
     definitions: dict[str, Schema] = schema["$defs"]
     training = definitions["TrainingArguments"]
     training["properties"] = _training(training["properties"])
-    # `GET /components` describes them. Without such a trainer, an unknown argument is refused all the same.
+    # `GET /components` describes the arguments of library trainers. For other trainers, unknown arguments are refused.
     training["additionalProperties"] = {"description": "An argument of the library's trainer that the spec names."}
     alone = {"type": "string", "description": "Its name alone."}
     _also(definitions, "Component", alone)
@@ -63,7 +63,7 @@ _OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
 def standard(schema: Any) -> Any:
-    """Replaces the bounds that pydantic writes under its own names if a validator runs before the type."""
+    """Gives bounds their names in JSON Schema. pydantic writes `ge` where a validator precedes the type."""
     if isinstance(schema, list):
         return [standard(item) for item in schema]
     if not isinstance(schema, dict):

@@ -17,7 +17,7 @@ log = logging.getLogger("footplate.settings")
 
 
 class Settings(BaseModel):
-    """A process's settings. The field `lease_seconds` is read from FOOTPLATE_LEASE_SECONDS. Empty means unset."""
+    """The settings of a process. The field `lease_seconds` is read from FOOTPLATE_LEASE_SECONDS. Empty means unset."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class Settings(BaseModel):
 
 
 def _with_new_names(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with today's name for each older one, which is logged. A value under today's name stays."""
+    """Returns the variables under their current names, and logs older names. A value under the current name wins."""
     variables = dict(environ)
     for old, new in RENAMED.items():
         if value := environ.get(PREFIX + old):
@@ -50,7 +50,7 @@ def variable(field: str) -> str:
 
 
 def sentence(error: Any) -> str:
-    """Returns an error as a sentence without secrets. The input of an error between settings has all keys in it."""
+    """Returns pydantic's error as a sentence for the operator, without values that may contain a password."""
     reason = str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
         return f"{reason}."
@@ -62,7 +62,7 @@ def sentence(error: Any) -> str:
 def _redis_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix") or not (parts.netloc or parts.path):
-        raise ValueError("it looks like redis://host:6379/0, rediss://… or unix:///path/of/socket")
+        raise ValueError("write a URL such as redis://host:6379/0, rediss://… or unix:///path/of/socket")
     _ = parts.port  # Raises ValueError if the port is not a number.
     return url
 

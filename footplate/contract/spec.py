@@ -1,11 +1,11 @@
-"""The job spec: what a user asks for. It is parsed here once and trusted from then on.
+"""The job spec, which a user submits to describe a job. Specs are checked here, and other code relies on the check.
 
-    accept(value)           JSON of a body -> Accepted: the spec, and the places where the user wrote its parts
-    JobSpec.parse(value)    the spec alone
-    spec.as_json()          the effective spec: long form, every default; parses back to an equal one
-    job_schema()            JSON Schema of all of it, short forms included
+    accept(value)           checks the JSON of a request's body; returns the spec and where the user wrote each value
+    JobSpec.parse(value)    does the same, but returns only the spec
+    spec.as_json()          returns the effective spec: the long form with every default, which parses to an equal spec
+    job_schema()            returns the JSON Schema of a spec, short forms included
 
-A wrong spec raises one InvalidSpec with every problem, each at the place where the user wrote it.
+A wrong spec raises InvalidSpec with every problem. Each problem has the pointer of the value that the user wrote.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_TRAINING_FIELDS = 300
-"""More than there are names. Looking up the nearest name for each of 50,000 fields would take seconds."""
+"""The greatest number of training arguments in a spec, more than exist. Without this limit, searching for similar names
+of 50,000 unknown ones would take seconds."""
 
 
 def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -63,7 +64,7 @@ def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 class JobSpec(Group):
-    """One training job. `{"model": "toy/mlp", "data": "toy/regression"}` is a whole one."""
+    """The spec of one job. `{"model": "toy/mlp", "data": "toy/regression"}` is a complete spec."""
 
     name: Text | None = None
     """A name for people. Two jobs may have the same name."""
@@ -80,8 +81,8 @@ class JobSpec(Group):
     processor: Component | None = None
     """The tokenizer or image processor. null takes the one that belongs to the model."""
     data: Data = Data()
-    """The datasets. A component or a path alone is the training set. Required unless there is `loop`, `serve` or
-    `export`."""
+    """The datasets. A component or a path alone is the training set. Required unless `loop`, `serve` or `export` is
+    given."""
     collator: Component | None = None
     """Makes a batch from samples. null takes the collator that fits the processor and the model."""
     loss: Component | None = None
@@ -121,7 +122,7 @@ class JobSpec(Group):
     """The rules for another attempt after a failed or lost one."""
     resume_from: ResumeFrom | None = None
     """The checkpoint of another job, or a folder, to start from."""
-    # Left out if it is not set, because a node of an older version refuses a spec with an unknown field.
+    # An unset `serve` or `export` is left out of the JSON, because an older node refuses a spec with an unknown field.
     serve: Annotated[Serve | None, Field(exclude_if=lambda serve: serve is None)] = None
     """Answers requests with the checkpoint of `resume_from` until none comes for a while. Such a job trains nothing.
     `POST /jobs/{job}/predict` and `POST /v1/chat/completions` make one when they need it."""
@@ -135,7 +136,7 @@ class JobSpec(Group):
 
     @property
     def library_trainer(self) -> Component | None:
-        """The registered trainer, which has arguments and defaults of its own. None for our Trainer and subclasses."""
+        """The trainer of another library, with its own arguments. None for our Trainer and its subclasses."""
         return None if self.trainer is None or self.trainer.is_own else self.trainer
 
     @cached_property
@@ -272,7 +273,7 @@ _STAND_INS: dict[Path, dict[str, Any]] = {
 
 
 def job_schema() -> dict[str, Any]:
-    """JSON Schema of a job, with every field's meaning, the short forms, and training's fields."""
+    """Returns the JSON Schema of a job spec, with every field's meaning, the short forms and the training arguments."""
     return with_short_forms(JobSpec.model_json_schema())
 
 
@@ -280,7 +281,7 @@ _TAGGED = {("data", "eval"): 2, ("resources", "strategy"): 2, ("loop",): 1}
 
 
 def _without_tags(path: Path) -> Path:
-    """Removes the names of union branches, which pydantic puts into a path, but the user did not write."""
+    """Removes the names of union members from pydantic's path of an error, because they are not keys of the spec."""
     for place, length in _TAGGED.items():
         if path[:length] == place and len(path) > length:
             return (*place, *path[length + 1 :])
@@ -296,7 +297,7 @@ _GROUPS: dict[Path, type[Group]] = {
 
 
 def _model_at(path: Path) -> type[Group]:
-    """Returns the model of the object at a path that pydantic reports."""
+    """Returns the pydantic model of the object at the path of an error."""
     if path[:1] == ("optimizers",):
         return Optimizer if len(path) == 2 else Schedule
     return _GROUPS.get(path, Component)
@@ -308,3 +309,4 @@ _ELSEWHERE = {
     **{name: f"/retry/{name}" for name in Retry.model_fields},
     **{name: f"/data/{name}" for name in Data.model_fields},
 }
+"""The pointers of fields that users may write at the top of the spec by mistake, by name. Problems name the pointer."""

@@ -1,4 +1,4 @@
-"""The parts a spec is made of: components and what names them."""
+"""The models of a spec's nested objects: components, datasets, optimizers, bundles and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ComponentName = Annotated[
     str,
     pattern(
         r"^[A-Za-z0-9][A-Za-z0-9_-]*(/[A-Za-z0-9][A-Za-z0-9_-]*){0,3}$|^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
-        "names no component: one is 'name', 'registry/name' or, with code.bundle, 'module:Attr'. "
+        "is not the name of a component: write 'name', 'registry/name' or, with code.bundle, 'module:Attr'. "
         "Nothing is imported by a dotted path",
         200,
     ),
@@ -34,12 +34,12 @@ class Component(Group):
 
     @property
     def is_own(self) -> bool:
-        """True for a name in the job's own code bundle."""
+        """True if the component is defined in the job's own code bundle."""
         return ":" in self.use
 
 
 def is_component(value: object) -> bool:
-    """Returns True for the long form of a component, as a JSON argument of another component may hold it."""
+    """Returns True if an argument of a component is itself a component in its long form."""
     try:
         Component.model_validate(value)
     except ValidationError:
@@ -69,14 +69,14 @@ def _share_or_count(value: float) -> float:
 class Split(Group):
     """Divides the training set: some rows are left out of training, and the job is evaluated on them.
 
-    The seed and the number of rows alone decide which rows these are. Every attempt and every fork leaves out the same
-    ones.
+    The same seed and number of rows always select the same rows, so every attempt and every fork leaves out the same
+    rows.
     """
 
     test_size: Annotated[float, Field(gt=0), AfterValidator(_share_or_count)]
-    """The share of the rows to evaluate on, such as 0.1, or from 1 on the number of these rows."""
+    """The share of the rows to evaluate on, such as 0.1. A value of 1 or more is a number of rows."""
     seed: Annotated[Whole, Field(ge=0, le=2**32 - 1)] = 42
-    """Another seed leaves out other rows."""
+    """The seed of the random choice of rows."""
 
     def held_out(self, rows: int) -> int:
         """Returns the number of rows to evaluate on. A share is rounded up to a number of rows."""
@@ -105,7 +105,7 @@ class Data(Group):
     eval: EvalSets | None = None
     """The evaluation set, or several evaluation sets by name."""
     split: Split | None = None
-    """Takes the evaluation set from the training set, by chance. Replaces `eval`."""
+    """Takes randomly chosen rows of the training set as the evaluation set, instead of `eval`."""
     test: Component | None = None
     """The test set. The job predicts its samples after training and writes the predictions to its outputs."""
     map: Annotated[Many[Component], Field(max_length=64)] = ()
@@ -138,7 +138,7 @@ class Schedule(Component):
     """The learning-rate schedule of one optimizer, by a name of Hugging Face or of `torch.optim.lr_scheduler`."""
 
     per: Literal["step", "epoch"] = "step"
-    """The schedule advances with each step of its optimizer, or with each epoch."""
+    """The event after which the schedule advances: each step of its optimizer, or each epoch."""
 
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[uUN]")
@@ -156,7 +156,7 @@ def _regex(text: str) -> str:
 
 
 class Optimizer(Group):
-    """One of several optimizers, with parameters of its own."""
+    """One of several optimizers, which updates some of the model's parameters."""
 
     id: Slug
     """The optimizer's name in logs. Each optimizer of a job needs a different name."""
@@ -166,7 +166,7 @@ class Optimizer(Group):
     """Regular expressions that are searched in parameter names. Every trainable parameter belongs to exactly one
     optimizer."""
     use: ComponentName
-    """The optimizer's kind, such as "adamw". `GET /components` lists all kinds."""
+    """The optimizer's component name, such as "adamw". `GET /components` lists all optimizers."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """The optimizer's arguments, for example {"lr": 1e-3}."""
     loss: Annotated[str, pattern(r"^[A-Za-z]\w*$", "must be a name: a key of the output, or a method", 200)] | None = (
@@ -212,7 +212,7 @@ class Bundle(Group):
 
 
 class Serve(Group):
-    """Limits of a serving session, which answers requests with a checkpoint instead of training."""
+    """The limits of a serving session, a job that answers requests with a checkpoint's model instead of training."""
 
     idle: Annotated[float, Field(gt=0, le=86_400), DURATION] = 300.0
     """The time without a request after which the session ends, so that its slot is free again. At most a day."""
@@ -227,7 +227,7 @@ class Serve(Group):
 
 
 class Export(Group):
-    """The outputs of an export, beside the checkpoint's model and its tokenizer."""
+    """The options of an export, which writes a checkpoint's model and tokenizer to the job's outputs."""
 
     merge: bool = False
     """Merges the model's adapters into its weights, so that the model can be loaded without them."""
@@ -259,5 +259,5 @@ class ResumeFrom(Group):
     ) = None
     """A checkpoint folder that transformers' Trainer or ours wrote. Replaces `job`."""
     mode: Mode = "full"
-    """"full" continues with optimizer, schedule and position. "weights" takes the weights alone and begins at step 0. A
-    job without training data always takes the weights alone."""
+    """"full" also restores the optimizer, the schedule and the position in the data. "weights" restores only weights
+    and begins at step 0. A job without training data always restores the weights alone."""

@@ -1,10 +1,10 @@
-"""The rules for a job's processes: their number, the Trainer's arguments for it, and what must fit together.
+"""The rules for a job's processes and strategy: the number of processes, the Trainer's arguments, and contradictions.
 
-    resources                                    processes on a node
-    {}                                           one, on one slot
-    {"processes_per_node": 2}                    two, on two slots, each with a GPU if the node has GPUs
-    {"gpus_per_node": 2}                         two, each with a GPU
-    {"gpus_per_node": 2, "processes_per_node": 1}   one that sees both GPUs
+    resources                                       processes on each node
+    {}                                              one process on one slot
+    {"processes_per_node": 2}                       two processes on two slots, each with a GPU if the node has GPUs
+    {"gpus_per_node": 2}                            two processes, each with a GPU
+    {"gpus_per_node": 2, "processes_per_node": 1}   one process that sees both GPUs
 
 Several processes use DDP unless the spec names another strategy.
 """
@@ -26,17 +26,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 STRATEGY = "/resources/strategy"
-SAY_HOW_MANY = 'say how many: "processes_per_node": 2, or "gpus_per_node": 2'
+SET_PROCESSES = 'set the number of processes, such as "processes_per_node": 2 or "gpus_per_node": 2'
 
 
 def needs_a_launcher(resources: Json) -> bool:
-    """Returns True if even a single process needs the launcher's variables. `resources` is that of a stored spec."""
+    """Returns True if even a single process needs the environment variables that a launcher sets, such as RANK.
+
+    `resources` is JSON of a stored spec.
+    """
     strategy = resources.get("strategy")
     return isinstance(strategy, dict) and strategy.get("type") == "deepspeed"
 
 
 def strategy_arguments(strategy: Any) -> Json:
-    """Returns the Trainer's arguments that are equivalent to the strategy in a spec's resources."""
+    """Returns the training arguments that are equivalent to the strategy in a spec's resources."""
     if strategy.type == "fsdp":
         return {"fsdp": True, "fsdp_config": strategy.config or None}
     if strategy.type == "deepspeed":
@@ -55,13 +58,13 @@ def shape_problems(spec: JobSpec) -> Iterator[Problem]:
             "/resources/processes_per_node", "disagreement", detail, "leave it out, or write the same in both"
         )
     if kind == "single" and world > 1:
-        asked = "processes_per_node" if processes > 1 else "gpus_per_node" if gpus > 1 else "nodes"
-        detail = f"is single, which is one process, but /resources/{asked} asks for {world}"
-        hint = 'write "ddp"' + (', or "processes_per_node": 1 for one that sees all GPUs' if gpus > 1 else "")
+        field = "processes_per_node" if processes > 1 else "gpus_per_node" if gpus > 1 else "nodes"
+        detail = f"is single, which is one process, but with /resources/{field} the job has {world} processes"
+        hint = 'write "ddp"' + (', or "processes_per_node": 1 for one process that sees all GPUs' if gpus > 1 else "")
         yield Problem(f"{STRATEGY}/type", "disagreement", detail, hint)
     if kind in _SHARING and world == 1 and (kind == "fsdp" or not (processes or gpus)):
         detail = f"is {kind}, which shares the work among processes, but the job has one process"
-        yield Problem(f"{STRATEGY}/type", "disagreement", detail, SAY_HOW_MANY)
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, SET_PROCESSES)
 
 
 _SHARING = ("ddp", "fsdp", "deepspeed")
@@ -71,7 +74,7 @@ def _of_fsdp(config: Json, training: TrainingArguments, world: int) -> Iterator[
     try:
         FsdpConfig.read(config, training)
     except (ValueError, TypeError) as error:
-        hint = "it takes the options of training's fsdp_config: docs/guides/strategies.md"
+        hint = "the config takes the options of training.fsdp_config: docs/guides/strategies.md"
         yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
 
 
@@ -111,15 +114,16 @@ def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         return
     kind = strategy.type
     if spec.loop is not None:
-        detail = f"is {kind}, but a loop or script of your own shares the work as its code says"
-        yield Problem(f"{STRATEGY}/type", "disagreement", detail, 'use "ddp", and hand Accelerator a plugin there')
+        detail = f"is {kind}, but a training loop or script of your own sets up the sharding itself"
+        hint = 'use "ddp", and give your Accelerator an FSDP or DeepSpeed plugin'
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, hint)
         return
     yield from _CONFIGS[kind](strategy.config, spec.training, world)
     if spec.optimizers:
         detail = f"several optimizers step one by one, but {kind} shards the model over the processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
     if built_in_args(spec).get("quantization"):
-        detail = f"is for whole weights in each process, but {STRATEGY}/type is {kind}, which shards the model"
+        detail = f"needs whole weights in each process, but {STRATEGY}/type is {kind}, which shards the model"
         yield Problem("/model/args/quantization", "disagreement", detail, 'use "ddp", or leave quantization out')
     peft = built_in_args(spec).get("peft")
     if isinstance(peft, dict) and peft.get("merge") is True:
@@ -152,7 +156,7 @@ _BETA = {"trl/grpo": 0.0, "trl/rloo": 0.05}
 
 
 def built_in_args(spec: JobSpec) -> Json:
-    """Returns the arguments of a built-in model of transformers. In other models they may have any meaning."""
+    """Returns the arguments of a model `hf/…`. Returns {} for other models, whose arguments may have any meaning."""
     return spec.model.args if spec.model is not None and spec.model.use.startswith("hf/") else {}
 
 
@@ -176,6 +180,6 @@ def several_processes_problems(spec: JobSpec) -> Iterator[Problem]:
 
 
 _ONE_PROCESS_DOES = {
-    "auto_find_batch_size": "cuts a batch in one process",
-    "save_in_background": "writes beside training, in one process",
+    "auto_find_batch_size": "changes the batch size of one process",
+    "save_in_background": "writes the checkpoint in a thread of one process",
 }

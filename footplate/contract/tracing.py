@@ -1,6 +1,6 @@
-"""Reads OpenTelemetry's variables and computes trace ids.
+"""Reads OpenTelemetry's environment variables and computes the trace ids of attempts.
 
-This module sends nothing and does not import OpenTelemetry, which is an optional package on both sides.
+This module sends nothing and does not import OpenTelemetry, which is an optional package of service and worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from footplate.contract.ids import JobId
 
-INSTALL = "pip install 'footplate[otel]' where it runs, or unset it"
+INSTALL = "run pip install 'footplate[otel]' on this machine, or unset the variable"
 EXPORTER, PROPAGATORS = "OTEL_TRACES_EXPORTER", "OTEL_PROPAGATORS"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 FASTAPIS = "FASTAPI_OTEL_AUTO_CONFIGURE"
@@ -24,36 +24,39 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TraceSettings:
+    """The meaning of OpenTelemetry's environment variables for a program."""
+
     is_on: bool
-    """True if traces are asked for and can be sent."""
+    """True if the variables turn traces on and traces can be sent."""
     wrong: str | None
-    """The settings that have no effect, each with what would work."""
+    """A text about the variables that have no effect, each with what would work. None if all have an effect."""
 
 
-def asked(environ: Mapping[str, str]) -> Asked:
+def read_trace_settings(environ: Mapping[str, str]) -> TraceSettings:
+    """Reads the variables OTEL_* and FASTAPI_OTEL_AUTO_CONFIGURE."""
     ours = (name for name in environ if name.startswith("OTEL_") or name == FASTAPIS)
     variables = {name: environ[name] for name in ours if environ[name].strip()}
     if variables.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return Asked(False, None)
+        return TraceSettings(False, None)
     endpoint = next((name for name in ENDPOINTS if name in variables), None)
     exporter = variables.get(EXPORTER, "otlp" if endpoint else "none")
     hindered = [*_hindered(variables, exporter, endpoint or EXPORTER)] if exporter != "none" else []
     wrong = "; ".join([*hindered, *_beside(variables)]) or None
-    return Asked(exporter != "none" and not hindered, wrong)
+    return TraceSettings(exporter != "none" and not hindered, wrong)
 
 
 def parts_of(traceparent: object) -> tuple[str, str, str] | None:
-    """Returns trace, span and flags of a W3C `traceparent`, or None if it is not valid."""
+    """Returns the trace id, span id and flags of a W3C `traceparent`, or None if the text is not valid."""
     match = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     return None if match is None else (match[1], match[2], match[3])
 
 
 def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
-    """Returns the attempt's own traceparent, in the trace of its job's POST.
+    """Returns the `traceparent` of an attempt's span, in the trace of the job's POST. None if the POST had no trace.
 
-    The span id is computed from job and attempt. Nodes need it early, but control sends that span only when the attempt
-    has ended.
+    The span id is computed from the job and the attempt. Nodes need the id when the attempt starts, but control sends
+    the span only when the attempt has ended.
     """
     if (parts := parts_of(traceparent)) is None:
         return None
@@ -63,7 +66,7 @@ def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
 
 
 def _hindered(given: Mapping[str, str], exporter: str, who: str) -> Iterator[str]:
-    """Yields the reasons for which no trace can be sent."""
+    """Yields the reasons for which no trace can be sent. `who` is the variable that turned traces on."""
     if exporter != "otlp":
         yield f"{EXPORTER}={exporter} is not supported, so no trace is sent: use otlp or none"
     protocol = next((name for name in PROTOCOLS if name in given), None)
@@ -74,7 +77,7 @@ def _hindered(given: Mapping[str, str], exporter: str, who: str) -> Iterator[str
 
 
 def _beside(given: Mapping[str, str]) -> Iterator[str]:
-    """Yields the settings beside traces that have no effect."""
+    """Yields a sentence for each variable that turns on something other than traces, which has no effect."""
     for name in OTHERS:
         if given.get(name, "none") != "none":
             yield f"{name} is set, but only traces are sent: metrics are at /metrics, logs on stderr"

@@ -1,7 +1,7 @@
-"""Arguments that a spec may give in `training`, under Hugging Face's name, or in a place of their own.
+"""Handles settings that a spec may give in `training`, by Hugging Face's name, or in a field of the spec's own.
 
-A value that stands only in `training` is copied to its own place, so that readers of the spec look in one place.
-Two different values are a problem that names both places, because the service cannot know which one was meant.
+For example, `training.report_to` and `report_to` are the same setting. A value that is only in `training` is copied to
+the spec's own field, so that other code reads only that field. Two different values are a problem that names both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Json = dict[str, Any]
 
 
 def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Problem]:
-    """Fills the spec's own places from `training`, and returns a problem for each contradiction."""
+    """Fills the spec's own fields from `training`, and returns a problem for each contradiction.
+
+    `origins` receives the pointer in `training` for each filled field, so that later problems name the user's field.
+    """
     problems: list[Problem] = []
     for name, rule in _RULES.items():
         if training.get(name) is not None and (problem := rule(document, name, training[name], origins)):
@@ -28,7 +31,7 @@ def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Probl
 
 
 _LEFT_TO_THE_SPEC = ("resume_from_checkpoint", "fsdp", "fsdp_config", "deepspeed")
-"""Arguments that are removed from `training`, because the spec's own place holds them."""
+"""Arguments that are removed from `training`, because the spec's own field has their value."""
 
 
 def _report_to(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
@@ -86,17 +89,17 @@ def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Pro
 
 
 def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
-    """Applies `fsdp_config` if `fsdp` is not set. If it is set, the rule of `fsdp` reads both."""
+    """Applies `fsdp_config` if `fsdp` is not set. If `fsdp` is set, `_fsdp` reads both."""
     if not isinstance(value, dict):
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed")
-    # Older dumps of Hugging Face's arguments hold settings that ask for nothing.
+    # Files with Hugging Face's arguments contain an fsdp_config with empty values although FSDP is off.
     if document["training"].get("fsdp") or not any(value.values()):
         return None
     resources = document.get("resources")
     there = resources.get("strategy") if isinstance(resources, dict) else None
     if isinstance(there, dict) and there.get("type") == "fsdp":
         return _strategy(document, "fsdp", value, origins, written=name)
-    detail = "says how to shard, and neither /training/fsdp nor /resources/strategy asks for it"
+    detail = "has options of FSDP, but neither /training/fsdp nor /resources/strategy turns FSDP on"
     return Problem(f"/training/{name}", "disagreement", detail, 'set "fsdp" to true')
 
 
@@ -104,7 +107,7 @@ def _deepspeed(document: Json, name: str, value: Any, origins: dict[str, str]) -
     if not value:
         return None
     if not isinstance(value, dict):
-        hint = "write into the spec what the file holds" if isinstance(value, str) else None
+        hint = "write the file's content into the spec" if isinstance(value, str) else None
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)
     return _strategy(document, name, value, origins, written=name)
 
@@ -127,18 +130,18 @@ def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], 
 
 def _optimizers(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
     there = document.get("optimizers")
-    if not isinstance(there, list) or [part.get("use") for part in there if isinstance(part, dict)] == [value]:
+    if not isinstance(there, list) or [entry.get("use") for entry in there if isinstance(entry, dict)] == [value]:
         return None
     return _disagree(name, f"/optimizers lists {len(there)}", value)
 
 
 def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
-    part = {"do_train": "train", "do_eval": "eval", "do_predict": "test"}[name]
+    field = {"do_train": "train", "do_eval": "eval", "do_predict": "test"}[name]
     data = document.get("data")
     if not isinstance(value, bool) or not isinstance(data, dict | None):
         return None
-    has_part = bool(data and (data.get(part) or (part == "eval" and data.get("split"))))
-    return None if value == has_part else _disagree(name, f"/data/{part} is {'' if has_part else 'not '}given", value)
+    is_set = bool(data and (data.get(field) or (field == "eval" and data.get("split"))))
+    return None if value == is_set else _disagree(name, f"/data/{field} is {'' if is_set else 'not '}given", value)
 
 
 def _disagree(name: str, place: str, value: Any) -> Problem:

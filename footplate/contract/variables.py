@@ -1,6 +1,6 @@
-"""The environment variables of all our programs. A misspelt variable with our prefix is reported at start-up.
+"""The names of the environment variables of all our programs, and the check for unknown names at start-up.
 
-Without that, the user who set FOOTPLATE_LEASE_SECOND would believe that the leases are longer now.
+Without the check, a misspelt FOOTPLATE_LEASE_SECOND would have no effect, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ SETTINGS = frozenset({
     "STORES_ALLOW", "STORES_MAX_MB", "TRAINING_USER",
     "UPLOAD_MAX_MB", "URL", "URL_FILE", "WEBHOOKS_ALLOW", "WRITERS",
 })  # fmt: skip
-"""The settings of all programs, because one environment may serve them all.
-
-docs/reference/settings.md has their meanings.
-"""
+"""The settings of all programs, which may share one environment. docs/reference/settings.md has their meanings."""
 RENAMED = {"RING_SECONDS": "RESEND_SECONDS"}
-"""The older names of settings, which are still read, each with the name of today."""
+"""The older names of settings, which are still read, each with the current name."""
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})
-"""Variables that the tests read. The programs that they start inherit them."""
+"""Variables for the tests. The programs under test inherit the variables and must accept them."""
 DROP_IN = f"{PREFIX}DROP_IN"
-"""A job sets it to 1 in its `env` to run libraries on our Trainer: docs/guides/drop-in.md."""
+"""The variable that a job sets to 1 in its `env` to run libraries on our Trainer: docs/guides/drop-in.md."""
 
 OF_SECRETS = "SECRET_"
 """FOOTPLATE_SECRET_WANDB_API_KEY on a node holds the secret that specs call WANDB_API_KEY."""
@@ -40,7 +37,7 @@ _OF_KUBERNETES = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TC
 
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
-    """Returns a sentence for each variable that no program reads. Empty variables count as unset."""
+    """Returns a sentence for each variable with our prefix that no program reads. Empty variables count as unset."""
     ours = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX) and value}
     return [
         f"{PREFIX}{name} is not a setting: {_instead(name)}"

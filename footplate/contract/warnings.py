@@ -1,6 +1,6 @@
 """Warnings about a valid spec: the job runs, but perhaps not as its user expects.
 
-`POST /jobs` and `POST /jobs/validate` carry them in their answers, and the job keeps them.
+The answers of `POST /jobs` and `POST /jobs/validate` contain the warnings, and the job stores them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from footplate.contract.spec import Accepted, JobSpec
 
 
 def warnings_of(accepted: Accepted) -> list[SpecWarning]:
-    """Returns the warnings about a spec. Their pointers lead into the user's own body."""
+    """Returns the warnings about a spec. Their pointers refer to the request's body, in which the user wrote the spec."""
     training = accepted.body.get("training", {})
     return [*_older_names(training), *_loss_not_shown(accepted.spec, training)]
 
@@ -30,7 +30,7 @@ def _loss_not_shown(spec: JobSpec, training: dict[str, Any]) -> Iterator[SpecWar
     args = spec.training
     is_logged_by_steps = args.logging_strategy == "steps" and not args.logging_first_step
     if spec.library_trainer is not None and "logging_steps" not in training:
-        return  # Its own default is not known here.
+        return  # The library trainer's default of logging_steps is unknown to the service.
     if (
         spec.loop is None
         and spec.data.train is not None

@@ -153,7 +153,7 @@ def test_a_folder_that_datasets_saved_is_read() -> None:
         (SAVED, None, "needs a split; there is: train, test"),
         (SAVED, "tain", "has no split 'tain'; there is: train, test"),
         (f"{SAVED}/test", "test", "holds one dataset and no splits"),
-        (str(Path(SAVED).parent), None, "save_to_disk did not write it"),
+        (str(Path(SAVED).parent), None, "is neither a folder of save_to_disk nor a dataset"),
     ],
 )
 def test_a_saved_folder_says_what_it_has(path: str, split: str | None, says: str) -> None:

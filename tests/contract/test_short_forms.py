@@ -131,7 +131,7 @@ def test_a_strategy_that_training_names_is_the_job_s(training, resources, config
         ({"fsdp": "fill_shard"}, "/training/fsdp", "did you mean 'full_shard'?"),
         ({"fsdp": 5}, "/training/fsdp", "is a number, and true or false is needed"),
         ({"fsdp": True, "fsdp_config": {"min_num_param": 5}}, "/training/fsdp_config", "did you mean 'min_num_params'"),
-        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "asks for it"),
+        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "turns FSDP on"),
         ({"deepspeed": "zero.json"}, "/training/deepspeed", "is a string, an object is needed"),
         ({"deepspeed": {"zero_optimization": {}, "gradient_clipping": 5}}, "/training/deepspeed/gradient_clipping",
          "/training/max_grad_norm is 1.0"),

@@ -34,8 +34,8 @@ def test_nodes_multiply():
 @pytest.mark.parametrize(
     ("resources", "pointer", "names"),
     [
-        ({"strategy": "single", "processes_per_node": 2}, "/strategy", "/resources/processes_per_node asks for 2"),
-        ({"strategy": "single", "gpus_per_node": 4}, "/strategy", "/resources/gpus_per_node asks for 4"),
+        ({"strategy": "single", "processes_per_node": 2}, "/strategy", "with /resources/processes_per_node the job has 2 processes"),
+        ({"strategy": "single", "gpus_per_node": 4}, "/strategy", "with /resources/gpus_per_node the job has 4 processes"),
         ({"gpus_per_node": 2, "processes_per_node": 4}, "/processes_per_node", "/resources/gpus_per_node is 2"),
         ({"strategy": "ddp"}, "/strategy", "which shares the work among processes, but the job has one process"),
         ({"strategy": "fsdp", "gpus_per_node": 1}, "/strategy", "but the job has one process"),
@@ -233,7 +233,7 @@ def test_a_loop_of_one_s_own_shares_as_its_code_says(loop):
     (problem,) = problems_of({**spec, "resources": {"processes_per_node": 2, "strategy": "fsdp"}})
 
     assert (problem.pointer, problem.code) == ("/resources/strategy", "disagreement")
-    assert "shares the work as its code says" in problem.detail
+    assert "sets up the sharding itself" in problem.detail
     assert 'use "ddp"' in problem.hint
 
 

@@ -156,7 +156,7 @@ class _ConfigReading:
         if value is None:
             return
         if there is not None and there != value:
-            detail = f"is {_short(value)}, but {place}/{name} is {_short(there)}"
+            detail = f"sets {place}/{name} to {_short(value)}, but the spec has {_short(there)}"
             self._tell(key, "disagreement", detail, "keep one of the two")
             return
         where[name] = value

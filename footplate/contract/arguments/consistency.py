@@ -162,11 +162,11 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
             "leave one of them out",
         )
     settings = args.fsdp_config
-    # Older dumps of Hugging Face's arguments contain a config whose values are all empty.
-    asks = any(settings.values()) if isinstance(settings, dict) else settings
-    if asks and not args.fsdp:
+    # Files with Hugging Face's arguments contain an fsdp_config with empty values although FSDP is off.
+    is_set = any(settings.values()) if isinstance(settings, dict) else settings
+    if is_set and not args.fsdp:
         yield Disagreement(
-            ("fsdp_config", "fsdp"), "fsdp_config says how to shard, but fsdp is off", "set fsdp to true"
+            ("fsdp_config", "fsdp"), "fsdp_config has options of FSDP, but fsdp is off", "set fsdp to true"
         )
     shards = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else None
     if shards and args.auto_find_batch_size:

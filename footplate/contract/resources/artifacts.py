@@ -13,7 +13,7 @@ class Checkpoint(Resource):
     step: int
     no: int
     status: str
-    """The status: committed, corrupt, deleting or deleted."""
+    """The checkpoint's status: committed, corrupt, deleting or deleted."""
     bytes: int
     files: int
     path: str
@@ -21,7 +21,7 @@ class Checkpoint(Resource):
     metrics: Json
     is_best: bool
     pinned: bool
-    """The job's limits on checkpoints do not delete this one."""
+    """True if the checkpoint is kept although the job's limits would delete it."""
     created_at: str
 
 
@@ -30,7 +30,7 @@ class CheckpointList(Page[Checkpoint]): ...
 
 class DeletedCheckpoint(Checkpoint):
     frees_bytes: int
-    """The bytes that are free once the folder is deleted, which happens soon. 0: a deletion was under way already."""
+    """The bytes that deleting the checkpoint's folder will free. 0: an earlier request already deletes the folder."""
 
 
 class CheckpointFile(Resource):
@@ -42,13 +42,13 @@ class CheckpointFile(Resource):
 
 class CheckpointFileList(Resource):
     checkpoint: str
-    """The checkpoint's id, also where the address says `latest` or `best`."""
+    """The checkpoint's id, also if the request named the checkpoint `latest` or `best`."""
     data: tuple[CheckpointFile, ...]
     next_cursor: str | None
 
 
 class Output(Resource):
-    """One file that a job left behind."""
+    """One file that a job wrote to its outputs."""
 
     path: str
     bytes: int
@@ -58,7 +58,7 @@ class Output(Resource):
 class OutputList(Resource):
     data: tuple[Output, ...]
     left_out: int
-    """The number of files whose names are not UTF-8. No address can name them."""
+    """The number of files that are not listed, because their names are not UTF-8 and no URL can contain them."""
     next_cursor: str | None
 
 
@@ -68,7 +68,7 @@ class BundleFile(Resource):
 
 
 class Bundle(Resource):
-    """A zip of a user's own code, as the service keeps it."""
+    """A zip of a user's own code that was uploaded to the service."""
 
     sha256: str
     """A spec names the bundle by this hash, as `code.bundle`."""
@@ -82,7 +82,7 @@ class BundleList(Page[Bundle]): ...
 
 
 class TypeCount(Resource):
-    """The rows in which a column has values of one type."""
+    """The number of rows in which a column has values of one type."""
 
     type: str
     """JSON's name of the type: string, integer, number, boolean, null, array or object."""
@@ -92,7 +92,7 @@ class TypeCount(Resource):
 
 
 class TokenLengths(Resource):
-    """The numbers of tokens in the texts of a column. A conversation counts with the contents of its messages."""
+    """The numbers of tokens in the texts of a column. For a conversation, the contents of its messages are added up."""
 
     least: int
     median: int
@@ -105,8 +105,8 @@ class TokenLengths(Resource):
 class ColumnReport(Resource):
     name: str
     types: tuple[TypeCount, ...]
-    """The most frequent type comes first. A cell of CSV has the type that its own text suggests, and an empty one is
-    null."""
+    """The types of the column's values, the most frequent first. A cell of CSV is a number if its text is one, null if
+    it is empty, and else a string."""
     missing: int
     """The number of rows without this column."""
     first_missing: int | None
@@ -119,21 +119,21 @@ class ColumnReport(Resource):
 
 class BadRow(Resource):
     number: int
-    """The line in the file, as an editor shows it. In Parquet, the number of the row. Both begin with 1."""
+    """The number of the row's line in the file, from 1. In Parquet, the number of the row, from 1."""
     problem: str
 
 
 class RowReport(Resource):
-    """The rows of an uploaded file, as they were read at upload."""
+    """A description of an uploaded file's rows, made at the upload."""
 
     rows: int
-    """The number of rows that were read. It is the number of all rows if `is_complete` is true."""
+    """The number of rows that were read, which are all rows if `is_complete` is true."""
     bad_rows: int
     columns: tuple[ColumnReport, ...]
     first_bad: tuple[BadRow, ...]
     """The first 20 bad rows."""
     is_complete: bool
-    """False if a part of the file was not checked. `notes` has the reason."""
+    """False if some rows of the file were not checked. `notes` has the reason."""
     notes: tuple[str, ...]
     tokenizer: str | None = None
     """The tokenizer that counted the tokens."""
@@ -145,7 +145,7 @@ class File(Resource):
     id: str
     """A spec names the file by this id, under `data`."""
     name: str
-    """The name of the first upload of these bytes."""
+    """The file name of the first upload with these bytes."""
     kind: Annotated[str, OpenEnum(Literal["jsonl", "csv", "tsv", "parquet", "txt"])]
     bytes: int
     sha256: str
@@ -154,9 +154,9 @@ class File(Resource):
     rows: int | None = None
     """The number of rows that were read at upload. null: the file was uploaded before rows were checked."""
     bad_rows: int | None = None
-    """The number of these rows that no reader can use."""
+    """The number of these rows that training cannot use."""
     report: RowReport | None = None
-    """The rows in detail. null in lists, and for files that were uploaded before rows were checked."""
+    """A description of the rows. null in lists, and for files that were uploaded before rows were checked."""
 
 
 class FileList(Page[File]): ...

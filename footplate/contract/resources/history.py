@@ -16,9 +16,9 @@ Measured = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type
 class EventList(Resource):
     data: tuple[Event, ...]
     next_cursor: str | None
-    """The `after` of the next page. null: there are no more events now."""
+    """The value of `after` for the next page. null: there are no more events now."""
     last: int
-    """The number of the newest event that this answer covers. Poll with after=last."""
+    """The number of the newest event that was searched for this answer. Poll with after=last."""
 
 
 class Metric(BaseModel):
@@ -44,7 +44,7 @@ class SeenMetric(Resource):
     at: str
     attempt: int
     repeated: bool
-    """A later attempt logged this step again."""
+    """True if a later attempt logged the metric of this step again."""
 
 
 class MetricSummary(Resource):
@@ -76,7 +76,8 @@ class Series(Resource):
     left_out: int
     """The number of points that are not shown because a later attempt repeats their steps."""
     exact: bool
-    """All points that are not left out are here. Else some of each stretch are, with its least and its most."""
+    """True if x and y have every point that is not left out. False if they are reduced: of each stretch of the curve,
+    they have some points, with the least and the greatest value."""
     attempts: tuple[SeriesAttempt, ...]
     x: tuple[int | float | str, ...]
     y: tuple[Measured, ...]
@@ -102,7 +103,7 @@ class Line(Resource):
 class LineList(Resource):
     data: tuple[Line, ...]
     next_cursor: str | None
-    """The `after` of the next page. There may be a next page although this one is empty."""
+    """The value of `after` for the next page. There may be a next page although this page is empty."""
     last: int
 
 
@@ -117,7 +118,7 @@ class AttemptNode(Resource):
 class Attempt(Resource):
     attempt: int
     ending: str | None
-    """The ending: finished, stopped, failed, lost or withdrawn. null while the attempt is open."""
+    """The way in which the attempt ended: finished, stopped, failed, lost or withdrawn. null if it has not ended."""
     reason: str | None
     placed_at: str
     claimed_at: str | None

@@ -1,4 +1,4 @@
-"""Resources of jobs: one job, a list, a fork, a bulk verb's outcome, the queue, and a validated spec."""
+"""Resources of jobs: one job, a list, a fork, the outcome of a bulk action, the queue, and a validated spec."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class SpecWarning(Resource):
     """A warning about a spec that was accepted."""
 
     code: str
-    """`older_name`: an argument was renamed. `no_loss_shown`: the run ends before its first log. Stable: programs may
-    compare it."""
+    """`older_name`: an argument was renamed. `no_loss_shown`: the run ends before its first log. Codes never change, so
+    programs may compare them."""
     pointer: str
-    """The place in the body that was sent, as an RFC 6901 pointer."""
+    """The place in the request's body, as an RFC 6901 pointer."""
     detail: str
-    """The consequence, and what to write instead."""
+    """The consequence for the job, and what to write instead."""
 
 
 class Job(Resource):
@@ -47,19 +47,19 @@ class Job(Resource):
     state: StateWord
     reason: ReasonWord
     message: str | None
-    """A sentence with the details of the reason. null: there are none."""
+    """A sentence with the details of `reason`. null: there are no details."""
     desired: Annotated[str, OpenEnum(Desired)]
     actions: tuple[ActionWord, ...]
-    """The verbs that would change something now."""
+    """The actions that would change the job's state now."""
     attempt: int
     """The newest attempt's number; 0 before the first."""
     node: str | None
     """The node on which rank 0 runs."""
     nodes: tuple[str, ...]
     version: int
-    """The ETag. It changes with PATCH and with the state, not with progress."""
+    """The number in the job's ETag. It changes with PATCH and with the state, but not with progress."""
     last_no: int
-    """The newest event's number: a cursor to follow from."""
+    """The number of the job's newest event. A client that follows the events starts after this number."""
     created_at: str
     updated_at: str
     queued_at: str
@@ -74,16 +74,16 @@ class Job(Resource):
     """The final metrics, and the best checkpoint with its metrics."""
     error: Failure | None
     warnings: tuple[SpecWarning, ...]
-    """The warnings about the spec, as `POST /jobs` answered them."""
+    """The warnings about the spec, as in the answer of `POST /jobs`."""
     external: bool = False
-    """True if other machines run the job, and only report to this service: `POST /external/{run}`."""
+    """True if the job runs on machines outside this service, which only report to it by `POST /external/{run}`."""
 
 
 class SpecChange(Resource):
     """A value of a spec that a fork changes."""
 
     pointer: str
-    """The place in the effective spec."""
+    """The place of the value in the effective spec, as an RFC 6901 pointer."""
     old: Any = Field(alias="from")
     new: Any = Field(alias="to")
 
@@ -107,15 +107,15 @@ class ForkOf(Resource):
     changes: tuple[SpecChange, ...]
     """Every value of the effective spec that differs from the other job's."""
     exact: bool
-    """The job continues as the other would have, to the last bit on the same hardware."""
+    """True if the job continues exactly as the other job would have, to the last bit on the same hardware."""
     breaks_exactness: tuple[Inexact, ...]
-    """The changes for which it is not exact."""
+    """The changes for which `exact` is false."""
 
 
 class ForkedJob(Job):
     fork: ForkOf
-    """The origin of the job. Only this answer has it: later, the spec names the checkpoint and a note in the history
-    the rest."""
+    """The origin of the job. Only the answer to the fork contains this field. Later, the spec has the checkpoint, and a
+    note in the job's history has the rest."""
 
 
 class JobList(Page[Job]):
@@ -128,7 +128,7 @@ class JobList(Page[Job]):
 
 class BulkError(Resource):
     status: int
-    """The status that the same verb would have answered for this job alone."""
+    """The HTTP status of the same action for this job alone."""
     code: str
     detail: str
     hint: str | None
@@ -137,25 +137,26 @@ class BulkError(Resource):
 
 
 class BulkItem(Resource):
-    """The outcome of a bulk verb for one job."""
+    """The outcome of a bulk action for one job."""
 
     job: str
     state: StateWord | None
-    """The state after the verb. null: there is no such job, or no longer."""
+    """The job's state after the action. null: the job does not exist, or was deleted."""
     error: BulkError | None
-    """The refusal. null if the action was carried out, or if its goal held already."""
+    """The reason for a refusal. null if the action was carried out, or if the job already was in the wanted state."""
 
 
 class BulkOutcome(Resource):
     data: tuple[BulkItem, ...]
     next_cursor: str | None
-    """The cursor for the same request if more jobs match. null if no more match."""
+    """The cursor for the next request, which covers further matching jobs. null if there are none."""
 
 
 class Ahead(Resource):
+    """The numbers of jobs that wait, in the caller's project and in others."""
+
     yours: int
     others: int
-    """The number of other projects' jobs."""
 
 
 class QueuedJob(Resource):
@@ -165,23 +166,24 @@ class QueuedJob(Resource):
     priority: int
     pool: str
     needs: str
-    """The needs of the job in words."""
+    """The resources that the job needs, in words, such as "2 GPUs"."""
     place: int | None
-    """The place in the pool's queue, from 1. Behind 10,000 jobs a lower bound. null while the job may not start yet."""
+    """The job's place in the pool's queue, from 1. Above 10,000 the number is a lower bound. null while the job waits
+    before a retry."""
     ahead: Ahead
-    """The jobs that are tried before this one. A smaller one behind it may still start first if nothing else fits."""
+    """The numbers of jobs before this one in the queue. A smaller job behind may still start first, if it fits."""
     reason: ReasonWord
     message: str | None
     queued_at: str
     waited_s: float
     """Seconds since the job was submitted or resumed, or since its last attempt ended."""
     starts_after: str | None
-    """The end of the wait before a retry. null: the job may start now."""
+    """The time at which the wait before a retry ends. null: the job may start now."""
 
 
 class Queue(Page[QueuedJob]):
     waiting: Ahead
-    """The number of jobs that wait in all. Each number is exact up to 1,000, and a lower bound above."""
+    """The numbers of all waiting jobs. Each number is exact up to 1,000, and a lower bound above."""
 
 
 class Placement(Resource):
@@ -192,16 +194,16 @@ class Placement(Resource):
 
 
 class Validation(Resource):
-    """The answer that `POST /jobs` would give to a good spec, without a job."""
+    """The result of checking a valid spec without making a job."""
 
     valid: Literal[True]
     spec: Json
     """The effective spec with every default. `training` has only what differs from its defaults."""
     steps: int | None
-    """The number of optimizer steps, if the spec says it. Else it depends on the data."""
+    """The number of optimizer steps, if the spec sets it. null if the number depends on the data."""
     parameters: int | None
-    """The number of parameters, if known."""
+    """The number of the model's parameters. null if it is unknown before the model is built."""
     placement: Placement
-    """The node on which the job would start now, or why it would wait."""
+    """The node on which the job would start now, or the reason for which it would wait."""
     warnings: tuple[SpecWarning, ...]
     """The warnings about the spec."""

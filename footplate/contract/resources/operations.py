@@ -1,4 +1,4 @@
-"""Resources of operating a service: nodes, problems, health, keys and webhooks."""
+"""Resources for operators of a service: nodes, problems, health, keys and webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Node(Resource):
     """The reason for which the node gets no work until it changes: its version, or a GPU that another node
     announces."""
     exposed: str | None
-    """The reason for which training, and so a bundle's code, has root's rights on the node. null if it has not."""
+    """The reason for which training, and so a bundle's code, has root's rights on the node. null if it has none."""
     pool: str
     slots: int
     slots_used: int
@@ -41,7 +41,7 @@ class NodeList(Page[Node]): ...
 
 class ProblemItem(Resource):
     pointer: str
-    """RFC 6901, into the body; below /query for query parameters."""
+    """The place in the request's body, as an RFC 6901 pointer. Query parameters are below /query."""
     code: str
     detail: str
     hint: str | None = None
@@ -56,7 +56,7 @@ class ProblemDocument(DescribedModel):
     detail: str
     instance: str
     code: str
-    """Stable: programs may compare it."""
+    """The problem's code, which never changes, so that programs may compare it."""
     request_id: str
     errors: tuple[ProblemItem, ...]
     hint: str | None = None
@@ -70,7 +70,7 @@ class Health(Resource):
     status: Annotated[str, OpenEnum(Literal["ok", "degraded", "unavailable"])]
     degraded: tuple[str, ...] = ()
     details: Json = Field(default_factory=dict)
-    """A sentence for each part that is degraded."""
+    """A sentence for each entry of `degraded`."""
 
 
 class Ticket(Resource):
@@ -81,7 +81,7 @@ class Ticket(Resource):
 class Key(Resource):
     id: str
     prefix: str
-    """The first characters of the key: enough to tell the key from others."""
+    """The first characters of the key, which distinguish the key from others."""
     name: str
     project: str
     scopes: tuple[str, ...]
@@ -107,16 +107,17 @@ class Webhook(Resource):
     project: str
     url: str
     states: tuple[Annotated[str, OpenEnum(JobState)], ...] | None
-    """The states, or null for every state."""
+    """The states of which the webhook is told. null for every state."""
     tags: tuple[str, ...] | None
-    """The tags, or null for every job."""
+    """The tags of which a job must have one. null for every job."""
     description: str | None
     format: Annotated[str, OpenEnum(Literal["footplate", "openai"])] = "footplate"
-    """The form of the deliveries. `openai` reports the end of jobs as OpenAI's API does."""
+    """The format of the deliveries. `openai` reports the end of jobs as OpenAI's API does."""
     enabled: bool
     disabled_at: str | None
     disabled_why: str | None
-    """The cause: an operator, an answer of 410, no delivery for five days, or more than 10,000 waiting deliveries."""
+    """The reason for which the webhook was disabled: an operator, an answer of 410, five days without a delivery, or
+    more than 10,000 waiting deliveries."""
     failing_since: str | None
     """The time of the first failure since the last success. null: the last delivery succeeded, or none was tried."""
     old_secret_until: str | None
@@ -137,7 +138,7 @@ class Delivery(Resource):
     """A request to a webhook, and its outcome."""
 
     id: str
-    """The `webhook-id`, the same at every try."""
+    """The value of the header `webhook-id`, the same at every try."""
     type: str
     job: str | None
     """The job whose state changed. null: the delivery is a ping."""
@@ -154,7 +155,7 @@ class Delivery(Resource):
     error: str | None
     """The error of the last try, or null if it succeeded."""
     body: Json
-    """The JSON that is sent."""
+    """The JSON body of the request to the webhook."""
 
 
 class DeliveryList(Page[Delivery]): ...

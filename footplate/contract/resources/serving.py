@@ -1,4 +1,4 @@
-"""Resources of trying a checkpoint: predictions for a job's own task."""
+"""Resources of `POST /jobs/{job}/predict`: a checkpoint's predictions for inputs of the user."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class PredictionList(Resource):
     job: str
     checkpoint: Served
     session: str
-    """The serving session, which is a job that holds one slot until it has been idle for a while."""
+    """The id of the serving session, a job that holds one slot until it has had no request for a while."""
     data: tuple[Json, ...]
     """One result for each input, in the order of the inputs."""

@@ -69,7 +69,7 @@ def test_importing_the_service_imports_no_torch() -> None:
         ({"FOOTPLATE_PORT": "many"}, "FOOTPLATE_PORT='many' cannot be used"),
         ({"FOOTPLATE_HOST": "0.0.0.0"}, "set FOOTPLATE_API_KEY, or listen on 127.0.0.1"),
         ({"FOOTPLATE_DATABASE": "mysql://x"}, "Known: sqlite:///path"),
-        ({"FOOTPLATE_REDIS": "http://x"}, "FOOTPLATE_REDIS='http://x' cannot be used: it looks like redis://"),
+        ({"FOOTPLATE_REDIS": "http://x"}, "FOOTPLATE_REDIS='http://x' cannot be used: write a URL such as redis://"),
         ({"FOOTPLATE_REDIS": "redis://h:port"}, "FOOTPLATE_REDIS='redis://h:port' cannot be used"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from footplate.contract import tracing as contract_tracing
 from footplate.contract.ids import Fence, JobId
-from footplate.contract.tracing import asked, of_attempt, parts_of
+from footplate.contract.tracing import of_attempt, parts_of, read_trace_settings
 from service.spans import JobSpans, Tracing
 from service.store import tables, traces
 from service.store.mapping import values_of
@@ -149,7 +149,7 @@ async def test_a_collector_that_is_away_holds_up_nobody(
     ],
 )
 def test_what_is_asked_for_is_done_or_said(environ: dict[str, str], is_on: bool, wrong: str | None) -> None:
-    result = asked(environ)
+    result = read_trace_settings(environ)
 
     assert result.is_on is is_on
     assert (result.wrong is None) if wrong is None else (wrong in (result.wrong or ""))
@@ -159,7 +159,7 @@ async def test_where_the_extra_is_missing_readyz_says_what_to_install(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract_tracing, "NEEDED", ("opentelemetry.nowhere.trace",))
-    result = asked({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
+    result = read_trace_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
     api = await serve(sqlite_url, untraced=result.wrong)
 
     body = (await api.client.get("/readyz")).json()

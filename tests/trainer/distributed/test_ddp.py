@@ -271,7 +271,7 @@ def test_what_shards_a_model_needs_processes_to_shard_it_over(
     [
         ({"fsdp": True, "deepspeed": {}}, None),
         ({"fsdp": True, "deepspeed": {"a": 1}}, "fsdp and deepspeed both shard"),
-        ({"fsdp_config": {"version": 1}}, "fsdp_config says how to shard, but fsdp is off"),
+        ({"fsdp_config": {"version": 1}}, "fsdp_config has options of FSDP, but fsdp is off"),
         ({"fsdp": "full_shard", "auto_find_batch_size": True}, "auto_find_batch_size splits a batch in one process"),
     ],
 )
