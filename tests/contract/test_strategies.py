@@ -34,8 +34,8 @@ def test_nodes_multiply():
 @pytest.mark.parametrize(
     ("resources", "pointer", "names"),
     [
-        ({"strategy": "single", "processes_per_node": 2}, "/strategy", "with /resources/processes_per_node the job has 2 processes"),
-        ({"strategy": "single", "gpus_per_node": 4}, "/strategy", "with /resources/gpus_per_node the job has 4 processes"),
+        ({"strategy": "single", "processes_per_node": 2}, "/strategy", "processes_per_node the job has 2"),
+        ({"strategy": "single", "gpus_per_node": 4}, "/strategy", "gpus_per_node the job has 4"),
         ({"gpus_per_node": 2, "processes_per_node": 4}, "/processes_per_node", "/resources/gpus_per_node is 2"),
         ({"strategy": "ddp"}, "/strategy", "which shares the work among processes, but the job has one process"),
         ({"strategy": "fsdp", "gpus_per_node": 1}, "/strategy", "but the job has one process"),
