@@ -23,7 +23,7 @@ from footplate.components import files
 from footplate.components.hf_datasets import as_dataset
 from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
 from footplate.contract.files import kind_of, no_reader
-from footplate.trainer.evaluating import OwnEvaluation
+from footplate.trainer.evaluation import OwnEvaluation
 
 LIBRARY = "lm_eval"
 READERS = {"jsonl": files.jsonl, "csv": files.csv, "tsv": files.csv, "parquet": files.parquet}

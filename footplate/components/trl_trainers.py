@@ -23,7 +23,7 @@ from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.errors import NotBuildable, did_you_mean
 from footplate.contract.rows import Schema
-from footplate.trainer.evaluating import OwnEvaluation
+from footplate.trainer.evaluation import OwnEvaluation
 
 Arguments = Mapping[str, Any]
 

@@ -23,7 +23,7 @@ from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Optimizer
 from footplate.runtime import own_code
 from footplate.runtime.own_code import OwnComponent
-from footplate.trainer.evaluating import OwnEvaluation
+from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.metrics.text import TEXTS
 from footplate.trainer.metrics.third_party import PREFIX, TorchMetric

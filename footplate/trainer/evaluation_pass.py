@@ -22,7 +22,7 @@ from footplate.trainer.state import EvalLoopOutput, EvalPrediction
 from footplate.trainer.strategies.peers import PaddingBatch
 
 if TYPE_CHECKING:
-    from footplate.trainer.evaluating import OwnEvaluation
+    from footplate.trainer.evaluation import OwnEvaluation
     from footplate.trainer.trainer import Trainer
 
 

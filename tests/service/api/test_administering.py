@@ -8,7 +8,6 @@ import json
 import pytest
 
 from footplate import AsyncClient, Client
-from footplate.cli import main
 from footplate.errors import InvalidRequest, NotFound, Unauthorized
 from tests.service.api.conftest import KEY, Api, Command, Serve
 from tests.service.api.test_webhooks import LOOPBACK, Post, Receiver, receiver  # noqa: F401  # a fixture
