@@ -27,10 +27,10 @@ from docs.spec_page import libraries, spec_page
 from footplate.contract import events, lifecycle
 from footplate.contract.arguments import NOT_YET, TrainingArguments
 from footplate.contract.arguments.argument_fields import OTHER_DEFAULTS, OURS
-from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.arguments.legacy import LEGACY, Renamed
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.components import GROUPS
+from footplate.contract.help_texts import meanings
 from footplate.contract.settings import Settings, variable
 from footplate.runtime.catalogue import describe
 from footplate.sdk.settings import ClientSettings

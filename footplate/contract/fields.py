@@ -10,6 +10,8 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from footplate.contract.help_texts import meanings
+
 T = TypeVar("T")
 Json = dict[str, Any]
 
@@ -25,9 +27,6 @@ class DescribedModel(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        # Imported here, because the arguments import this module.
-        from footplate.contract.arguments.help_texts import meanings
-
         schema = handler(core)
         properties = handler.resolve_ref_schema(schema).get("properties", {})
         for name, meaning in meanings(cls.meant_by or cls).items():

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
 from footplate.contract.arguments.argument_fields import Generation
-from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.arguments.legacy import LEGACY, Gone, instead_of
+from footplate.contract.help_texts import meanings
 from footplate.contract.machine import STRATEGIES
 
 Schema = dict[str, Any]

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from footplate.contract import arguments as contract_arguments
-from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.arguments.legacy import LEGACY
 from footplate.contract.errors import did_you_mean
+from footplate.contract.help_texts import meanings
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 

@@ -18,8 +18,8 @@ from footplate.contract.arguments import (
     changed,
     read_arguments,
 )
-from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.errors import InvalidSpec, NotAvailableYet, Problem
+from footplate.contract.help_texts import meanings
 
 FIELDS = [field.name for field in dataclasses.fields(TrainingArguments)]  # type: ignore[arg-type]
 
