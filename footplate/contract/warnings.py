@@ -14,7 +14,7 @@ from footplate.contract.spec import Accepted, JobSpec
 
 
 def warnings_of(accepted: Accepted) -> list[SpecWarning]:
-    """Returns the warnings about a spec. Their pointers refer to the request's body, in which the user wrote the spec."""
+    """Returns the warnings about a spec. Their pointers refer to the body of the request."""
     training = accepted.body.get("training", {})
     return [*_older_names(training), *_loss_not_shown(accepted.spec, training)]
 
