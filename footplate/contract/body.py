@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isinf
 from typing import Any, NoReturn
@@ -45,12 +46,13 @@ def read_json(raw: bytes) -> object:
         _refuse(f"not UTF-8 at {place}: byte 0x{raw[error.start]:02x}", hint="send JSON encoded as UTF-8")
     # These can only come from escapes, because a raw NUL is not JSON and a raw surrogate is not UTF-8.
     suspicious = "\\u0000" in text or "\\ud" in text or "\\uD" in text
+    problems: list[Problem] = []
     try:
-        if not suspicious:
-            value = _parse_clean(text)
-            if text.count("{") + text.count("[") <= MAX_DEPTH or _depth(value) <= MAX_DEPTH:
-                return value
-        value, problems = _parse_marked(text)
+        _HOOKS.has_marks = False
+        value = _DECODER.decode(text)
+        is_flat = text.count("{") + text.count("[") <= MAX_DEPTH or _depth(value) <= MAX_DEPTH
+        if _HOOKS.has_marks or suspicious or not is_flat:
+            value = _unmark(value, (), problems)
     except json.JSONDecodeError as error:
         if not text.strip():
             _refuse("the body is empty", hint="send a JSON object")
@@ -59,7 +61,7 @@ def read_json(raw: bytes) -> object:
     except RecursionError:
         _refuse(f"nested more than {MAX_DEPTH} levels deep", code="too_deep")
     if problems:
-        raise InvalidSpec(problems)
+        raise InvalidSpec(problems[:MAX_PROBLEMS])
     return value
 
 
@@ -120,61 +122,13 @@ def _place(before: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))} (byte {offset})"
 
 
-# The fast path: json's C scanner with hooks that only test whether all values are valid. ----------------------------
-
-
-class _Suspicious(Exception):
-    """The fast path has met an invalid value. The slow path then finds its place."""
-
-
-def _clean_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs) or max(map(len, value), default=0) > MAX_KEY:
-        raise _Suspicious
-    return value
-
-
-def _clean_float(text: str) -> float:
-    value = float(text)
-    if isinf(value):
-        raise _Suspicious
-    return value
-
-
-def _clean_int(text: str) -> int:
-    if len(text) > 18:
-        raise _Suspicious
-    return int(text)
-
-
-def _clean_constant(text: str) -> NoReturn:
-    raise _Suspicious
-
-
-_CLEAN = json.JSONDecoder(
-    object_pairs_hook=_clean_object,
-    parse_float=_clean_float,
-    parse_int=_clean_int,
-    parse_constant=_clean_constant,
-)
-
-
-def _parse_clean(text: str) -> Any:
-    try:
-        return _CLEAN.decode(text)
-    except _Suspicious:
-        value, problems = _parse_marked(text)
-    if problems:
-        raise InvalidSpec(problems)
-    return value
-
-
 def _depth(value: Any) -> int:
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if children is None else 1 + max(map(_depth, children), default=0)
 
 
-# The slow path: keeps each invalid value as a mark, then walks the value once and knows the path of each mark. -------
+# json's C scanner calls hooks, which keep each invalid value as a mark. If there is one, the value is walked once, so
+# that the path of each mark is known. Most bodies have none, and are not walked.
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -188,34 +142,45 @@ class _Wrong:
     hint: str | None = None
 
 
-def _marked_float(text: str) -> float | _Wrong:
-    value = float(text)
-    return _Wrong("number_too_large", f"{_short(text)} is more than a 64-bit float can hold") if isinf(value) else value
+class _Hooks(threading.local):
+    """The hooks of the decoder, which note per thread whether the body has a mark."""
+
+    has_marks = False
+
+    def _mark(self, code: str, detail: str, hint: str | None = None) -> _Wrong:
+        self.has_marks = True
+        return _Wrong(code, detail, hint)
+
+    def parse_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Pairs:
+        value = dict(pairs)
+        if len(value) == len(pairs) and max(map(len, value), default=0) <= MAX_KEY:
+            return value
+        self.has_marks = True
+        return _Pairs(pairs)
+
+    def parse_float(self, text: str) -> float | _Wrong:
+        value = float(text)
+        if isinf(value):
+            return self._mark("number_too_large", f"{_short(text)} is more than a 64-bit float can hold")
+        return value
+
+    def parse_int(self, text: str) -> int | _Wrong:
+        # The length is compared first, because int() of thousands of digits is itself an attack.
+        if len(text.lstrip("-")) > 19 or not -MAX_INTEGER - 1 <= int(text) <= MAX_INTEGER:
+            return self._mark("number_too_large", f"{_short(text)} does not fit into a 64-bit integer")
+        return int(text)
+
+    def parse_constant(self, text: str) -> _Wrong:
+        return self._mark("not_finite", f"{text} is not a number in JSON", "write a number, or leave the field out")
 
 
-def _marked_int(text: str) -> int | _Wrong:
-    # The length is compared first, because int() of thousands of digits is itself an attack.
-    if len(text.lstrip("-")) > 19 or not -MAX_INTEGER - 1 <= int(text) <= MAX_INTEGER:
-        return _Wrong("number_too_large", f"{_short(text)} does not fit into a 64-bit integer")
-    return int(text)
-
-
-def _marked_constant(text: str) -> _Wrong:
-    return _Wrong("not_finite", f"{text} is not a number in JSON", "write a number, or leave the field out")
-
-
-_MARKED = json.JSONDecoder(
-    object_pairs_hook=_Pairs,
-    parse_float=_marked_float,
-    parse_int=_marked_int,
-    parse_constant=_marked_constant,
+_HOOKS = _Hooks()
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_HOOKS.parse_object,
+    parse_float=_HOOKS.parse_float,
+    parse_int=_HOOKS.parse_int,
+    parse_constant=_HOOKS.parse_constant,
 )
-
-
-def _parse_marked(text: str) -> tuple[Any, list[Problem]]:
-    problems: list[Problem] = []
-    value = _unmark(_MARKED.decode(text), (), problems)
-    return value, problems[:MAX_PROBLEMS]
 
 
 def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
@@ -226,17 +191,19 @@ def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) ->
     if isinstance(value, str):
         problems.extend(_string_problems(value, path, "the string"))
         return value
-    if not isinstance(value, list):
+    if not isinstance(value, dict | list):
         return value
     if len(path) >= MAX_DEPTH:
         problems.append(Problem(pointer_to(*path), "too_deep", f"nested more than {MAX_DEPTH} levels deep"))
         return None
-    if isinstance(value, _Pairs):
-        return _unmark_object(value, path, problems)
+    if isinstance(value, dict | _Pairs):
+        return _unmark_object(value.items() if isinstance(value, dict) else value, path, problems)
     return [_unmark(item, (*path, index), problems) for index, item in enumerate(value)]
 
 
-def _unmark_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Problem]) -> dict[str, Any]:
+def _unmark_object(
+    pairs: Iterable[tuple[str, Any]], path: tuple[str | int, ...], problems: list[Problem]
+) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, item in pairs:
         name = f"the key {_short(ascii(key[:MAX_KEY]))}"
