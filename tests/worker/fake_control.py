@@ -113,10 +113,16 @@ class FakeControl(threading.Thread):
         return [event for _, event in sorted(stored.items()) if kind in (None, event["kind"])]
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
-        """The data of its `done`, awaited."""
-        result = until(
-            lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done", programs=self._programs()
-        )
+        """The data of its `done`, awaited. If it does not come, the error says how far the job came."""
+        try:
+            result = until(
+                lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done", programs=self._programs()
+            )
+        except AssertionError as error:
+            events = [(event["kind"], event.get("step")) for event in self.of(job, attempt=attempt)]
+            beats = [beat for beat in self.beats.values() if beat.job == job]
+            error.add_note(f"granted: {(job, attempt) in self.granted}; events: {events[-5:]}; last beats: {beats}")
+            raise
         return dict(result[0]["data"])
 
     def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
