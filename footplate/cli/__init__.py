@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from footplate.cli import (
     change,
     cluster,
+    completion,
     doctor,
     files,
     fork,
@@ -48,6 +49,7 @@ VERB_MODULES = (
     keys,
     webhooks,
     doctor,
+    completion,
 )
 
 
@@ -57,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["up"]:
         return up(words[1:])
     parser = make_parser()
+    completion.complete(parser)
     if words and (problem := unknown_verb(parser, words[0])):
         print_message(problem)
         return USAGE

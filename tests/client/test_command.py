@@ -9,13 +9,16 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import time
+from argparse import Namespace
 
 import pytest
 
 from footplate.cli import main
+from footplate.cli.completion import words_of_jobs
 from footplate.cli.text import print_json, print_lines, table
 from tests.client.conftest import FAILING, PROGRAM, Command
 from tests.support.processes import Standstill, at_ease, free_port
@@ -64,6 +67,38 @@ def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(comman
     several = command.run("cancel", "found by name")
     assert several.returncode == 2
     assert "could be 2 jobs" in several.stderr
+
+
+def test_bash_completes_verbs_options_and_jobs_and_runs_no_name(command: Command) -> None:
+    for name in ("$(touch pwned)", "two words"):
+        command.good("submit", SHORT, "--name", name)
+    lines = ["ca", "submit --wa", "show two", r"diff @last \$\(", "keys cr"]
+    asked = f"""
+    complete_it() {{
+      COMP_LINE="footplate $1" COMP_POINT=${{#COMP_LINE}} COMP_TYPE=9
+      _python_argcomplete {PROGRAM} "${{1##* }}" ""; echo "${{COMPREPLY[@]}}"
+    }}
+    {"; ".join(f"complete_it {shlex.quote(line)}" for line in lines)}"""
+    script = command.good("completion", "bash") + asked
+
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=command.env, cwd=command.folder
+    )
+
+    assert [line.strip() for line in done.stdout.splitlines()] == [
+        "cancel",
+        "--watch",
+        r"two\ words",
+        r"\$\(touch\ pwned\)",
+        "create",
+    ]
+    assert not (command.folder / "pwned").exists()
+
+
+def test_no_job_completes_a_line_while_no_service_runs(command: Command) -> None:
+    nobody = Namespace(url=f"http://127.0.0.1:{free_port()}")
+
+    assert words_of_jobs(nobody) == []
 
 
 def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: System) -> None:

@@ -245,7 +245,9 @@ def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(b
     peft = {"r": 2, "target_modules": ["query"], "merge": True}
     model = hf_models.sequence_classification(None, path=str(bert), peft=peft)
     whole, cut = (
-        SimpleNamespace(model=model, _footplate=SimpleNamespace(strategy=SimpleNamespace(holds_whole=value)))
+        SimpleNamespace(
+            model=model, eval_dataset=None, _footplate=SimpleNamespace(strategy=SimpleNamespace(holds_whole=value))
+        )
         for value in (True, False)
     )
 

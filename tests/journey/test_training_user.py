@@ -281,5 +281,5 @@ sys.exit(0 if before else 3)
         done = run(system, {**spec, "retry": {"on": ["crashed"]}})
 
     assert done["attempt"] == 2
-    left = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.attempt_folder(done['id'], 2)}/state/step")
+    left = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.outputs_folder(done['id'], 2)}/state/step")
     assert left.decode() == f"as {ONE};" * 2
