@@ -54,7 +54,7 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
         RemoteStore.put(store, file, path)
 
     monkeypatch.setattr(store, "put", put)
-    monkeypatch.setattr(ArtifactSync, "_forget", lambda self, path: None)
+    monkeypatch.setattr(ArtifactSync, "_remove_partial", lambda self, path: None)
     return asked
 
 
