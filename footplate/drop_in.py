@@ -133,7 +133,7 @@ def _their_modules() -> list[ModuleType]:
 
 
 def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yields (name, (theirs, ours)) for each name that both sides have."""
+    """Yields (name, (transformers' object, Footplate's object)) for each public name that both libraries define."""
     defining = [module for module in modules if module.__name__.removeprefix("transformers.") in THEIR_MODULES]
     for module_name in OUR_MODULES:
         ours = import_module(module_name)

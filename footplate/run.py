@@ -16,7 +16,7 @@ USAGE = "usage: python -m footplate.run script.py [arguments], or python -m foot
 
 
 def main(words: list[str]) -> None:
-    """Installs, and runs what the words name as Python itself would."""
+    """Replaces transformers' Trainer by Footplate's, and then runs a script, or a module after `-m`, as Python does."""
     is_module = words[:1] == ["-m"]
     words = words[is_module:]
     if not words or words[0].startswith("-"):

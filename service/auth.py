@@ -181,7 +181,7 @@ class Gatekeeper:
         host = credentials.host.decode("latin-1")
         if _hostname(host) not in self._names:
             raise BadHost(
-                f"this service has no key, so it answers on its own machine only, which has no name {host!r}",
+                f"this service has no key, so it answers on its own machine only, which is not called {host!r}",
                 hint="use http://127.0.0.1, or set FOOTPLATE_API_KEY to listen elsewhere",
             )
 

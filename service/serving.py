@@ -208,7 +208,7 @@ class _Exchange:
                 await self._give_up()
 
     async def until_session_ends(self) -> None:
-        """Waits until SQL has the end of a session that has sent the request back. Until then it looks open."""
+        """Waits until the session's end is stored in SQL. It has returned the request, but still looks open."""
         while time.monotonic() < self._deadline:
             row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
             if row is None or row.state not in OPEN:
@@ -247,7 +247,7 @@ class _Exchange:
             raise Refused(piece.data)
 
     async def _receive(self) -> bool:
-        """Waits a moment for pieces of the answer. Returns False if none came, and all is well."""
+        """Waits a moment for pieces of the answer. Returns False if none arrived. Raises if the session has ended."""
         key = keys.serving_answer(self._request.id)
         left = self._deadline - time.monotonic()
         seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(left, SHORTEST_LOOK_SECONDS))
@@ -266,7 +266,10 @@ class _Exchange:
         return bool(texts)
 
     async def _look(self) -> JobRow | None:
-        """Returns the session if it takes no more requests. Raises ServingEnded if its answer is lost."""
+        """Returns the session if it takes no more requests, else None.
+
+        Raises ServingEnded if the session was deleted, or if a started answer stops arriving.
+        """
         if await self._is_gone():
             raise ClientDisconnect
         row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
@@ -318,4 +321,4 @@ class _Exchange:
 
 
 def _redis_away() -> Unavailable:
-    return Unavailable("Redis does not answer, and requests to models travel through it", hint="try again in a moment")
+    return Unavailable("Redis, which carries the requests to models, does not answer", hint="try again in a moment")

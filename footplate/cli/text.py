@@ -42,7 +42,7 @@ def print_wrapped(*lines: str, indent: int, flush: bool = False) -> None:
 
 
 def wrapped(text: str, stream: IO[str], indent: int, width: int | None = None) -> str:
-    """Returns the text with line breaks between words, if the stream is a terminal or a `width` is options."""
+    """Returns the text with line breaks between words, if the stream is a terminal or `width` is set."""
     if width is None and stream.isatty():
         width = shutil.get_terminal_size().columns
     if width is None:

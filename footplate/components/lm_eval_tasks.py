@@ -193,7 +193,7 @@ class LmEvalRows(OwnEvaluation):
         own_examples = (config.get("fewshot_config") or {}).get("samples")
         if number and self.examples is None and own_examples is None:
             raise NotBuildable(
-                f"the task {self.file.stem} shows {number} examples before each question, and there are none",
+                f"the task {self.file.stem} shows {number} examples before each question, but has no examples",
                 hint='name their files in "examples", or set "num_fewshot" to 0',
             )
         drawn_from = "examples" if self.examples is not None else None
@@ -300,7 +300,7 @@ def _modules_in(config: Any) -> Iterator[Path]:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yields the names that a node calls or imports."""
+    """Yields the function that a call in the syntax tree calls, or the modules that an import statement imports."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         yield node.func.id
     elif isinstance(node, ast.Import):

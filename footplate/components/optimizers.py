@@ -98,7 +98,7 @@ adafactor = component(
     weight_decay=Decay,
     scale_parameter=Annotated[bool, "Scale steps by the size of the weights"],
     relative_step=Annotated[bool, "Compute the rate from the step; needs lr null"],
-    warmup_init=Annotated[bool, "Start with a small rate, with relative_step"],
+    warmup_init=Annotated[bool, "Begin with a small rate that grows with the steps; needs relative_step"],
 )
 
 lion = component(

@@ -78,7 +78,8 @@ def _compared(
 ) -> list[float]:
     if column not in columns:
         raise DatasetError(
-            f"a reward compares with the column {column!r}, and there is none", hint=did_you_mean(column, columns)
+            f"a reward compares completions with the column {column!r}, which the rows lack",
+            hint=did_you_mean(column, columns),
         )
     pairs = zip(map(text_of, completions), map(str, columns[column]), strict=True)
     return [compare(*(_folded(text) if fold else text.strip() for text in pair)) for pair in pairs]

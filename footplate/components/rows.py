@@ -47,7 +47,7 @@ class Mapped:
 
 
 def is_stream(rows: Any) -> bool:
-    """Returns True for an iterable whose rows have no numbers, but not for an iterator, which is read only once."""
+    """Returns True if `rows` can be iterated again and again, but not indexed by row number. Iterators do not count."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
 
 

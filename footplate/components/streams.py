@@ -39,7 +39,10 @@ class StreamMap(IterableDataset[Row]):
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
     def _restore(self, state: State | None) -> Iterator[Row]:
-        """Restores the map's own state, or clears it if `state` is None. Yields the rows that can be made of it."""
+        """Restores the map's own state, or clears it if `state` is None.
+
+        Yields the finished rows that the state still holds, such as whole blocks of tokens.
+        """
         return iter(())
 
     def _map_row(self, row: Row) -> Iterator[Row]:

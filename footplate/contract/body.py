@@ -89,7 +89,7 @@ def pointer_to(*path: str | int) -> str:
 
 
 def is_nested(one: str, other: str) -> bool:
-    """Returns True if the places of two pointers are the same, or one is inside of the other."""
+    """Returns True if two pointers name the same value, or if one value contains the other."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
@@ -98,7 +98,7 @@ def _refuse(detail: str, *, code: str = "invalid_json", hint: str | None = None)
 
 
 def _json_instead(text: str, at: int) -> str:
-    """Returns what JSON needs at the place where it ends, for the usual habits from Python, YAML and JavaScript."""
+    """Returns advice for the character at which parsing failed, such as "JSON needs double quotes"."""
     here, before = text[at : at + 8], text[max(0, at - 80) : at].rstrip()
     if text.startswith("\ufeff"):
         return "save the file as UTF-8 without a byte order mark"

@@ -140,13 +140,17 @@ class RemoteStore:
     # Read
 
     def read(self, path: str) -> bytes:
-        """Returns the content of a file. Raises FileNotFoundError only if the store has the service's probe file."""
+        """Returns the content of a file. Raises FileNotFoundError or StoreUnreachable as `fetch` does."""
         with self._looked_for(path):
             content: bytes = self._fs.cat_file(self._key(path))
             return content
 
     def fetch(self, path: str, file: Path) -> None:
-        """Downloads a file. Raises FileNotFoundError only if the store has the service's probe file."""
+        """Downloads a file. Raises FileNotFoundError if the store lacks the file.
+
+        Raises StoreUnreachable instead if the store also lacks the service's probe file, because it is then the wrong
+        store.
+        """
         file.parent.mkdir(parents=True, exist_ok=True)
         with self._looked_for(path):
             self._fs.get_file(self._key(path), str(file))

@@ -100,7 +100,7 @@ def _no_choice(pointer: str, expected: str, context: dict[str, Any], given: obje
 
 
 def unique(problems: Iterable[Problem]) -> list[Problem]:
-    """Returns the first problem of each place and code, because two checks may report the same one.
+    """Returns the first problem of each pointer and code, because two checks may report the same problem.
 
     At most a hundred.
     """

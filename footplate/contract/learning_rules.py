@@ -88,7 +88,7 @@ def stopping_problems(spec: JobSpec) -> Iterator[Problem]:
 def best_model_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields a problem if the metric that selects the best model is one that no evaluation computes.
 
-    Own code, plugins and listed metrics may compute others, so the names are known only if there is nothing of these.
+    Nothing is checked if the spec has own code, plugins or listed metrics, because these may compute any metric.
     """
     name = spec.training.metric_for_best_model
     computes = spec.metrics or spec.compute_metrics or spec.trainer or spec.loop or spec.code
@@ -104,7 +104,7 @@ BUILT_IN_CALLBACKS = ("early_stopping", "ema", "gradient_norms", "log_learning_r
 
 
 def metric_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of metrics of texts without generated texts, and of metrics that need logits with them."""
+    """Yields problems of metrics that compare texts if evaluations return logits, and of the opposite case."""
     generates = _generates(spec)
     for index, metric in enumerate(spec.metrics):
         if metric.use in TEXT_METRICS and not generates and spec.trainer is None:

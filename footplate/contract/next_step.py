@@ -1,8 +1,8 @@
-"""Finds what to type next, for problems of a spec that their checks answer without a hint or with a wrong one.
+"""Adds a hint, which is what to write instead, to problems of a spec that have no hint or a misleading one.
 
-Other libraries use other words for our fields, arguments and components. These words are listed here, because the
-nearest of our names is often another thing. A value of the wrong type is repeated in its right form, unless it may be
-a secret.
+Other libraries use other names for our fields, arguments and components. These names are listed here, because our name
+with the most similar spelling often means something else. A value of the wrong type is repeated in its right form,
+unless it may be a secret.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ _READERS = {"model": "hf/sequence-classification", "processor": "hf/tokenizer", 
 
 
 def with_next_steps(problems: Iterable[Problem], body: object) -> list[Problem]:
-    """Returns the problems, each with a hint if there is one. Their pointers lead into the user's own body."""
+    """Returns the problems with better hints. The pointers of `problems` must refer to the body that the user wrote."""
     return [replace(item, hint=_next_step(item, body) or item.hint) for item in problems]
 
 
@@ -168,7 +168,10 @@ def _next_step(problem: Problem, body: object) -> str | None:
 
 
 def _other_word(problem: Problem, name: str, parent: Any) -> str | None:
-    """Returns the hint for a word of another library, if the nearest of our names is another thing or none is near."""
+    """Returns the hint for an unknown field or argument, for example one that another library has under this name.
+
+    Returns None if no hint is better than the one that the problem already has.
+    """
     if problem.hint is not None and problem.hint.startswith("it belongs at"):
         return None
     where = problem.pointer.rpartition("/")[0]
@@ -204,7 +207,7 @@ def _field_of(pointer: str) -> str:
 
 
 def _other_component(pointer: str, value: Any) -> str | None:
-    """Returns the component for a class of another library, or a hint for a path or a name on a hub."""
+    """Returns a hint for an unknown component, such as a class of another library, a path or a name on a hub."""
     name = value.get("use") if isinstance(value, dict) else value
     if not isinstance(name, str):
         return None
@@ -230,7 +233,7 @@ def _other_component(pointer: str, value: Any) -> str | None:
 
 
 def _in_its_form(problem: Problem, value: Any) -> str | None:
-    """Returns the value as the field needs it, or an example of such a value."""
+    """Returns a hint for a value of the wrong type: the same value converted to the right type, or an example."""
     pointer, needed = problem.pointer, problem.detail.partition(", ")[2].removesuffix(" is needed")
     may_repeat = _field_of(pointer) in _NAMES and pointer not in ("/optimizers", "/resources/gpu")
     written = _number_or_bool(needed, value) or (_component(needed, value) if may_repeat else None)
@@ -270,7 +273,7 @@ def _number_or_bool(needed: str, value: Any) -> str | None:
 
 
 def _component(needed: str, value: Any) -> str | None:
-    """Returns names of components in the form that is needed, as JSON."""
+    """Returns names of components as the JSON list or the single component that the field needs, else None."""
     if isinstance(value, str) and value and "a list" in needed:
         return json.dumps([word.strip() for word in value.split(",")], ensure_ascii=False)
     if isinstance(value, dict) and "a list" in needed:

@@ -24,7 +24,7 @@ GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "
 
 
 class Used(NamedTuple):
-    """A component of a spec, its place there, and the group of components to which it belongs."""
+    """A component that a spec names, its path in the spec, and its group, such as "models"."""
 
     path: Place
     group: str

@@ -59,5 +59,5 @@ class Repeated:
         """Logs the end of the outage after WELL_SECONDS without an error. The loop calls this after each good turn."""
         if self._outages and time.monotonic() - self._failed_at >= WELL_SECONDS:
             since = min(outage.since for outage in self._outages.values())
-            self._log.info("%s goes well again, after %.0f s", self._who, self._failed_at - since)
+            self._log.info("%s works again, after %.0f s", self._who, self._failed_at - since)
             self._outages.clear()

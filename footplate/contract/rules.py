@@ -1,7 +1,7 @@
 """The rules between the fields of a spec. They read the typed spec, so each value has its type here.
 
 A spec with wrong types is checked, too, so that a user sees all mistakes at once. Its wrong values are left out. A rule
-that needs one of them is not asked (`_RULES`).
+that needs a value which was left out is skipped (`_RULES`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def broken_rules(spec: JobSpec, wrong: Collection[str] = ()) -> Iterator[Problem
 
 
 def _own_code(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of names in the bundle if there is no bundle, and of names that must be in it."""
+    """Yields a problem for each `module:Attr` in a spec without a bundle, and if compute_metrics is not such a name."""
     if spec.code is None:
         for used in spec.components:
             if ":" in used.component.use:

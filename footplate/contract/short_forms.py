@@ -61,7 +61,10 @@ class Long:
     """Pointers of the long form with the places where the user wrote them, if these differ."""
 
     def locate(self, pointer: str) -> str:
-        """Returns the nearest place in the user's own body. A missing field has a place, too."""
+        """Returns the pointer into the request body for a pointer into the long form.
+
+        If the body has a short form, that is the pointer of the short form itself. A missing field has a pointer, too.
+        """
         for long, short in self.origins.items():
             if pointer == long or pointer.startswith(long + "/"):
                 pointer = short + pointer[len(long) :]
@@ -79,7 +82,7 @@ class Long:
         return nearest
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Returns problems of the long form with pointers into the user's own body."""
+        """Returns problems of the long form with pointers into the request body."""
         return [replace(problem, pointer=self.locate(problem.pointer)) for problem in problems]
 
 
@@ -111,7 +114,7 @@ def long_form(body: Json) -> Long:
 
 
 def _modern(training: Json, long: Long) -> Json:
-    """Returns `training` under today's names. Older names and their places are noted in `long`."""
+    """Returns `training` with older names replaced. Adds their problems and their pointers to `long`."""
     modern = modernized(training)
     for name in modern.declined:
         hint = f"instead: {instead_of(name)}"

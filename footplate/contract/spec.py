@@ -174,7 +174,7 @@ class Accepted:
         return self.long.body
 
     def refusal(self, problems: Iterable[Problem]) -> InvalidSpec:
-        """Returns the error for problems that were found in the spec later, with pointers into the user's own body."""
+        """Returns the error for problems that were found in the spec later, with pointers into the request body."""
         return InvalidSpec(with_next_steps(self.long.located(problems), self.body))
 
 
@@ -208,7 +208,10 @@ def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
 
 
 def _beside(wrong: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yields the problems of other places, because what is missing in a wrong place is not missing in the body."""
+    """Yields the problems of values outside of the `wrong` values.
+
+    A wrong value was left out of the spec, so a field that is missing there may exist in the request body.
+    """
     for problem in islice(problems, MAX_PROBLEMS):
         if not any(is_nested(problem.pointer, pointer) for pointer in wrong):
             yield problem
@@ -228,8 +231,8 @@ def _training(values: object) -> tuple[TrainingArguments, list[Problem]]:
 def _without_wrong_values(document: dict[str, Any], error: ValidationError, wrong: set[str]) -> JobSpec:
     """Returns the spec without its wrong values, so that other mistakes can be reported at the same time.
 
-    Adds the pointer of each value that is left out to `wrong`. If its holder needs the value, the holder is wrong next
-    time, and is left out, too.
+    Adds the pointer of each value that is left out to `wrong`. An object that lacks a required
+    value is left out, too.
     """
     document = deepcopy(document)
     for tries in count():
@@ -246,7 +249,10 @@ def _without_wrong_values(document: dict[str, Any], error: ValidationError, wron
 
 
 def _left_out_with(path: Path) -> Path:
-    """Returns the path of the value that is left out if the one at `path` is wrong. Of a list, this is all of it."""
+    """Returns the path of the value to leave out if the value at `path` is wrong.
+
+    For an entry of a list, that is the whole list, unless `_STAND_INS` has a replacement for the entry.
+    """
     index = next((number for number, key in enumerate(path) if isinstance(key, int)), None)
     return path if index is None else path[: index + 1] if path[:index] in _STAND_INS else path[:index]
 

@@ -161,7 +161,7 @@ def built_in_args(spec: JobSpec) -> Json:
 
 
 def several_processes_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields the problems of arguments that only one process can follow."""
+    """Yields the problems of arguments that do not work with this number of processes."""
     training, world = spec.training, spec.resources.world_size
     if world == 1:
         return

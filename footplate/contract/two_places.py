@@ -58,8 +58,8 @@ def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str])
     else:
         return Problem(
             f"/training/{name}", "not_a_job",
-            "names neither a job nor a folder under models:// or data://: a new job has no checkpoint yet, and its "
-            "further attempts continue from theirs anyway",
+            "names neither a job nor a folder under models:// or data://. A job's later attempts continue from the "
+            "job's own checkpoints without it",
             'leave it out, or write "models://run/checkpoint-500", or /resume_from {"job": "job_…"}',
         )  # fmt: skip
     there = document.get("resume_from")

@@ -109,7 +109,7 @@ class _Builder:
         return self._called(_installed(group, component), resolved(component.args, self.roots), more)
 
     def _called(self, target: Callable[..., Any], args: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-        """Calls a component. Its parameters before a `/` get the parts of their names, as in (rows, processor, /)."""
+        """Calls a component with `args`. Parameters before a `/`, as in (rows, processor, /), get the job's objects."""
         parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
         return target(*parts, **args)
 

@@ -48,7 +48,7 @@ def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
 
 
 class Wire:
-    """Sends requests by an httpx2 client. The two subclasses define the calls that differ."""
+    """Sends requests by an httpx2 client. The subclasses either block or await its calls."""
 
     _sleep: Callable[[float], Any]
     _close: Callable[[Any], Any]
@@ -57,7 +57,7 @@ class Wire:
     _next: Callable[..., Any]
 
     def __init__(self, client: Any, tries: int, on_bytes: OnBytes | None = None) -> None:
-        """Sends a request that may be repeated at most `tries` times."""
+        """Takes an httpx2 client. `tries` limits how often a request that may be repeated is sent."""
         self._client, self.tries, self.on_bytes = client, tries, on_bytes
 
     async def result(self, value: Any) -> Any:

@@ -163,7 +163,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @_n_gpu.setter
     def _n_gpu(self, count: int) -> None:
-        """Scripts set 0 or 1 to keep several GPUs out of one process, which never has several here."""
+        """Accepts 0 and 1, which scripts set so that a process uses at most one GPU. Here no process ever uses more."""
         if count > 1:
             raise ValueError(f"_n_gpu = {count}: one process uses one GPU here. Start one process for each GPU")
 

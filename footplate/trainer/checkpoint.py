@@ -231,7 +231,12 @@ def _was_replaced(folder: Path, name: str, manifest: dict[str, Any]) -> bool:
     path = weights.file_in(folder)
     if name != MODEL or (folder / name).exists() or path is None or path.name in manifest["files"]:
         return False
-    log.warning("%s: %s replaces %s since it was written, and is not verified", folder.name, path.name, name)
+    log.warning(
+        "%s: %s has replaced %s after the checkpoint was written, so the weights are not verified",
+        folder.name,
+        path.name,
+        name,
+    )
     return True
 
 
@@ -322,7 +327,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """Returns the stored weights by name. A parameter may be missing only if it is tied to a stored one.
 
-    A buffer may be on one side only, or have another shape, which the model's `load_state_dict` accepts or refuses.
+    A buffer may be missing in the model or in the file, or differ in shape. The model's `load_state_dict` decides then.
     """
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)

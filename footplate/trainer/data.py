@@ -41,7 +41,9 @@ def require_samples(data: Any, name: str) -> None:
         description = f"a {type(data).__name__}: pass a list of samples"
     else:
         return
-    raise TypeError(f"{name} is {description}, or an object with __getitem__ and __len__, or an IterableDataset")
+    raise TypeError(
+        f"{name} is {description}. An IterableDataset, or an object with __getitem__ and __len__, works too"
+    )
 
 
 def make_loader(
@@ -122,12 +124,14 @@ class SeededDataset(Dataset[Any]):
 class Epoch:
     """The batches of one epoch from number `skip` on, and the generator states that a resume needs to repeat them.
 
-    Two random states cannot be computed from the number of a batch. A user's sampler may draw the order from the global
-    generators. The order is then drawn again from their state at the start of the epoch. Reading may draw from them
-    too, as a collator that masks at random does. Hugging Face then reads one batch ahead of the step, so that dropout
-    draws after that batch. This class does the same, and keeps the generators' state from before that batch was read.
+    Up to two states of the global generators are stored, because the number of a batch does not determine them:
 
-    A collator's own generators continue from one batch to the next, so their state is stored with both random states.
+    - The state at the start of the epoch. A user's sampler may draw the order of the samples from these generators.
+    - The state before the newest batch was read. It is stored only if reading draws numbers too, as in a collator that
+      masks at random. Hugging Face then reads one batch ahead of the step, so that dropout draws after that batch. This
+      class does the same.
+
+    Each state includes a collator's own generators, which continue from one batch to the next.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ NEVER_CALLED = {
 
 
 def refuse_overrides(subclass: type) -> None:
-    """Refuses a class that has a method which would never be called, or a name of ours."""
+    """Raises NotAvailableYet if a subclass overrides a method that the Trainer never calls, or defines `_footplate`."""
     for kind in subclass.__mro__:
         if kind.__module__.startswith("footplate.trainer."):
             continue

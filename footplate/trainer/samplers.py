@@ -208,7 +208,7 @@ class Batches(Sampler[list[int]]):
 
     @property
     def can_start_within(self) -> bool:
-        """Returns False if the sampler makes whole batches, so that none can begin with any sample."""
+        """Returns True if a batch may begin at any sample. It may not if the sampler itself forms the batches."""
         return not isinstance(self.sampler, BatchRebalanceSampler)
 
     def rounds_from(self, sample: int) -> int:

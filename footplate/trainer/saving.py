@@ -267,7 +267,7 @@ def best_steps(trainer: Trainer, parent: Path) -> list[int]:
 
 
 def _progress(trainer: Trainer) -> dict[str, Any]:
-    """Returns the content of each file of a checkpoint but those of the model, by file name."""
+    """Returns the content of each file of a checkpoint by file name, except for the model's files."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
     arguments = {**args.to_dict(), **_run_size(trainer)}

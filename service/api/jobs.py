@@ -268,7 +268,7 @@ async def delete_job(request: Request, job: JobPath) -> Response:
 
 
 async def remove(services: Services, job: JobId, write: Callable[[Connection], list[str]]) -> None:
-    """Deletes a job with `write`, which returns its folders, and then these."""
+    """Deletes a job with `write`, which returns the job's folders, and then deletes these folders."""
     folders = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job)

@@ -11,7 +11,10 @@ Place = tuple[int, str]
 
 
 def after(cursor: str | None, is_key: Callable[[str], bool]) -> Place | None:
-    """Returns the last place of the page before, or None for the first page. Raises InvalidQuery."""
+    """Returns the creation time and key of the last row on the previous page, or None for the first page.
+
+    Raises InvalidQuery for a text that is not a cursor.
+    """
     if cursor is None:
         return None
     created, _, key = cursor.partition("-")
@@ -22,5 +25,5 @@ def after(cursor: str | None, is_key: Callable[[str], bool]) -> Place | None:
 
 
 def following(places: Sequence[Place], limit: int) -> str | None:
-    """Returns the cursor of the next page, if there is one. `places` holds up to `limit` + 1 places."""
+    """Returns the cursor of the next page, or None. `places` has creation time and key of up to `limit` + 1 rows."""
     return "{}-{}".format(*places[limit - 1]) if len(places) > limit else None

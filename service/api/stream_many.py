@@ -124,7 +124,7 @@ class ManyJobs:
         return "the last `no` of each job: jobs=<job>:<no>,…"
 
     async def open(self) -> None:
-        """Joins the jobs that exist now. Raises NotFound and InvalidQuery before the first frame is sent."""
+        """Starts to follow the jobs that exist now. Raises NotFound and InvalidQuery before the first frame is sent."""
         named = self._wanted.named
         heads = await self._db.read(partial(job_list.heads, project=self._wanted.project, job_ids=list(named)))
         for job, cursor in named.items():
@@ -230,7 +230,7 @@ class ManyJobs:
         return _end_frame(job, how, followed.cursor)
 
     async def _look_for_jobs(self, filter: JobFilter) -> None:
-        """Joins the jobs that match now. If SQL is unreachable, the next look finds the jobs that were missed."""
+        """Starts to follow the jobs that match the filter now. If SQL is unreachable, the next search finds them."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         with suppress(Unavailable):
             seen = await self._tail.job_watch.look(filter)
@@ -240,7 +240,7 @@ class ManyJobs:
                 self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
 
     def _join_new(self, heads: Sequence[job_list.Head]) -> None:
-        """Joins jobs that have events which this socket has not sent."""
+        """Starts to follow those jobs that have events which this socket has not sent."""
         new = [
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
         ]

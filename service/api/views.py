@@ -29,7 +29,7 @@ def etag(version: int) -> str:
 
 
 def resource_values(row: Any, resource: type[Resource], **others: Any) -> Json:
-    """Returns the values of a resource's fields: `others`, and the row's columns with the names of other fields."""
+    """Returns the values of a resource's fields: those in `others`, and else the row's columns of the same names."""
     row_class: Any = type(row)
     for name, show in _common(row_class, resource):
         if name not in others:

@@ -73,8 +73,8 @@ def _parsed(state: ControlState, raw: bytes) -> Received | None:
 async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[Answers]:
     """Answers all messages in one transaction.
 
-    If this transaction fails, each message gets a transaction of its own. A bad message then costs no other sender its
-    lease.
+    If this transaction fails, each message gets a transaction of its own. The leases of other senders are
+    then renewed despite one bad message.
     """
     if not messages:
         return []

@@ -72,7 +72,7 @@ async def _store_alone(state: ControlState, event: Read, now: int) -> list[Inges
         raise
     except Exception as error:
         if not event.batches:
-            log.exception("an event that cannot be used could not be kept for the operator either")
+            log.exception("an event that cannot be parsed could not be stored in dead_events either")
             return []
         why = f"it cannot be stored: {error}"
     try:

@@ -244,9 +244,9 @@ class _Ledger:
             page.is_running = True
 
     def _end(self, event: Incoming, end: DoneData, source: SourceRow) -> DoneData:
-        """Checks the path of outputs, because user code could name any path.
+        """Returns the end, without its outputs if they are not in the attempt's own folder.
 
-        Only the attempt's own folder is served.
+        User code could have named any path, and the service serves the files of this path.
         """
         end = end.model_copy(update={"error": end.error and failure_of(end.error), "result": result_of(end.result)})
         if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, source.attempt)):

@@ -140,7 +140,7 @@ def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> Checkpoin
         return row
     why = {
         LATEST: f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}",
-        BEST: f"job {job_id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone",
+        BEST: f"job {job_id} has no best checkpoint: metric_for_best_model is not set, or the checkpoint was deleted",
     }.get(name, f"job {job_id} has no checkpoint {name[:80]!r}")
     raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
 

@@ -108,7 +108,7 @@ def do(
         raise InvalidSpec(problems)
     if len(earlier) >= MOST:
         raise Conflict(
-            f"job {job_id} keeps {MOST} commands, and no more, because each of its attempts receives all of them",
+            f"job {job_id} has {MOST} commands, which is the limit, because each of its attempts receives all of them",
             hint="a schedule, or a callback of your own, changes a rate as often as you like",
             state=job.state,
         )

@@ -70,7 +70,7 @@ def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
         yield Problem("", "not_utf8", detail, "convert it: iconv -f latin1 -t utf-8 rows.csv > utf8.csv")
         return
     if "\0" in text:
-        yield Problem("", "not_text", "it holds NUL characters, which no text does")
+        yield Problem("", "not_text", "it has NUL characters, which a text file must not have")
     if kind == "jsonl":
         yield from _first_line(text, is_all=is_all)
 

@@ -57,7 +57,7 @@ def link_pinned(artifacts: Store, row: CheckpointRow) -> str:
         if folder.exists():
             return str(place)
         raise CannotPin(
-            f"checkpoint {row.id} cannot get a second name in the artifact store: {error.strerror or error}",
+            f"checkpoint {row.id} cannot be linked in the artifact store: {error.strerror or error}",
             hint="pinning needs a store with hard links, in which the service may write",
         ) from error
     finally:
@@ -86,7 +86,7 @@ def path_before_pin(artifacts: Store, row: CheckpointRow) -> str | None:
 
 
 def remove(artifacts: Store, row: CheckpointRow) -> None:
-    """Removes the second names of a checkpoint that is no longer pinned."""
+    """Deletes the hard links to the files of a checkpoint that is no longer pinned."""
     if isinstance(artifacts, RemoteStore):
         return
     shutil.rmtree((artifacts / pinned_folder(row.job_id, row.id, row.step)).parent, ignore_errors=True)

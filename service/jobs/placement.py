@@ -236,7 +236,7 @@ class _Shape:
         heapify(self._heap)
 
     def choose(self) -> list[FreeCapacity] | None:
-        """Returns the nodes for one job with these needs, or None if too few fit. Updates old ranks in the heap."""
+        """Returns the nodes for one job with these needs, or None if too few fit. Updates old sort keys in the heap."""
         if len(self._heap) < self.needs.nodes:
             return None
         chosen: list[tuple[int, int, FreeCapacity]] = []
@@ -304,7 +304,7 @@ def _fits(needs: Needs, capacity: NodeCapacity, slots: int, gpus: Sequence[Gpu])
 
 
 def _too_few_slots(needs: Needs, capacity: NodeCapacity) -> str | None:
-    """Returns a sentence if the node would fit but for its number of slots, else None."""
+    """Returns a sentence if the node lacks only slots for these needs, else None."""
     asked = slot_count(needs, capacity)
     if capacity.refused is not None or capacity.slots >= asked or not _fits(needs, capacity, asked, capacity.gpus):
         return None

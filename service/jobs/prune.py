@@ -129,10 +129,11 @@ def late_window(now: int) -> tuple[int, int]:
 
 
 def prune_late(store: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[str]:
-    """Deletes checkpoints that no job can continue from, because their attempt was given up before they were reported.
+    """Deletes checkpoints that lost attempts saved but did not report, so that no job can continue from them.
 
-    The time is the attempt's end in SQL, not the folder's age. After a restore from a backup, SQL has no row of newer
-    checkpoints, but those attempts are given up only then.
+    `lost` has the attempts that ended some days ago by their time in SQL. The age of a folder must not decide. After a
+    restore from a backup, SQL has no rows of checkpoints that are newer than the backup, although their folders are
+    old. Their attempts count as lost only from the restore on.
     """
     gone = []
     for (job, attempt), known_paths in lost.items():

@@ -118,7 +118,7 @@ def _require_held(job: JobRow, changes: Resume) -> None:
         return
     names = ", ".join(changes.model_dump(exclude_none=True))
     raise Conflict(
-        f"job {job.id} is {job.state} already, and a resume changes a job that rests: {names}",
+        f"job {job.id} is {job.state} already, and a resume can change only a paused, failed or cancelled job: {names}",
         hint="pause it first; PATCH changes its priority at any time",
         state=job.state,
         allowed=job.actions,

@@ -74,7 +74,7 @@ def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> Checkpoin
 
 
 def _without_any(job: JobRow) -> str:
-    """Returns what to do about a job without checkpoints, which may still save one unless it has ended."""
+    """Returns the hint for a request that needs a checkpoint of a job that has none."""
     again = f"submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
     if not job.state.is_terminal:
         return f"wait for one; or {again}"
@@ -129,9 +129,9 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
 
 
 def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | None = None) -> None:
-    """Raises CheckpointInUse if another job still has to start from this checkpoint. None means any of the job's.
+    """Raises CheckpointInUse if another job still has to start from this checkpoint of the job. None means any.
 
-    The caller holds the job's lock, so that no other job can start to need one meanwhile.
+    The caller holds the job's lock, so that no new job can name one of its checkpoints meanwhile.
     """
     for held in checkpoints.held(conn, job_id):
         if checkpoint in (None, held.id):

@@ -71,7 +71,7 @@ def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
 def insert_own(
     conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
 ) -> None:
-    """Writes an event of the service with the number `no`, by which the caller has increased the job's last_no."""
+    """Writes an event of the service with the number `no`, to which the caller has already set the job's last_no."""
     conn.execute(*own_row(job_id, no, attempt, kind, data, now))
 
 

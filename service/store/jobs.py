@@ -263,9 +263,10 @@ def running_elsewhere(conn: Connection, project: str, name: str) -> JobRow | Non
 
 
 def lock_name_elsewhere(conn: Connection, project: str, name: str) -> None:
-    """Waits until no other transaction makes a job of this name that runs elsewhere, and lets none do so until the end.
+    """Locks the name of a run elsewhere until the transaction ends, so that only one transaction creates its job.
 
-    Needed on PostgreSQL alone, because SQLite has one writer at a time. Two numbers, because control's lock has one.
+    Needed on PostgreSQL only, because SQLite has one writer at a time. The lock's key is two numbers, so that it
+    differs from control's lock, whose key is one number.
     """
     if conn.dialect.name == "postgresql":
         conn.execute(select(func.pg_advisory_xact_lock(func.hashtext(project), func.hashtext(name))))

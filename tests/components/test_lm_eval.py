@@ -80,7 +80,7 @@ def test_tasks_of_the_library_and_of_a_bundle_evaluate_a_model_on_local_rows(tmp
         assert results[name]["draws_nothing"], name
         assert "eval_runtime" in results[name]["others"], name
     errors = {name: result["message"] for name, result in results.items() if "error" in result}
-    assert "shows 5 examples before each question, and there are none" in errors["without its examples"]
+    assert "shows 5 examples before each question, but has no examples" in errors["without its examples"]
     assert "'choices' is undefined" in errors["wrong rows"]
     assert "could run code from its rows" in errors["runs code"]
     assert "its YAML files are: tasks/colours.yaml" in errors["not in the bundle"]

@@ -274,7 +274,8 @@ def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(s
 
     assert stage.resume(job, wish) == stage.resume(job) == first
     with pytest.raises(
-        Conflict, match=r"is queued already, and a resume changes a job that rests: priority, max_steps"
+        Conflict,
+        match=r"is queued already, and a resume can change only a paused, failed or cancelled job: priority, max_steps",
     ):
         stage.resume(job, Resume(priority=9, max_steps=78))
     with pytest.raises(InvalidSpec):

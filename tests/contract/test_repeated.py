@@ -56,7 +56,7 @@ def test_another_trouble_is_said_at_once_and_the_end_once_it_is_sure(
     assert caplog.messages == [
         "ingest waits for the database: locked",
         "ingest waits for Redis: refused",
-        "ingest goes well again, after 5 s",
+        "ingest works again, after 5 s",
     ]
 
 
@@ -68,7 +68,7 @@ def test_what_comes_back_after_its_end_is_said_again(
         clock.now += 10
         ingest.went_well()
 
-    assert caplog.messages == ["ingest waits for the lock", "ingest goes well again, after 0 s"] * 2
+    assert caplog.messages == ["ingest waits for the lock", "ingest works again, after 0 s"] * 2
 
 
 def test_only_the_first_of_many_brings_its_traceback(

@@ -131,7 +131,7 @@ class ArtifactSync(Background):
             self._retry_while_unreachable("the download of earlier attempts' files", self._fetch_outputs)
 
     def _fetch_checkpoint(self) -> None:
-        """Fetches the newest checkpoint that verifies. Training reports the newer ones that do not."""
+        """Fetches the newest checkpoint whose checksums are right. Training reports newer ones as corrupt."""
         offers = self._grant.checkpoints
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             began = time.monotonic()

@@ -113,9 +113,10 @@ class Sender:
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
     def _rewind_if_lost(self, epoch: bytes | None, mark: bytes | None) -> None:
-        """Sends events again if they may be lost: in another Redis or an empty one, or after a silence.
+        """Sends events again if they may be lost, which is so in two cases.
 
-        After a silence the watermark may also be lower, because SQL was restored from a backup.
+        Redis may have been replaced or emptied, which a new `epoch` shows. Or the watermark has not moved for long. It
+        may then also be lower than before, because SQL was restored from a backup.
         """
         if epoch != self._epoch:
             if self._epoch is not None or epoch is None:

@@ -47,7 +47,7 @@ Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
 
 
 class FetchItem(Model):
-    """A place to fetch from: a URL, or a repository at a revision with the spec's names for it."""
+    """A URL to download, or a repository at a revision, with the names by which the spec refers to it."""
 
     place: str
     names: list[str]

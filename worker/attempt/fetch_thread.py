@@ -150,7 +150,10 @@ class FetchThread(Background):
     # ── Commits ──
 
     def _pinned(self) -> dict[str, str]:
-        """Returns the known commits: of earlier attempts, of the first node, and those that the spec itself names."""
+        """Returns the commits that this attempt must use, by repository.
+
+        They come from the spec, from the job's earlier attempts, or on further nodes from the first node.
+        """
         named = {repository.place: repository.commit for repository in self.items if repository.commit is not None}
         if self._grant.source:
             return {**self._of_the_first_node(), **named}
@@ -232,7 +235,7 @@ class FetchThread(Background):
 
 
 def _fetch_items(spec: dict[str, Any]) -> list[FetchItem]:
-    """Returns the spec's places. A repository that is named at two revisions is two places."""
+    """Returns the URLs and repositories that a spec names. Two revisions of one repository are two items."""
     texts = texts_in_stored(spec)
     names: dict[str, set[str]] = {}
     for _, name in on_hub(texts):

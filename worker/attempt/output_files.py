@@ -67,7 +67,7 @@ class AttemptOutputs:
         return bool(merged)
 
     def _make_links(self, mark: bytes) -> None:
-        """Links the outputs that a mark lists to their places in the folder."""
+        """Links outputs to their paths in the script's folder. `mark` is a JSON list of the paths."""
         for path in json.loads(mark or b"[]"):
             file = self._folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class AttemptOutputs:
 def merged_paths(uploaded: Iterable[str], nodes: int) -> dict[str, str] | None:
     """Maps the path of each file in the new folder to its path in the bucket.
 
-    Returns None if a node has not uploaded all of its files, because a run was never in the state of the others alone.
+    Returns None if a node has not uploaded all of its files. Without them, the run could not continue correctly.
     """
     paths = set(uploaded)
     if paths and not paths.issuperset(_mark(node, nodes) for node in range(nodes)):

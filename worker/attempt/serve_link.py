@@ -187,7 +187,10 @@ class ServeLink:
             pipeline.execute()
 
     def _end(self, request: str) -> None:
-        """Ends a request that the serving process cannot answer any more: with an error, or by another session."""
+        """Ends a request after the serving process has ended.
+
+        A request whose answer has begun gets an error. Any other request is sent to another session.
+        """
         with self._guard:
             is_started = self._taken.pop(request, None)
         if is_started is None:

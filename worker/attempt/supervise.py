@@ -153,7 +153,7 @@ def launch(attempt: Attempt) -> bool:
 
 
 def _await_user(attempt: Attempt) -> None:
-    """Waits until a user is free for training, if each attempt on this node gets a user of its own."""
+    """Waits for a free operating-system user, if each attempt on this node runs as a user of its own."""
     if attempt.ranks.reserve_user():
         return
     text = "waits, because each attempt on this node runs as a user of its own, and no user is free"

@@ -218,7 +218,7 @@ class Training:
         self._on_events([passed for event in events if (passed := self._joined(rank, event)) is not None])
 
     def _joined(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns the event. Of the ranks' reports that they run, returns only the last one, for all ranks."""
+        """Returns the event, or None to drop it. Each rank reports that it runs, but only the last report is kept."""
         if event["kind"] != Kind.STATE:
             return event
         rank.runs, ran = True, self._runs

@@ -34,7 +34,7 @@ class Model(BaseModel):
 
 
 class Fetched(Model):
-    """A place whose files are on this node now."""
+    """A URL or repository whose files are on this node now."""
 
     place: str
     folder: str

@@ -293,7 +293,7 @@ class Resender:
                 continue
             # Its owner may delete it between two of these lines.
             with suppress(FileNotFoundError):
-                if _drop_if_old(path, "control has not senders these events for seven days"):
+                if _drop_if_old(path, "control has not taken these events for seven days"):
                     continue
                 if (journal := Journal.reopen(path)) is not None:
                     self.senders[path] = Sender(journal)

@@ -96,7 +96,7 @@ LEGACY: dict[str, Renamed | Gone] = {
 
 @dataclass(slots=True)
 class Modern:
-    """Arguments under their present names, and the results for each removed name among the given arguments."""
+    """Training arguments under their present names, with lists of the removed names that a user wrote."""
 
     values: Values
     mapped: dict[str, list[str]] = field(default_factory=dict)

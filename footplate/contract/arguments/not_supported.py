@@ -62,8 +62,8 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     ),
     "parallelism_config": NotYet(
         None,
-        "leave it out, and shard the model with fsdp or deepspeed: what a spec names is made whole, and tensor "
-        "parallelism needs it cut as it is loaded; cp_size, which cuts samples, is for scripts so far",
+        "leave it out, and shard the model with fsdp or deepspeed: a job loads the whole model, but tensor parallelism "
+        "needs a model that was split while it was loaded; cp_size, which splits samples, works only in scripts",
     ),
     "push_to_hub": NotYet(False, _OUTPUTS),
     "hub_token": NotYet(None, f"{_OUTPUTS}. A token in a spec would be stored with the job"),

@@ -69,6 +69,6 @@ def require_same(before: Path, now: Fingerprints) -> None:
         if recorded.get(name, fingerprint) != fingerprint:
             raise DatasetError(
                 f"{name} has changed: the checkpoint was trained on {recorded[name]}, and now it is {fingerprint}",
-                hint="put back what was there and resume; or fork the job, to go on from its checkpoint with what is "
-                "there now",
+                hint="restore the old files and resume the job, or fork the job to continue from its checkpoint with "
+                "the new files",
             )

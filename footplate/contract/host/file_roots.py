@@ -130,7 +130,9 @@ def _inside(root: Path, path: Path, name: str) -> Path:
 
 def _leads_out(name: str) -> NoReturn:
     scheme = name.partition("://")[0]
-    raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it, without links out")
+    raise DatasetError(
+        f"{name} leads out of {scheme}://", hint="name a file or folder in it that is not a link to a place outside"
+    )
 
 
 def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:

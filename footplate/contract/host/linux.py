@@ -187,7 +187,7 @@ def _with_descendants(root: int) -> Iterator[_Process]:
 
 
 def _signal(process: _Process, number: signal.Signals) -> bool:
-    """Signals a process, but no other process with its id. Returns False if the process has ended."""
+    """Signals a process. Returns False if the process has ended, even if a new process has the same id."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:

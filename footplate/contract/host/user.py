@@ -102,9 +102,10 @@ def make_passable_folders(root: Path, below: PurePosixPath) -> Path:
 
 
 def close_to_lists(root: Path, names: Iterable[str]) -> None:
-    """Lets all users pass these existing folders of root's, but not list them.
+    """Sets the mode of existing folders below `root`, so that other users can open paths in them, but not list them.
 
-    If `root` belongs to another user, nothing changes, because the service may be that user, and has to list them.
+    Nothing changes if the folder `root` belongs to another user than this process. That user may be the service,
+    which has to list the folders.
     """
     if root.stat().st_uid != os.geteuid():
         return
@@ -143,7 +144,7 @@ def take_files_back(folder: Path, user: User) -> None:
 def change_owner(folder: Path, was: int, uid: int, gid: int) -> None:
     """Changes the owner of a folder and of all files in it that belong to `was`.
 
-    Links are not followed, and files of other users with a second name here stay theirs.
+    Links are not followed. Hard links to files of other users do not change.
     """
     for _, folders, names, at in os.fwalk(folder, follow_symlinks=False):
         for name in (*names, *folders):

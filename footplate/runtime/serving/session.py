@@ -87,7 +87,9 @@ def _batch_key(request: ServingRequest) -> Any:
 def serve(spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emit, stream_fd: int | None) -> DoneData:
     """Runs the whole session. `stream_fd` is the socket with the requests."""
     if stream_fd is None:
-        raise NotBuildable("a serving session needs the socket of its requests", hint="upgrade this node")
+        raise NotBuildable(
+            "this node opened no socket for the requests of the serving session", hint="upgrade this node"
+        )
     start = find_starting_point(spec, order, emit)
     if start is None:
         raise NotBuildable("a serving session needs a checkpoint", hint="name one in resume_from")
@@ -160,7 +162,10 @@ class Session:
         self._requests.withdrawn.difference_update(request.id for request in batch)
 
     def _has_adapter(self, batch: Sequence[ServingRequest]) -> bool:
-        """Activates the adapter of the batch. If this session cannot have it, the requests go to one of their own."""
+        """Activates the adapter of the batch. Returns False if it cannot be loaded.
+
+        The requests are then sent to another session, which loads only this adapter.
+        """
         try:
             self._base.use(batch[0].adapter)
         except Exception as error:

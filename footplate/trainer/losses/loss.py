@@ -30,7 +30,10 @@ class Loss:
     count: Tensor | float
 
     def over(self, num_items: Tensor | int | None) -> Tensor:
-        """Returns the mean, or with `num_items` the share of an accumulation window with that many items."""
+        """Returns the mean over this batch's items, or the sum divided by `num_items`.
+
+        With the number of items in a whole accumulation window, the results of its batches add up to the window's mean.
+        """
         return self.total / (self.count if num_items is None else num_items)
 
 

@@ -1,4 +1,4 @@
-"""Communication between the processes of a run, but for gradients.
+"""Communication between the processes of a run, except for the exchange of gradients.
 
 `OneProcess` has the same interface for a single process. `Peers` communicates on the host (gloo), so that a message
 does not wait for the GPU.

@@ -109,8 +109,8 @@ def readable_folder(peers: OneProcess, folder: Path, own: Path, wants: Callable[
 def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], bool] = lambda name: True) -> Path:
     """Returns a folder in which this process can read the main process's wanted files.
 
-    That is `folder` itself if this process sees the same one. Otherwise it is a copy in `place`, which holds nothing
-    else.
+    That is `folder` itself if this process can read the main process's `folder`. Otherwise it is a copy in `place`,
+    whose earlier content is deleted.
     """
     manifests = peers.all_gather(_seal(folder))
     if len(set(manifests)) == 1:

@@ -37,7 +37,7 @@ BuildArguments = Callable[..., dict[str, Any]]
 
 
 class Single:
-    """One process on one device. Its methods are the interface of all strategies, so that the loop checks for none."""
+    """One process on one device. Its methods are the interface of all strategies, so the loop needs no branches."""
 
     readers: OneProcess
     """The processes that read different batches. If groups of processes compute one batch together, these are the
