@@ -149,7 +149,7 @@ async def read_model(request: Request, model: type[Body]) -> Body:
 
 
 async def model_of(raw: bytes, model: type[Body]) -> Body:
-    """Returns a body that has been read already as a model. Raises InvalidSpec with every problem."""
+    """Parses the bytes of a body, and returns an object of `model`. Raises InvalidSpec with every problem."""
     return await in_thread_if_large(len(raw), lambda: _parsed(raw, model))
 
 

@@ -54,7 +54,7 @@ class Meters:
         slots: int,
         control: Mapping[str, int],
     ) -> bytes:
-        """Returns the whole text, with the present values of SQL and control."""
+        """Returns all metrics as Prometheus reads them, with these counts of SQL and control."""
         self._waiting.clear()
         for reason, count in waiting.items():
             self._waiting.labels(reason).set(count)

@@ -143,7 +143,10 @@ class _Wrong:
 
 
 class _Hooks(threading.local):
-    """The hooks of the decoder, which note per thread whether the body has a mark."""
+    """Hooks of the JSON decoder, which put an object of `_Wrong` or `_Pairs` in place of a value that is not allowed.
+
+    `has_marks` is True if the body that this thread decodes has such an object.
+    """
 
     has_marks = False
 

@@ -150,7 +150,7 @@ class ScriptReports:
         return process_group.peers(self._order, None, trainer.args.ddp_timeout)
 
     def _start(self) -> StartingPoint | None:
-        """Returns this stage's newest valid checkpoint, or where the job starts.
+        """Returns the newest valid checkpoint of this stage, or `resume_from` for the first stage. None means step 0.
 
         A node that cannot see the main rank's folder gets a copy.
         """
@@ -215,7 +215,7 @@ class ScriptReports:
             return 0
 
     def stop_if_asked(self) -> None:
-        """Ends the script if any rank has followed a stop. All ranks must call this, and all of them end together."""
+        """Ends the script on all ranks if any rank has read a stop request. All ranks must call this."""
         if self._emit.agree():
             raise ScriptStopped
 

@@ -109,7 +109,7 @@ class Search:
 
 @dataclass
 class Internals:
-    """The object `trainer._footplate`, which lives as long as its Trainer."""
+    """The state that Hugging Face's Trainer does not have, such as the strategy, in `trainer._footplate`."""
 
     overrides: Overrides
     memory: Memory

@@ -110,7 +110,7 @@ def load_capacities(conn: Connection, only: Collection[NodeId] | None = None) ->
 
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
-    """Returns the parsed catalogue of each hash. Catalogues are cached, because a hash never gets another one."""
+    """Returns the parsed catalogue of each hash. Each is cached, because a hash always means the same catalogue."""
     catalogues = {digest: kept for digest in hashes if (kept := _INSTALLED.get(digest)) is not None}
     for digest, body in nodes.catalogues_of(conn, hashes - catalogues.keys()).items():
         catalogues[digest] = Installed(_understood(body))

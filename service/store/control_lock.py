@@ -1,8 +1,9 @@
-"""The lock that makes one control of many: flock beside the SQLite file, an advisory lock in PostgreSQL.
+"""The lock that lets only one of several control processes work, so that no work is done twice.
 
-The lock keeps two control processes from doing the same work. A frozen process keeps the lock, and then nobody works.
-If the connection of the lock's holder is cut, another process takes over. The first one notices that when it checks
-the lock, before it writes again. Fences and row locks keep the data right even if two work for a moment.
+It is an flock on a file beside the SQLite database, or an advisory lock in PostgreSQL. A frozen process keeps the lock,
+and then nobody works. If the connection of the lock's holder is cut, another process takes over. The first one notices
+that when it checks the lock, before it writes again. Fences and row locks keep the data right even if two work for a
+moment.
 """
 
 from __future__ import annotations

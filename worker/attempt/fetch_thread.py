@@ -150,7 +150,7 @@ class FetchThread(Background):
     # ── Commits ──
 
     def _pinned(self) -> dict[str, str]:
-        """Returns the commits that this attempt must use, by repository.
+        """Returns the commits and sha256 sums that this attempt must use, by repository or URL.
 
         They come from the spec, from the job's earlier attempts, or on further nodes from the first node.
         """

@@ -1,7 +1,7 @@
 """The files of an attempt beside its checkpoints, and their layout in a bucket.
 
-One node uploads its files as they are, and for a script a mark at the end. Several nodes share no folder, so each one
-uploads its own files:
+A single node uploads its files as they are. For a script, it uploads a last file, the mark that all files are there.
+Several nodes share no folder, so each node uploads its own files:
 
     outputs/…            as on the node; of two files with one path, the last one uploaded stays
     …                    files of the first node

@@ -229,7 +229,7 @@ class Rank:
         return _checked(message, self.number) if kind in self._kinds else None
 
     def _log_start(self, forked_ms: object) -> None:
-        """Logs once how long the fork of the process took. Users' code may have sent another number."""
+        """Logs how long the fork of the process took. Ignores anything but numbers, because users' code may send it."""
         if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
             self._has_logged_start = True
             log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))

@@ -1,4 +1,4 @@
-"""Chooses the users that training runs as on this node.
+"""Chooses the operating-system users that training runs as on this node.
 
 If root starts the node, training runs as a user that owns nothing. At the node's start a child process becomes that
 user, and tests whether training could work on this machine.

@@ -41,7 +41,7 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def end_with_parent(by: signal.Signals) -> None:
-    """Makes the kernel signal this process when the thread that forked it ends. Does not check that it still runs."""
+    """Makes the kernel signal this process when its forking thread ends, but not if that thread has ended before."""
     _call(_PR_SET_PDEATHSIG, int(by))
 
 

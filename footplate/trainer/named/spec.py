@@ -1,4 +1,4 @@
-"""NamedOptimizer, which describes one of several optimizers, and the functions that make what it describes."""
+"""NamedOptimizer, the settings of one of several optimizers, and functions that make its optimizer and schedule."""
 
 from __future__ import annotations
 
