@@ -16,5 +16,5 @@ def time_by_the_wall(rescue: Any) -> None:
     def by_the_wall(method: Any) -> Any:
         return lambda self, *given: method(self, *given[:-1], time.time())
 
-    for name in ("heard", "restart", "elapsed"):
+    for name in ("renew", "restart", "elapsed"):
         setattr(timers, name, by_the_wall(getattr(timers, name)))

@@ -7,9 +7,9 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("ranks begin once every node has claimed", module="service.jobs.gang")
-def begin_at_once(gang: Any) -> None:
-    gang.rendezvous = lambda parts: parts[0].meets_at if len(parts) > 1 else None
+@switch("ranks begin once every node has claimed", module="service.jobs.multi_node")
+def begin_at_once(multi_node: Any) -> None:
+    multi_node.rendezvous = lambda sources: sources[0].rendezvous if len(sources) > 1 else None
 
 
 @switch("a claim has its time", module="service.jobs.rescue")
@@ -17,14 +17,14 @@ def wait_for_every_claim(rescue: Any) -> None:
     rescue._ActiveJob._why_not_claimed = lambda self, unclaimed: None
 
 
-@switch("a part that fails ends the others", module="service.jobs.gang")
-def let_the_others_run(gang: Any) -> None:
-    gang.stop_of = lambda parts: None
+@switch("a part that fails ends the others", module="service.jobs.multi_node")
+def let_the_others_run(multi_node: Any) -> None:
+    multi_node.stop_of = lambda sources: None
 
 
-@switch("a part that only lost another is not the reason", module="service.jobs.gang")
-def believe_the_first(gang: Any) -> None:
-    gang.fails_all = lambda end: end.ending == "failed"
+@switch("a part that only lost another is not the reason", module="service.jobs.multi_node")
+def believe_the_first(multi_node: Any) -> None:
+    multi_node.fails_all = lambda end: end.ending == "failed"
 
 
 @switch("a part that does not end with the others is given up", module="service.jobs.rescue")

@@ -21,18 +21,17 @@ def send_once(control: Any) -> None:
 
 @switch("what jumps ahead is left to its journal", module="service.events.ingest")
 def store_whatever_comes(ingest: Any) -> None:
+    from dataclasses import replace
+
     contiguous = ingest._Ledger.take
 
     def eager(self: Any, batch: Any, part: Any, done: Any) -> None:
         for event in batch.events:
-            contiguous(self, ingest.replace(batch, events=[]), part, done)
+            contiguous(self, replace(batch, events=[]), part, done)
             page = self.pages[part.attempt, part.source]
             page.watermark = max(page.watermark, event.seq - 1)
-            contiguous(self, ingest.replace(batch, events=[event]), part, done)
+            contiguous(self, replace(batch, events=[event]), part, done)
 
-    from dataclasses import replace
-
-    ingest.replace = replace
     ingest._Ledger.take = eager
 
 

@@ -1,0 +1,35 @@
+"""The switches of protections in tests/faults/off fit the code that they change.
+
+A switch names its module and what it replaces by text, so neither mypy nor an import notices that a name has changed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.processes import REPOSITORY
+
+TURN_ALL_OFF = """
+import importlib
+from tests.faults.off import SWITCHES
+
+for name, (module, turn_off) in SWITCHES.items():
+    code = importlib.import_module(module)
+    places = [code, *(item for item in vars(code).values() if isinstance(item, type))]
+    before = [(place, dict(vars(place))) for place in places]
+    turn_off(code)
+    for place, names in before:
+        added = vars(place).keys() - names.keys()
+        assert not added, f"the switch {name!r} sets {added} of {place.__name__}, which has no such names"
+        for item in [item for item in names if vars(place)[item] is not names[item]]:
+            setattr(place, item, names[item])
+"""
+
+
+def test_every_switch_finds_its_module_and_replaces_names_that_exist() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TURN_ALL_OFF], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
