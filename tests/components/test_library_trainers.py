@@ -120,7 +120,7 @@ def test_built_in_rewards_compare_with_a_column() -> None:
 
 
 def test_a_reward_says_which_column_it_lacks() -> None:
-    with pytest.raises(DatasetError, match="compares with the column 'answer'") as raised:
+    with pytest.raises(DatasetError, match="the column 'answer'") as raised:
         rewards.equals()(["a"], answers=["a"])
 
     assert raised.value.hint == "did you mean 'answers'?"
