@@ -202,7 +202,8 @@ class _Session:
 def _with_savepoints(session: _Session, batch: list[_Item]) -> list[_Outcome]:
     try:
         with session.transaction() as connection:
-            inserted = _in_savepoint(connection, _inserts_of(batch))
+            inserts = _inserts_of(batch)
+            inserted = _in_savepoint(connection, inserts) if inserts.rows else _Outcome()
             return [
                 _Outcome(item.fn.result())
                 if isinstance(item.fn, Inserts) and inserted.error is None
