@@ -53,6 +53,8 @@ Interval = Annotated[float, Field(gt=0)]
 class Settable(Group):
     """The training arguments that a running loop can change. They hold for the rest of the job."""
 
+    # Only arguments that a request names are read. A factory keeps these defaults out of openapi.json.
+
     learning_rate: Annotated[float | dict[str, float], BeforeValidator(_rates)] = Field(default_factory=float)
     """A number, or with several optimizers an object of numbers by their ids."""
     max_steps: Annotated[Whole, Field(ge=1)] = Field(default_factory=int)
