@@ -301,8 +301,10 @@ def _modules_in(config: Any) -> Iterator[Path]:
 
 def _names(node: ast.AST) -> Iterator[str]:
     """Yields the function that a call in the syntax tree calls, or the modules that an import statement imports."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        yield node.func.id
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+        called = ast.unparse(node.func)
+        # Regular expressions are compiled, too.
+        yield "" if called == "re.compile" else called.rpartition(".")[2]
     elif isinstance(node, ast.Import):
         yield from (alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -56,6 +57,23 @@ def test_a_request_is_refused_for_a_name_that_is_not_a_task_with_rows() -> None:
     assert problems(yaml="tasks/mine.yaml") == []
     assert problems(task="helaswag") == [("/data/eval/args/task", "unknown_choice", "did you mean 'hellaswag'?")]
     assert [code for _, code, _ in problems(task="hellaswag", limit=0)] == ["out_of_range"]
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("eval(row)", {"eval"}),
+        ("builtins.eval(row)", {"eval"}),
+        ("sympy.sympify(row)", {"sympify"}),
+        ("import subprocess as s", {"subprocess"}),
+        ("from pickle import loads", {"pickle"}),
+        ("re.compile(row)", set()),
+    ],
+)
+def test_code_that_could_run_a_row_is_found_however_it_is_called(source: str, names: set[str]) -> None:
+    used = {name for node in ast.walk(ast.parse(source)) for name in lm_eval_tasks._names(node)}
+
+    assert used & lm_eval_tasks.RUNS_CODE == names
 
 
 @pytest.mark.matrix
