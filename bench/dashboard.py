@@ -13,13 +13,13 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import httpx2
@@ -30,6 +30,7 @@ from sqlalchemy import Connection, insert, literal, select
 from bench import report
 from bench.post import cpu_seconds, serve
 from bench.readers import Played
+from bench.whole import beside
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from service.events.curves import Column, Curve, bucket_rows
@@ -168,12 +169,10 @@ def point_at(step: int) -> dict[str, Any]:
     return {"kind": "log", "step": step, "epoch": step / 1000, "data": values_at(step, random.Random(step))}
 
 
-@contextmanager
-def live(service: Service) -> Iterator[None]:
+def live(service: Service) -> AbstractContextManager[None]:
     """Reports further points of every job until the end of the block."""
-    is_over = Event()
 
-    def work() -> None:
+    def work(is_over: Event) -> None:
         began = time.monotonic()
         for turn in count(1):
             for node in service.played:
@@ -181,13 +180,7 @@ def live(service: Service) -> Iterator[None]:
             if is_over.wait(max(0.0, began + turn / LIVE_PER_SECOND - time.monotonic())):
                 return
 
-    thread = Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return beside(work)
 
 
 # The server --------------------------------------------------------------------------------------------------------
@@ -217,22 +210,17 @@ def answers(service: Service) -> list[report.Row]:
 @contextmanager
 def pulse(url: str) -> Iterator[list[float]]:
     """Requests /livez every 20 ms until the end of the block, and yields the list of times in milliseconds."""
-    is_over, took = Event(), list[float]()
+    took: list[float] = []
 
-    def ask() -> None:
+    def ask(is_over: Event) -> None:
         with httpx2.Client(base_url=url, timeout=30) as client:
             while not is_over.wait(0.02):
                 began = time.perf_counter()
                 client.get("/livez").raise_for_status()
                 took.append(1000 * (time.perf_counter() - began))
 
-    thread = Thread(target=ask)
-    thread.start()
-    try:
+    with beside(ask):
         yield took
-    finally:
-        is_over.set()
-        thread.join()
 
 
 # The page ----------------------------------------------------------------------------------------------------------

@@ -6,15 +6,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import httpx2
 
 from bench import report
-from bench.whole import JSON, Whole, submit, system, until_state
+from bench.whole import JSON, Whole, beside, submit, system, until_state
 from tests.support.processes import children
 
 WORDS = [f"w{number}" for number in range(2000)]
@@ -139,27 +138,20 @@ def steps_beside_serving(client: httpx2.Client, tried: str, rounds: int) -> list
     for _ in range(rounds):
         alone = _steps_of(client, training)
         with answering(client, tried):
-            beside = _steps_of(client, training)
-        ratios.append(alone / beside)
+            meanwhile = _steps_of(client, training)
+        ratios.append(alone / meanwhile)
     end_sessions(client)
     return ratios
 
 
-@contextmanager
-def answering(client: httpx2.Client, job: str) -> Iterator[None]:
-    is_over = Event()
+def answering(client: httpx2.Client, job: str) -> AbstractContextManager[None]:
+    """Requests tokens from a session until the end of the block."""
 
-    def ask() -> None:
+    def ask(is_over: Event) -> None:
         while not is_over.is_set():
             asked(client, job, 1000, is_over)
 
-    thread = Thread(target=ask)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return beside(ask)
 
 
 def _steps_of(client: httpx2.Client, job: str) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import httpx2
@@ -17,6 +18,19 @@ from tests.support.processes import Process, Processes
 from tests.support.redis_server import RedisServer
 
 JSON = dict[str, Any]
+
+
+@contextmanager
+def beside(work: Callable[[Event], None]) -> Iterator[None]:
+    """Runs `work` in a thread during the block. The event is set at the end of the block, and ends `work`."""
+    is_over = Event()
+    thread = Thread(target=work, args=(is_over,))
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @dataclass
