@@ -39,8 +39,22 @@ class StartingPoint:
         """Returns the folder for `trainer.train(resume_from_checkpoint=…)`, or loads the weights and returns None."""
         if not self.weights_only:
             return self.folder
-        trainer._load_from_checkpoint(self.folder)
+        if trainer.model_init is None:
+            trainer._load_from_checkpoint(self.folder)
+        else:
+            self._load_into_next_model(trainer)
         return None
+
+    def _load_into_next_model(self, trainer: Any) -> None:
+        """Loads the weights into the model that the next `train()` makes by `model_init`, and into no later one."""
+
+        def call_model_init(trial: Any = None) -> Any:
+            del trainer.call_model_init
+            model = trainer.call_model_init(trial)
+            trainer._load_from_checkpoint(self.folder, model)
+            return model
+
+        trainer.call_model_init = call_model_init
 
 
 def folder_for_loop(spec: JobSpec, order: Order, emit: Emit) -> str | None:

@@ -173,6 +173,22 @@ def test_a_script_starts_from_a_checkpoint_of_another_job(
     other.attempt.close()
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_from_model_init_starts_with_the_weights_of_another_job(
+    scripts: Scripts, library: str, tmp_path: Path
+) -> None:
+    other = Scripts(tmp_path / "other")
+    learned = other.run(ONCE, library)
+    start = StartingPoint(Verified(tmp_path / "other" / other.offers[0].path), weights_only=True)
+    learns_nothing = ONCE.replace("Trainer(Model(), args", "Trainer(None, args, model_init=Model")
+    learns_nothing = learns_nothing.replace("learning_rate=0.1", "learning_rate=0.0")
+    steps: list[int] = []
+
+    assert scripts.run(learns_nothing, library, steps.append, start=start) == learned
+    assert steps == list(range(1, 9))
+    other.attempt.close()
+
+
 def test_a_loop_without_a_trainer_is_told_that_nothing_loads_its_start(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, 1, None)
     reports = ScriptReports(attempt.order, attempt.emit, lambda: StartingPoint("anywhere"))
