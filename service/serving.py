@@ -310,7 +310,7 @@ class _Exchange:
         hint = "try again in a moment"
         if others:
             other = others[0].id
-            hint = f"session {other} holds a slot until it is idle; `footplate cancel {other}` frees the slot"
+            hint = f"session {other} holds a slot, and still gets requests; `footplate cancel {other}` frees the slot"
         raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint=hint)
 
     async def _taken_back(self) -> bool:

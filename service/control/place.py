@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import JobId
+from footplate.contract.serving import SLOT_WANTED
 from service.control.state import ControlState
 from service.jobs.place import plan_queue, start
 from service.store import queue
@@ -40,3 +44,15 @@ async def place(state: ControlState) -> None:
             await state.write(lambda conn: queue.explain(conn, plan.changed, plan.gone))
     if not plan.placements:
         memory.queue_state = plan.queue_state
+    await _want_slots(state, plan.yielding)
+
+
+async def _want_slots(state: ControlState, sessions: Sequence[JobId]) -> None:
+    """Reports to serving sessions that other jobs wait for their slots. The sessions decide when they end."""
+    if not sessions:
+        return
+    async with state.outside.redis.pipeline(transaction=False) as pipeline:
+        for session in sessions:
+            pipeline.rpush(keys.serving_withdrawn(session), SLOT_WANTED)
+            pipeline.expire(keys.serving_withdrawn(session), keys.SERVING_SECONDS)
+        await pipeline.execute()

@@ -23,7 +23,18 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import SHARES_JOBS, Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
-from service.jobs.placement import FreeCapacity, Line, NodeCapacity, Placement, Plan, place, take_all
+from service.jobs.placement import (
+    FreeCapacity,
+    Line,
+    NodeCapacity,
+    Placement,
+    Plan,
+    RunningSession,
+    Share,
+    place,
+    take_all,
+    to_end,
+)
 from service.store import attempts, jobs, nodes, queue
 from service.store.queue import Head
 from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
@@ -61,6 +72,8 @@ class Planned:
     """The new reason and message for which jobs wait, for each shape for which one of the two has changed."""
     gone: set[str] = field(default_factory=set)
     """Shapes that no waiting job has any more."""
+    yielding: list[JobId] = field(default_factory=list)
+    """The serving sessions whose slots waiting jobs need."""
 
 
 def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
@@ -69,11 +82,29 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
     if queue_state == unless:
         return Planned(queue_state, is_new=False)
     lines = [Line(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
-    plan = place(lines, load_capacities(conn)) if lines else Plan()
+    capacities = load_capacities(conn) if lines else []
+    plan = place(lines, capacities) if lines else Plan()
     was = queue.explanations(conn)
     waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
     changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
-    return Planned(queue_state, True, plan.placements, changed, was.keys() - waits.keys())
+    yielding = _yielding(conn, queue_state.heads, plan, capacities)
+    return Planned(queue_state, True, plan.placements, changed, was.keys() - waits.keys(), yielding)
+
+
+def _yielding(conn: Connection, heads: Sequence[Head], plan: Plan, capacities: Sequence[NodeCapacity]) -> list[JobId]:
+    """Returns the sessions that should end for the first job of each line. A line whose first job starts is skipped."""
+    placed = {placement.job_id for placement in plan.placements}
+    waiting = [head for head in heads if head.shape in plan.waits and head.job.id not in placed]
+    if not waiting or not (serving := jobs.serving(conn)):
+        return []
+    sessions = [
+        RunningSession(source.job_id, serving[source.job_id], Share(source.node, source.boot, source.slots, gpus))
+        for source in attempts.open_sources(conn)
+        if source.job_id in serving
+        for gpus in [tuple(json.loads(source.gpus))]
+    ]
+    waiting.sort(key=lambda head: head.job.position)
+    return to_end([(head.job.priority, _needs(head.needs)) for head in waiting], capacities, plan.placements, sessions)
 
 
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:

@@ -136,6 +136,38 @@ def explain(needs: Needs, nodes: Sequence[NodeCapacity]) -> Placement | Wait:
     return plan.placements[0] if plan.placements else plan.waits[alone.shape]
 
 
+@dataclass(frozen=True, slots=True)
+class RunningSession:
+    """A serving session and what it holds on its node."""
+
+    job_id: JobId
+    priority: int
+    share: Share
+
+
+def to_end(
+    waiting: Iterable[tuple[int, Needs]], nodes: Sequence[NodeCapacity], placements: Iterable[Placement],
+    sessions: Iterable[RunningSession],
+) -> list[JobId]:  # fmt: skip
+    """Returns the serving sessions that should end, so that each waiting job of equal or higher priority fits.
+
+    `waiting` has the priority and the needs of the first job of each line that waits, and `placements` are those of the
+    same plan. No session ends for a job that would wait in any case.
+    """
+    capacities = {capacity.node: FreeCapacity(capacity) for capacity in nodes}
+    for placement in placements:
+        take_all(capacities, placement.shares)
+    left = list(sessions)
+    ending: list[JobId] = []
+    for priority, needs in waiting:
+        yielding = [session for session in left if session.priority <= priority]
+        shape = _Shapes(needs, list(capacities.values()))
+        chosen = shape.to_end(yielding) if shape.exists else []
+        left = [session for session in left if session not in chosen]
+        ending += [session.job_id for session in chosen]
+    return ending
+
+
 def take_all(capacities: Mapping[NodeId, FreeCapacity], shares: Sequence[Share]) -> bool:
     """Subtracts the planned shares from the free slots and GPUs of their nodes, and returns True.
 
@@ -174,6 +206,20 @@ class FreeCapacity:
         is_same = self.capacity.boot == share.boot and self.capacity.is_open
         return is_same and self.slots >= share.slots and {gpu.uuid for gpu in self.gpus} >= set(share.gpus)
 
+    def to_end(self, needs: Needs, sessions: Iterable[RunningSession]) -> list[RunningSession] | None:
+        """Returns the sessions on this node that must end before the needs fit. None if they fit in no case."""
+        slots, gpus, ending = self.slots, list(self.gpus), list[RunningSession]()
+        here = [session for session in sessions if session.share.node == self.capacity.node]
+        while self.capacity.is_open:
+            if _fits(needs, self.capacity, slots, gpus):
+                return ending
+            if len(ending) == len(here):
+                break
+            ending.append(session := here[len(ending)])
+            slots += session.share.slots
+            gpus += [gpu for gpu in self.capacity.gpus if gpu.uuid in session.share.gpus]
+        return None
+
     def give(self, share: Share) -> None:
         self.slots -= min(share.slots, self.slots)
         self.gpus = [gpu for gpu in self.gpus if gpu.uuid not in share.gpus]
@@ -208,6 +254,12 @@ class _Shapes:
     def reserve(self) -> bool:
         """Reserves nodes for the first job. Returns False if too few nodes take work, so that nothing is reserved."""
         return any(kind.reserve() for kind in self._kinds)
+
+    def to_end(self, sessions: Sequence[RunningSession]) -> list[RunningSession]:
+        """Returns the fewest sessions whose slots and GPUs the first job needs."""
+        return min(
+            (ending for kind in self._kinds if (ending := kind.to_end(sessions)) is not None), key=len, default=[]
+        )
 
 
 class _Shape:
@@ -266,6 +318,14 @@ class _Shape:
         for free in nearest:
             free.take(self.needs)
         return True
+
+    def to_end(self, sessions: Sequence[RunningSession]) -> list[RunningSession] | None:
+        """Returns the fewest sessions whose ends let the job start. None if the job would wait for other slots, too."""
+        by_node = [ending for free in self._fitting if (ending := free.to_end(self.needs, sessions)) is not None]
+        if len(by_node) < self.needs.nodes:
+            return None
+        nearest = sorted(by_node, key=len)[: self.needs.nodes]
+        return [session for ending in nearest for session in ending]
 
     def _rank(self, free: FreeCapacity) -> int:
         """Returns the sorting key of a node: the node with the smallest key gets the next job.

@@ -41,6 +41,11 @@ _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
 _ACTIVE = select(*COLUMNS).where(IS_ACTIVE)
 _STOPPING = _ACTIVE.where(jobs.c.state == JobState.STOPPING.value)
+_MAY_SERVE = (
+    select(jobs.c.id, jobs.c.priority, jobs.c.spec)
+    .where(IS_ACTIVE, jobs.c.state == JobState.RUNNING.value, jobs.c.desired == Desired.RUN.value)
+    .where(jobs.c.spec.contains('"serve":{', autoescape=True))
+)
 _STARTED_FROM = (
     select(*COLUMNS)
     .join(checkpoints, jobs.c.starts_from == checkpoints.c.id)
@@ -89,6 +94,12 @@ def peek(conn: Connection, job_id: JobId) -> JobRow | None:
     """Returns a job of any project, for callers that have its id from a worker."""
     row = conn.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return to_row(row) if row else None
+
+
+def serving(conn: Connection) -> dict[JobId, int]:
+    """Returns the running serving sessions of all projects, each with its priority."""
+    rows = conn.execute(_MAY_SERVE)
+    return {JobId(row.id): row.priority for row in rows if json.loads(row.spec).get("serve")}
 
 
 def started_from(conn: Connection, job_id: JobId) -> list[JobRow]:

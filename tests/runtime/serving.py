@@ -14,7 +14,7 @@ from typing import Any
 
 from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, new_job_id
-from footplate.contract.serving import AdapterOffer, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import SLOT_WANTED, AdapterOffer, Piece, PieceKind, ServingRequest, Work
 from footplate.contract.spec import JobSpec
 from footplate.runtime import run
 from footplate.runtime.build import build
@@ -40,6 +40,10 @@ class ServedModel:
 
     def withdraw(self, request: str) -> None:
         self._stream.sendall(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode() + b"\n")
+
+    def want_slot(self) -> None:
+        """Sends what the supervisor sends while another job waits for the session's slot."""
+        self.withdraw(SLOT_WANTED)
 
     def read(self) -> Piece:
         return Piece.model_validate_json(self._file.readline())

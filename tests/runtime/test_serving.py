@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from footplate.contract.serving import AdapterOffer, PieceKind
+from footplate.runtime.serving import session
 from footplate.trainer.checkpoint import commit
 from tests.components.conftest import tokenizer_folder as tokenizer_folder
 from tests.runtime.serving import ServedModel, served
@@ -221,3 +222,32 @@ def test_a_session_without_requests_ends_by_itself(folder: Path) -> None:
         model.thread.join(30)
 
         assert not model.thread.is_alive()
+
+
+def test_an_idle_session_ends_when_another_job_waits_for_its_slot(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "IDLE_SECONDS", 0.01)
+    with served(folder, {"model": "toy/mlp"}) as model:
+        model.predict({"x": [0.0] * 8})
+        model.want_slot()
+        model.thread.join(30)
+
+        assert not model.thread.is_alive()
+
+
+def test_a_slot_that_is_wanted_is_given_up_in_turns() -> None:
+    def is_over(at: float, *, last: float | None, wanted: Sequence[float] = (0.0,)) -> bool:
+        slot = session.Slot()
+        for time in wanted:
+            slot.wanted(time)
+        return slot.must_be_free(at, last)
+
+    repeated = [float(second) for second in range(0, 40, 5)]
+    assert is_over(3.0, last=1.0), "nothing came for two seconds"
+    assert not is_over(3.0, last=2.9), "a client sends one request after the other"
+    assert not is_over(3.0, last=None), "the request for which the session was opened is about to come"
+    assert is_over(35.5, last=35.4, wanted=repeated), "its turn is over, although requests keep coming"
+    assert not is_over(35.5, last=1.0), "nobody has waited for the slot since then"
+    assert not is_over(36.0, last=35.9, wanted=[0.0, 35.0]), "the second job waits for a second only"
+    assert not is_over(3.0, last=1.0, wanted=()), "nobody waits"

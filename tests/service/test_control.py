@@ -28,6 +28,7 @@ from footplate.contract.messages import (
     Message,
     NodeBeat,
 )
+from footplate.contract.serving import SLOT_WANTED
 from service.control.duties import DUTIES, Duty
 from service.control.process import Control
 from service.control.state import ControlState, LockUncertain
@@ -79,10 +80,10 @@ class Line:
         assert message["headers"]["task"] == keys.TASK
         return kwargs
 
-    async def submit(self) -> JobId:
+    async def submit(self, **changes: Any) -> JobId:
         job_id = JobId("job_" + new_node_id()[5:])
-        spec = make_spec()
-        text = json.dumps(spec.as_json())
+        spec = make_spec(**changes)
+        text = spec.model_dump_json()
         await self.db.write(Submission(project="default", spec=spec, spec_json=text, now=now_ms(), job_id=job_id))
         self.control.wake()
         return job_id
@@ -100,13 +101,16 @@ class Line:
         assert isinstance(answer, Grant | Denial)
         return answer
 
-    async def start(self) -> Grant:
+    async def start(self, **changes: Any) -> Grant:
         """A job, placed, dispatched and granted."""
         await self.node_beats()
-        await self.submit()
+        await self.submit(**changes)
         answer = await self.claim(await self.start_message())
         assert isinstance(answer, Grant)
         return answer
+
+    async def running(self, job_id: JobId) -> bool:
+        return (await self.job(job_id)).state is JobState.RUNNING
 
     def entry(self, grant: Grant, seqs: list[int], last: int | None = None) -> bytes:
         sent = [_event(seq, last) for seq in seqs]
@@ -194,6 +198,16 @@ async def test_a_start_message_that_nobody_answered_is_sent_again(line: Line) ->
     first, second = await line.start_message(), await line.start_message()
 
     assert first == second
+
+
+async def test_a_session_hears_that_a_job_waits_for_its_slot(line: Line) -> None:
+    session = await line.start(data={}, resume_from={"path": "models://a", "mode": "weights"}, serve={})
+    await line.send(session, [1])
+    await until_async(lambda: line.running(session.job), what="the session runs")
+    for _ in range(2):
+        await line.submit()
+
+    assert await line.pop(keys.serving_withdrawn(session.job)) == SLOT_WANTED.encode()
 
 
 async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Line) -> None:

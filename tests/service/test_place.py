@@ -12,9 +12,26 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import NodeCapacity, Placement, Wait, explain, gpu_count, slot_count
+from service.jobs.placement import (
+    NodeCapacity,
+    Placement,
+    RunningSession,
+    Share,
+    Wait,
+    explain,
+    gpu_count,
+    slot_count,
+    to_end,
+)
 from tests.support.placing import Waiting, job, place, room
 from tests.support.processes import at_ease
+
+CARDS = (Gpu(uuid="a-0", name="H100", capability=(9, 0)),)
+
+
+def session(name: str, node: str, priority: int = 5, gpus: tuple[str, ...] = ()) -> RunningSession:
+    return RunningSession(JobId(name), priority, Share(NodeId(node), "b", 1, gpus))
+
 
 rooms = st.lists(
     st.builds(
@@ -191,6 +208,37 @@ def _cpu_seconds(jobs: list[Waiting], nodes: list[NodeCapacity]) -> float:
     started = time.process_time()
     place(jobs, nodes)
     return time.process_time() - started
+
+
+def test_waiting_jobs_get_the_slots_of_as_few_sessions_as_they_need() -> None:
+    nodes = [room("a", 2, free=0), room("b", 2, free=1), room("c", 1, free=0, pool="other")]
+    sessions = [session("of-c", "c"), session("old", "a"), session("new", "a"), session("of-b", "b")]
+
+    def ending(*waiting: Waiting) -> list[str]:
+        return list(to_end([(item.priority, item.needs) for item in waiting], nodes, [], sessions))
+
+    assert ending(job("one")) == [], "b has a slot, which placement will give"
+    assert ending(job("pair", processes_per_node=2)) == ["of-b"]
+    assert ending(job("apart", nodes=2)) == ["old"]
+    assert ending(job("both", nodes=2, processes_per_node=2)) == ["of-b", "old", "new"]
+    assert ending(job("huge", processes_per_node=3)) == [], "it would wait still"
+    assert ending(job("less urgent", priority=4, processes_per_node=2)) == []
+    assert ending(job("pair", processes_per_node=2), job("as well", pool="other")) == ["of-b", "of-c"]
+
+
+def test_a_gpu_of_a_session_is_counted_with_its_slot() -> None:
+    nodes = [room("a", 1, free=0, cards=CARDS)]
+    held = session("s", "a", gpus=(CARDS[0].uuid,))
+
+    assert to_end([(5, Needs(gpus_per_node=1))], nodes, [], [held]) == ["s"]
+    assert to_end([(5, Needs(gpus_per_node=1, gpu="A100"))], nodes, [], [held]) == []
+
+
+def test_a_slot_that_the_plan_gives_away_is_not_counted_as_free() -> None:
+    nodes = [room("a", 2, free=1)]
+    plan = place([job("first")], nodes)
+
+    assert to_end([(5, Needs())], nodes, plan.placements, [session("s", "a")]) == ["s"]
 
 
 def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:

@@ -12,7 +12,7 @@ import redis as redis_py
 
 from footplate.contract import keys
 from footplate.contract.ids import JobId, new_job_id
-from footplate.contract.serving import Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import SLOT_WANTED, Piece, PieceKind, ServingRequest, Work
 from tests.support.processes import until
 from tests.support.redis_server import RedisServer
 from worker.attempt.serve_link import ServeLink
@@ -91,6 +91,13 @@ def test_a_withdrawal_reaches_a_process_without_room(linked: Linked) -> None:
     linked.client.rpush(keys.serving_withdrawn(linked.session), "b")
 
     assert linked.taken() == {"id": "b", "kind": "again", "data": {}}
+
+
+def test_the_process_hears_that_another_job_waits_for_its_slot(linked: Linked) -> None:
+    linked.be_ready()
+    linked.client.rpush(keys.serving_withdrawn(linked.session), SLOT_WANTED)
+
+    assert linked.taken()["id"] == SLOT_WANTED
 
 
 def test_the_death_of_the_process_answers_what_it_had(linked: Linked) -> None:

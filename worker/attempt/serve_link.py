@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from footplate.contract import keys
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import Repeated
-from footplate.contract.serving import ALIVE_SECONDS, MAX_PIECE_BYTES, Piece, PieceKind
+from footplate.contract.serving import ALIVE_SECONDS, MAX_PIECE_BYTES, SLOT_WANTED, Piece, PieceKind
 from worker.redis_client import REDIS_ERRORS
 
 log = logging.getLogger("footplate.worker")
@@ -110,7 +110,7 @@ class ServeLink:
             self._end(request)
 
     def _withdraw(self, request: str) -> None:
-        if request in self._taken:
+        if request in self._taken or request == SLOT_WANTED:
             self._send(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode())
 
     def _send(self, line: bytes) -> bool:

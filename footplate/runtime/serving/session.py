@@ -22,7 +22,15 @@ from footplate.contract.errors import FootplateError, NotBuildable
 from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host.launch import TICK, Order
 from footplate.contract.lifecycle import Reason
-from footplate.contract.serving import MAX_PIECE_BYTES, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import (
+    MAX_PIECE_BYTES,
+    SLOT_WANTED,
+    WANTED_SECONDS,
+    Piece,
+    PieceKind,
+    ServingRequest,
+    Work,
+)
 from footplate.contract.spec import JobSpec
 from footplate.runtime.build import Parts
 from footplate.runtime.emit import Emit
@@ -37,6 +45,34 @@ from footplate.trainer.trainer import Trainer
 LOOK_SECONDS = 0.5
 """The longest time between two reads of the stop byte."""
 READ_BYTES = 256 * 1024
+IDLE_SECONDS = 1.0
+"""The time without a request after which a session gives its slot to a job that waits."""
+TURN_SECONDS = 30.0
+"""The time after which a session that still gets requests gives its slot to a job that waits."""
+
+
+class Slot:
+    """Decides when the session gives its slot to another job.
+
+    While another job waits, an idle session ends at once, and a busy one after its turn. So sessions whose requests
+    alternate share a slot, and each loads its checkpoint for more than one request if it has more.
+    """
+
+    def __init__(self) -> None:
+        self._wanted_since = self._wanted_at = float("-inf")
+
+    def wanted(self, now: float) -> None:
+        """Records that another job waits for the slot now."""
+        if now - self._wanted_at > WANTED_SECONDS:
+            self._wanted_since = now
+        self._wanted_at = now
+
+    def must_be_free(self, now: float, last_work_at: float | None) -> bool:
+        """Returns True if the session must end. `last_work_at` is the end of its last request, None before it."""
+        if now - self._wanted_at > WANTED_SECONDS:
+            return False
+        is_idle = last_work_at is not None and now - last_work_at > IDLE_SECONDS
+        return is_idle or now - self._wanted_since > TURN_SECONDS
 
 
 class Requests:
@@ -45,6 +81,7 @@ class Requests:
     def __init__(self, stream: socket.socket) -> None:
         self.withdrawn: set[str] = set()
         """The requests whose clients have gone."""
+        self.slot = Slot()
         self._stream = stream
         self._incoming: queue.SimpleQueue[ServingRequest] = queue.SimpleQueue()
         self._waiting: deque[ServingRequest] = deque()
@@ -73,7 +110,11 @@ class Requests:
                 try:
                     self._incoming.put(ServingRequest.model_validate_json(line))
                 except ValidationError:
-                    self.withdrawn.add(Piece.model_validate_json(line).id)
+                    withdrawn = Piece.model_validate_json(line).id
+                    if withdrawn == SLOT_WANTED:
+                        self.slot.wanted(time.monotonic())
+                    else:
+                        self.withdrawn.add(withdrawn)
 
 
 def _batch_key(request: ServingRequest) -> Any:
@@ -124,15 +165,21 @@ class Session:
 
     def run(self) -> DoneData:
         self._send(Piece(id="", kind=PieceKind.ALIVE))
-        idle_since = time.monotonic()
+        started_at, last_work_at = time.monotonic(), None
         while not self._emit.asked_to_stop():
             batch = self._requests.next_batch(self._limits.max_batch)
             self.tick()
             if batch:
                 self._answer(batch)
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > self._limits.idle:
+                last_work_at = time.monotonic()
+            now = time.monotonic()
+            if now - (last_work_at or started_at) > self._limits.idle:
                 self._emit.note(f"no request came for {self._limits.idle:g} s, so the session ends")
+                return self._end(Ending.FINISHED, Reason.COMPLETED)
+            if self._requests.slot.must_be_free(now, last_work_at):
+                self._emit.note(
+                    "another job waits for this slot, so the session ends. Its next request opens a new one"
+                )
                 return self._end(Ending.FINISHED, Reason.COMPLETED)
         return self._end(Ending.STOPPED, Reason.CANCEL)
 
