@@ -71,7 +71,7 @@ def has_more_values_than(limit: int, raw: bytes) -> bool:
         return False
     count, end = 1, 0
     for text in _A_STRING.finditer(raw):
-        # Each string adds to the count, so that text that is not JSON reaches the limit soon, too.
+        # Two strings without anything between them are not JSON. Counting them ends the search in such a text early.
         count += _openings(raw, end, text.start()) + (end == text.start())
         end = text.end()
         if count > limit:
@@ -127,8 +127,8 @@ def _depth(value: Any) -> int:
     return 0 if children is None else 1 + max(map(_depth, children), default=0)
 
 
-# json's C scanner calls hooks, which keep each invalid value as a mark. If there is one, the value is walked once, so
-# that the path of each mark is known. Most bodies have none, and are not walked.
+# The JSON decoder calls hooks, which replace each invalid value by a mark. A body with marks is then walked once, to
+# find the path of each mark. Most bodies have no mark, and are not walked.
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -42,7 +42,7 @@ class StoreUnreachable(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredObject:
     """An object in a listing. `path` is relative to the listed folder."""
 
     path: str
@@ -58,11 +58,11 @@ def _root(text: str) -> str:
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         return unquote(parts.path)
     if parts.scheme != "s3" or parts.query or parts.fragment:
-        raise ValueError("it looks like /a/folder, file:///a/folder or s3://bucket/prefix")
+        raise ValueError("write /a/folder, file:///a/folder or s3://bucket/prefix")
     if "@" in parts.netloc or not _BUCKET.fullmatch(parts.netloc):
-        raise ValueError("it looks like s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
+        raise ValueError("write s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
     if {".", "..", ""} & set(parts.path.strip("/").split("/")) and parts.path.strip("/"):
-        raise ValueError("its prefix has an empty component, or a component . or ..")
+        raise ValueError("the prefix has an empty component, or a component . or ..")
     if not _is_installed():
         raise ValueError(f"a store in a bucket needs s3fs: pip install '{EXTRA}'")
     return SCHEME + (parts.netloc + parts.path).rstrip("/")
@@ -164,7 +164,7 @@ class RemoteStore:
             return None
         return RemoteFile(self, path, opened)
 
-    def files(self, folder: str) -> list[Found]:
+    def files(self, folder: str) -> list[StoredObject]:
         """Returns all files below the folder, sorted by path."""
         place = self._key(folder)
         with self._translated_errors(folder):
@@ -172,7 +172,7 @@ class RemoteStore:
                 there: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
             except FileNotFoundError:
                 there = {}
-        files = [_found(key.removeprefix(f"{place}/"), about) for key, about in there.items() if key != place]
+        files = [_stored_object(key.removeprefix(f"{place}/"), about) for key, about in there.items() if key != place]
         return sorted(files, key=lambda file: file.path)
 
     def has(self, path: str) -> bool:
@@ -185,8 +185,11 @@ class RemoteStore:
             if self.has(layout.PROBE):
                 return None
         except StoreUnreachable as error:
-            return f"it cannot read the artifact store: {error}"
-        return f"{self.url} is not the service's artifact store, or {layout.PROBE} would be there; is it the same one?"
+            return f"the artifact store cannot be read: {error}"
+        return (
+            f"{self.url} is not the service's artifact store, because {layout.PROBE} is missing: "
+            "set FOOTPLATE_ARTIFACTS as on the service"
+        )
 
     # Connection
 
@@ -270,8 +273,8 @@ def stays_inside(path: str) -> bool:
     return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
-def _found(path: str, about: Mapping[str, Any]) -> Found:
-    return Found(path, int(about["size"]), _seconds(about))
+def _stored_object(path: str, about: Mapping[str, Any]) -> StoredObject:
+    return StoredObject(path, int(about["size"]), _seconds(about))
 
 
 def _seconds(about: Mapping[str, Any]) -> float:

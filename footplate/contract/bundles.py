@@ -87,7 +87,7 @@ def _wrong_in_size(file: IO[bytes], packed_bytes: int) -> Problem | None:
         return Problem("", "empty_bundle", "the body is empty", "send a zip of your code: zip -r code.zip my_code.py")
     if packed_bytes > MAX_BYTES:
         return too_large()
-    # Counted before zipfile makes an object of each entry. Entries of nested zips are counted as well.
+    # Entries are counted before zipfile makes an object of each. Entries of nested zips count as well.
     if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
         return _too_many(count)
     return None

@@ -187,7 +187,7 @@ class DoneData(BaseModel):
     stop: Literal["cancel", "pause", "drain", "peer"] | None = None
     """The stop request that the source followed."""
     error: Failure | None = None
-    another_s: bool = False
+    is_follow_up: bool = False
     """True if the source failed only because a rank on another node died. The job then gets that rank's error."""
     result: dict[str, Any] = Field(default_factory=dict)
     running_s: float = 0.0

@@ -51,7 +51,7 @@ class Resource(DescribedModel):
         defer_build=True,
         ser_json_inf_nan="strings",
         serialize_by_alias=True,
-        # The schema describes what this version answers, and that has no other fields.
+        # The schema describes the answers of this version, which never have other fields.
         json_schema_extra={"additionalProperties": False},
     )
 
@@ -76,7 +76,7 @@ class OpenEnum:
         described = TypeAdapter(self.words).core_schema
         if not isinstance(self.words, type):
             return handler(described)
-        # Under pydantic's own reference, so that the enum is one schema of the document, whoever else refers to it.
+        # pydantic's own name for the enum is used, so that all fields with this enum share one schema of the document.
         reference = f"{self.words.__module__}.{self.words.__qualname__}:{id(self.words)}"
         named: Any = {**described, "ref": reference}
         return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))

@@ -37,7 +37,7 @@ class HubName:
 
     @property
     def place(self) -> str:
-        """The name of the repository and its revision, by which a job stores the commit."""
+        """The name of the repository and its revision, under which a job stores the commit."""
         return f"{SCHEME}{DATASETS if self.kind == 'dataset' else ''}{self.repo}@{self.revision}"
 
     @property

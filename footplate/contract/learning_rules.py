@@ -42,7 +42,7 @@ TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
 
 
 def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of several optimizers: of each one's schedule and id, and of what they have in common."""
+    """Yields problems of several optimizers: wrong schedules, equal ids, and settings for one optimizer only."""
     optimizers, seen = spec.optimizers or (), set[str]()
     if optimizers and all(optimizer.loss for optimizer in optimizers):
         detail = "every optimizer has a loss of its own, so none has the main loss"
@@ -65,10 +65,10 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
 def _schedule(schedule: Schedule, pointer: str) -> Iterator[Problem]:
     name = schedule.use
     if name in NO_SCHEDULES:
-        hint = "name another; GET /components lists them"
+        hint = "name another schedule; GET /components lists them"
         yield Problem(f"{pointer}/use", "not_a_schedule_here", f"{name} {NO_SCHEDULES[name]}", hint)
     if schedule.per == "epoch" and name in OVER_THE_RUN and schedule.args.get("num_training_steps") is None:
-        detail = f"{name} falls over the whole run, whose epochs it does not know"
+        detail = f"{name} lasts for the whole run, whose number of epochs is not known here"
         yield Problem(f"{pointer}/per", "disagreement", detail, 'use "step", or give args.num_training_steps in epochs')
 
 

@@ -104,7 +104,7 @@ class Reason(StrEnum):
     """The spec names something that the node does not have or cannot build."""
 
 
-NODE_BEGINS = "it has just started, and imports what training needs"
+NODE_BEGINS = "the node has just started, and imports what training needs"
 """The reason for which a node takes no work in its first seconds. All other such reasons are faults."""
 
 S = JobState

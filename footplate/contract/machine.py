@@ -78,7 +78,7 @@ class Resources(Group):
 
     @property
     def processes(self) -> int:
-        """The number of processes on each node. Without any number it is one, on a GPU or a CPU."""
+        """The number of processes on each node. If the spec sets no number, there is one process, on a GPU or a CPU."""
         return self.processes_per_node or max(1, self.gpus_per_node or 0)
 
     @property
@@ -89,7 +89,7 @@ class Resources(Group):
     def _several_processes_use_ddp(self) -> Self:
         """Chooses DDP, without which each process would train alone."""
         if self.world_size > 1 and "strategy" not in self.model_fields_set:
-            # Frozen for everybody else.
+            # The model is frozen, so a plain assignment would raise.
             object.__setattr__(self, "strategy", Ddp(type="ddp"))
         return self
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from footplate.contract.fields import InternalMessage
 from footplate.contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
@@ -25,9 +25,6 @@ SHARES_JOBS = 2
 
 
 class Message(InternalMessage):
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
-    """An alias is the field's name in the message, which other versions of the service and the worker know."""
-
     protocol: int = PROTOCOL
 
 
@@ -49,8 +46,8 @@ class Claim(Message):
     claim: ClaimId
     node: NodeId
     boot: str
-    rendezvous: str | None = Field(default=None, alias="meets_at")
-    """The address (host:port) that this node has bound for the job's rendezvous. The ranks use that of source 0."""
+    rendezvous: str | None = None
+    """The address (host:port) that this node has bound for the job's rendezvous. The ranks use the first node's."""
 
 
 class AttemptBeat(Message):
@@ -66,7 +63,7 @@ class AttemptBeat(Message):
     """The beat's number, which rises with each beat. Only a number that control has not seen extends the lease."""
     journaled: int = 0
     """The number (`seq`) of the last event in the journal on the worker's disk."""
-    last_command: int = Field(default=0, alias="deeds")
+    last_command: int = 0
     """The number of the newest command that was sent to training."""
 
 
@@ -183,7 +180,7 @@ class Grant(Message):
     """The index of this node among the attempt's nodes."""
     nodes: int = 1
     """The number of the attempt's nodes."""
-    rendezvous: str | None = Field(default=None, alias="meets_at")
+    rendezvous: str | None = None
     """The address (host:port) of the rendezvous of ranks on several nodes. None until every node has claimed, and
     training must not start before. Always None for a job on one node."""
     spec: dict[str, Any]
@@ -191,7 +188,7 @@ class Grant(Message):
     """UUIDs of the GPUs that the attempt may see."""
     checkpoints: list[CheckpointOffer] = Field(default_factory=list)
     """The checkpoints to continue from, newest first. If empty, the job starts at step 0."""
-    commands: list[Command] = Field(default_factory=list, alias="deeds")
+    commands: list[Command] = Field(default_factory=list)
     """The job's commands that this attempt must carry out or repeat, oldest first."""
     watermark: int = 0
     lease_seconds: float
@@ -228,10 +225,10 @@ class AttemptReply(Message):
     number: int = 0
     superseded: bool = False
     """True if the job has a newer fence. The supervisor stops at once and sends no more events."""
-    rendezvous: str | None = Field(default=None, alias="meets_at")
+    rendezvous: str | None = None
     """The address of the rendezvous, as in Grant. None until every node has claimed."""
     stop: Stop | None = None
-    commands: list[Command] = Field(default_factory=list, alias="deeds")
+    commands: list[Command] = Field(default_factory=list)
     """The user's commands that the attempt has not carried out yet, oldest first."""
     watermark: int = 0
     stored_step: int | None = Field(default=None, ge=0, lt=2**63)

@@ -45,7 +45,7 @@ class RowReport:
         count_tokens: Callable[[str], int] | None = None,
         deadline: float | None = None,
     ) -> None:
-        """`count_tokens` returns a text's length in tokens. `deadline` is a time of `time.monotonic` for the end."""
+        """`count_tokens` returns a text's length in tokens. Reading ends at `deadline`, a time of `time.monotonic`."""
         self.rows, self.bad_rows = 0, 0
         self.is_complete = True
         self.notes: list[str] = []
@@ -221,16 +221,20 @@ def _json_row(line: bytes) -> tuple[Any, str | None]:
     try:
         row = json.loads(line)
     except RecursionError:
-        return None, "it is nested too deep"
+        return None, "the row is nested too deep"
     except UnicodeDecodeError as error:
         return None, _not_utf8(error)
     except json.JSONDecodeError as error:
         quotes = "; JSON needs double quotes" if b"'" in line[:MOST_QUOTED] and b'"' not in line[:MOST_QUOTED] else ""
         where = f"{error.msg} at character {error.pos + 1}{quotes}"
-        return None, f"it is not JSON: {where}. The line begins with {_beginning(line)}"
+        return None, f"the line is not JSON: {where}. The line begins with {_beginning(line)}"
     except ValueError as error:
-        return None, f"it is not JSON: {error}"
-    return (row, None) if isinstance(row, dict) else (None, f"it is {type_of(row)}, and a row is an object")
+        return None, f"the line is not JSON: {error}"
+    return (
+        (row, None)
+        if isinstance(row, dict)
+        else (None, f"the line is JSON of the type {type_of(row)}, but a row is an object")
+    )
 
 
 def _text_lines(file: Any, report: RowReport) -> Read:
@@ -257,14 +261,14 @@ def _tables(delimiter: str) -> Callable[[Any, RowReport], Read]:
                 yield first, None, _not_utf8(error)
                 continue
             except csv.Error as error:
-                yield first, None, f"it is not CSV: {error}"
+                yield first, None, f"the row is not CSV: {error}"
                 continue
             if names is None:
                 names = record
                 if problem := _of_names(names, report):
                     yield first, None, problem
             elif record and len(record) != len(names):
-                values = f"it has {len(record)} values, and there are {len(names)} columns: {', '.join(names)}"
+                values = f"the row has {len(record)} values, and there are {len(names)} columns: {', '.join(names)}"
                 yield first, None, f"{values[:300]}. Put quotes around values that hold the delimiter"
             elif record:
                 yield first, dict(zip(names, map(_cell, record), strict=True)), None
@@ -276,15 +280,15 @@ def _of_names(names: Sequence[str], report: RowReport) -> str | None:
     """Returns the problem of the header line, or None. A header that looks like values only gets a note."""
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
-        return f"it names the column {twice[:NAME_CHARS]!r} twice"
+        return f"the first line names the column {twice[:NAME_CHARS]!r} twice"
     if len(names) == 1 and (delimiter := next((mark for mark in ";\t|" if mark in names[0]), None)):
         report.notes.append(
-            f"there is one column, and its name has {delimiter!r} in it. If that is the delimiter, set it: "
+            f"there is one column, and its name contains {delimiter!r}. If this character is the delimiter, set it: "
             f'{{"use": "files/csv", "args": {{"paths": […], "delimiter": {json.dumps(delimiter)}}}}}'
         )
     if any(NUMBER.match(name) for name in names):
         report.notes.append(
-            "the first line was read as the names of the columns, and it has a number in it. If it is a row, "
+            "the first line was read as the names of the columns, but contains a number. If the line is a row, "
             'name the columns: {"use": "files/csv", "args": {"paths": […], "columns": ["text", "label"]}}'
         )
     return None
@@ -323,7 +327,7 @@ _READERS: dict[str, Callable[[Any, RowReport], Read]] = {
 
 
 def _not_utf8(error: UnicodeDecodeError) -> str:
-    return f"it is not UTF-8: byte {error.start + 1} of it is 0x{error.object[error.start]:02x}"
+    return f"the line is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}"
 
 
 def _beginning(line: bytes) -> str:

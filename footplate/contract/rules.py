@@ -1,7 +1,7 @@
 """The rules between the fields of a spec. They read the typed spec, so each value has its type here.
 
 A spec with wrong types is checked, too, so that a user sees all mistakes at once. Its wrong values are left out. A rule
-that needs a value which was left out is skipped (`_RULES`).
+that needs one of these values is skipped (`_RULES`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def broken_rules(spec: JobSpec, wrong: Collection[str] = ()) -> Iterator[Problem
             yield from rule(spec)
 
 
-def _own_code(spec: JobSpec) -> Iterator[Problem]:
+def _own_code_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields a problem for each `module:Attr` in a spec without a bundle, and if compute_metrics is not such a name."""
     if spec.code is None:
         for used in spec.components:
@@ -64,21 +64,21 @@ def _own_code(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
 
 
-def _names_of_files(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of names: a path stays below its root, and an argument that is a path names its root."""
+def _file_name_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields a problem for each path that leaves its root, and for each path without a root such as `data://`."""
     for said in spec.texts:
         text = said.text
         if is_hub_name(text):
-            yield from _of_a_hub(said)
+            yield from _hub_name_problems(said)
         elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
             yield Problem(said.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
         elif said.is_path and said.is_of_a_dataset and is_url(text):
-            yield from _of_a_store(said)
+            yield from _url_problems(said)
         elif said.is_path and not text.startswith(ROOTS) and not is_file(text):
             yield _without_root(said)
 
 
-def _of_a_trainer(spec: JobSpec) -> Iterator[Problem]:
+def _trainer_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of a library's trainer, and of the reward functions among its arguments."""
     rewards = spec.trainer.args.get(REWARDS) if spec.trainer is not None else None
     for index, reward in enumerate(rewards if isinstance(rewards, list) else ()):
@@ -93,23 +93,23 @@ def _of_a_trainer(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/data/train", "missing", detail, "add data.train")
     if isinstance(spec.training, Seq2SeqTrainingArguments):
         detail = (
-            f"predict_with_generate and its companions are arguments of our own Trainer, and {trainer.use[:80]} "
-            "has none"
+            "predict_with_generate and the generation_ arguments are for Footplate's own Trainer, and the spec has "
+            f"{trainer.use[:80]}"
         )
         yield Problem("/training/predict_with_generate", "disagreement", detail, "leave them out")
 
 
-def _of_quantization(spec: JobSpec) -> Iterator[Problem]:
+def _quantization_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of a built-in model whose weights are quantized."""
     args = built_in_args(spec)
     kind, peft = args.get("quantization"), args.get("peft")
     if args.get("double_quantization") and kind not in ("nf4", "fp4"):
-        detail = f"is for 4 bits, and quantization is {json.dumps(kind)[:40]}"
+        detail = f"double_quantization is for 4 bits, but quantization is {json.dumps(kind)[:40]}"
         yield Problem("/model/args/double_quantization", "disagreement", detail, 'set quantization to "nf4"')
     if kind is None:
         return
     if not args.get("path") or args.get("from_scratch"):
-        detail = "quantizes stored weights, and the model starts with new ones"
+        detail = "only stored weights can be quantized, and this model starts with new weights"
         hint = "name a path without from_scratch, or leave quantization out"
         yield Problem("/model/args/quantization", "disagreement", detail, hint)
     if not peft:
@@ -122,12 +122,12 @@ def _of_quantization(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
 
 
-def _what_runs(spec: JobSpec) -> Iterator[Problem]:
+def _purpose_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of what the job does: it serves, exports, runs a loop, or trains a model with data."""
     if uses := [name for name in ("serve", "export") if getattr(spec, name) is not None]:
-        yield from _of_a_use(spec, uses)
+        yield from _checkpoint_use_problems(spec, uses)
     elif spec.loop is not None:
-        yield from _of_a_loop(spec, spec.loop)
+        yield from _loop_problems(spec, spec.loop)
     else:
         if spec.model is None:
             hint = 'for example "toy/mlp"; GET /components lists all'
@@ -137,7 +137,7 @@ def _what_runs(spec: JobSpec) -> Iterator[Problem]:
             yield Problem("/data", "missing", "a job needs data", hint)
 
 
-def _of_a_use(spec: JobSpec, uses: list[str]) -> Iterator[Problem]:
+def _checkpoint_use_problems(spec: JobSpec, uses: list[str]) -> Iterator[Problem]:
     """Yields a problem for each field that a serving session or an export lacks, or would ignore."""
     use = uses[0]
     if len(uses) > 1:
@@ -158,20 +158,22 @@ def _of_a_use(spec: JobSpec, uses: list[str]) -> Iterator[Problem]:
             yield Problem(f"/resources/{name}", "disagreement", f"a job with {use} is one process", f"leave {name} out")
 
 
-def _of_a_loop(spec: JobSpec, loop: Component | Script) -> Iterator[Problem]:
+def _loop_problems(spec: JobSpec, loop: Component | Script) -> Iterator[Problem]:
     """Yields a problem for each field that the user's own loop would ignore."""
-    fields, text = _BESIDE_A_LOOP, "an own loop does not use this field"
+    fields, text = _BESIDE_A_LOOP, "a loop of your own does not use this field"
     if isinstance(loop, Script):
         fields, text = _BESIDE_A_SCRIPT, "a script does not read this field"
         if spec.code is None:
-            detail = "is a file of your own, but the spec has no bundle"
+            detail = "the script is a file of your own, but the spec has no bundle"
             yield Problem("/loop/script", "needs_bundle", detail, ADD_A_BUNDLE)
     elif not loop.is_own:
         detail = f"{loop.use[:80]!r} is not a function of your own, as a loop has to be"
-        yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
+        yield Problem("/loop/use", "needs_own_code", detail, "name a function of the bundle as module:function")
     for name in fields:
         if _is_given(spec, name):
-            yield Problem(f"/{name}", "disagreement", f"there is a loop, and {text}", f"leave out {name} or the loop")
+            yield Problem(
+                f"/{name}", "disagreement", f"the spec has a loop, and {text}", f"leave out {name} or the loop"
+            )
 
 
 def _is_given(spec: JobSpec, name: str) -> bool:
@@ -187,8 +189,8 @@ _BESIDE_A_SCRIPT = (
 )  # fmt: skip
 
 
-def _of_evaluation(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of evaluations that have no data, or no model that could be the best."""
+def _evaluation_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields a problem if evaluations are requested, but the spec has no data for them."""
     strategy = spec.training.eval_strategy
     if strategy != "no" and not spec.data.has_evaluation:
         detail = f"eval_strategy is {strategy}, but there is no data to evaluate on"
@@ -196,61 +198,71 @@ def _of_evaluation(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/training/eval_strategy", "disagreement", detail, hint)
 
 
-def _of_the_final_evaluation(spec: JobSpec) -> Iterator[Problem]:
+def _final_evaluation_problems(spec: JobSpec) -> Iterator[Problem]:
     if spec.final_eval is None:
         return
     if spec.loop is not None:
-        detail = "there is a loop, and the loop itself decides when it evaluates"
+        detail = "the spec has a loop, and the loop itself decides when to evaluate"
         yield Problem("/final_eval", "disagreement", detail, "leave out final_eval or the loop")
     elif not spec.data.has_evaluation:
         hint = 'add data.eval or "split": {"test_size": 0.1} to data, or leave final_eval out'
         yield Problem("/final_eval", "disagreement", "there is no data to evaluate on", hint)
     elif spec.final_eval == "best" and not spec.training.load_best_model_at_end:
-        detail = "the best model is evaluated only if it is loaded, and training keeps the last one"
+        detail = "the best model is evaluated only if it is loaded after training, and here training keeps the last one"
         hint = 'set training.load_best_model_at_end to true, and save and evaluate at the same steps; or use "last"'
         yield Problem("/final_eval", "disagreement", detail, hint)
 
 
-def _of_a_split(spec: JobSpec) -> Iterator[Problem]:
+def _split_problems(spec: JobSpec) -> Iterator[Problem]:
     if spec.data.split is None:
         return
     if spec.data.train is None:
         yield Problem("/data/split", "disagreement", "there is no training set to split", "add data.train")
     if spec.data.eval is not None:
-        detail = "data.eval and split both say on which rows the job is evaluated"
+        detail = "data.eval and data.split both set the rows on which the job is evaluated"
         yield Problem("/data/split", "disagreement", detail, "keep one of the two")
     if spec.data.is_streamed:
         detail = "a stream cannot be split, because the number of its rows is not known"
         yield Problem("/data/split", "disagreement", detail, "leave data.train's streaming out, or name a data.eval")
 
 
-def _of_a_stream(spec: JobSpec) -> Iterator[Problem]:
+def _stream_problems(spec: JobSpec) -> Iterator[Problem]:
     if spec.data.is_streamed and spec.training.max_steps <= 0 and spec.loop is None:
         detail = "max_steps is needed, because the number of rows in a stream is not known"
         yield Problem("/training/max_steps", "missing", detail, "set max_steps, or leave data.train's streaming out")
 
 
-def _of_a_start(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems if a start names not exactly one place, or has options without an effect."""
+def _resume_from_problems(spec: JobSpec) -> Iterator[Problem]:
+    """Yields problems if `resume_from` does not name exactly one checkpoint, or has options without an effect."""
     start: ResumeFrom | None = spec.resume_from
     if start is None:
         return
     if start.job is None and start.path is None:
-        yield Problem("/resume_from", "missing", "names nothing to start from", 'say {"job": "job_…"} or a path')
+        yield Problem(
+            "/resume_from",
+            "missing",
+            "resume_from names neither a job nor a path",
+            'write {"job": "job_…"} or {"path": "models://…"}',
+        )
     if start.job is not None and start.path is not None:
-        detail = "names a job and a folder, and a job starts from one place"
+        detail = "resume_from names a job and a folder, but a job starts from one checkpoint"
         yield Problem("/resume_from/path", "disagreement", detail, "keep one of the two")
     elif start.path is not None and start.checkpoint != "latest":
-        detail = "is about a job's checkpoints, and the path names a folder"
-        yield Problem("/resume_from/checkpoint", "disagreement", detail, "let the path name the checkpoint's folder")
+        detail = "checkpoint selects one of a job's checkpoints, but path names a folder"
+        yield Problem(
+            "/resume_from/checkpoint",
+            "disagreement",
+            detail,
+            "leave checkpoint out, and let path name the checkpoint's folder",
+        )
     if spec.loop is not None and start.path is not None:
-        detail = "there is a loop, and a loop gets only checkpoints of jobs"
+        detail = "the spec has a loop, and a loop gets only checkpoints of jobs"
         hint = "give the folder to the " + (
             "script, in its argv" if isinstance(spec.loop, Script) else "loop, among its args"
         )
         yield Problem("/resume_from/path", "disagreement", detail, hint)
     if isinstance(spec.loop, Component) and start.mode == "weights":
-        detail = "there is a loop, and the loop itself decides what it loads from job.latest()"
+        detail = "the spec has a loop, and the loop itself decides what it loads from job.latest()"
         yield Problem("/resume_from/mode", "disagreement", detail, "leave mode out, and load the weights in the loop")
 
 
@@ -258,7 +270,7 @@ def _without_root(said: ArgumentText) -> Problem:
     """Returns the problem of a path that is local, a URL, or a model's name on a hub."""
     root = "models://" if said.path[0] in ("model", "processor") else "data://"
     near = (root + said.text.lstrip("./~"))[:80]
-    hint = f"put it below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
+    hint = f"put the file below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
     if root == "models://" and "://" not in said.text:
         hint += " models:// is the models folder on the nodes. A model of a hub is hub://NAME"
     if said.is_of_a_dataset and "://" not in said.text:
@@ -266,14 +278,14 @@ def _without_root(said: ArgumentText) -> Problem:
     return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} names no root", hint)
 
 
-def _of_a_store(said: ArgumentText) -> Iterator[Problem]:
+def _url_problems(said: ArgumentText) -> Iterator[Problem]:
     try:
         read_url(said.text)
     except Refused as error:
-        yield Problem(said.pointer, "bad_url", f"it {error}", "for example https://data.example.org/rows.jsonl")
+        yield Problem(said.pointer, "bad_url", f"the URL {error}", "for example https://data.example.org/rows.jsonl")
 
 
-def _of_a_hub(said: ArgumentText) -> Iterator[Problem]:
+def _hub_name_problems(said: ArgumentText) -> Iterator[Problem]:
     try:
         hub_name(said.text)
     except ValueError as error:
@@ -283,16 +295,16 @@ def _of_a_hub(said: ArgumentText) -> Iterator[Problem]:
 _EVALUATION = ("/data/eval", "/data/split")
 _SHAPE = ("/resources/nodes", "/resources/gpus_per_node", "/resources/processes_per_node", "/resources/strategy")
 _RULES: dict[Callable[[JobSpec], Iterator[Problem]], tuple[str, ...]] = {
-    _own_code: ("/code",),
-    _names_of_files: (),
-    _of_a_trainer: (),
-    _of_quantization: (),
-    _what_runs: ("/serve", "/export", "/loop", "/code"),
-    _of_evaluation: _EVALUATION,
-    _of_the_final_evaluation: ("/training/load_best_model_at_end", "/loop", *_EVALUATION),
-    _of_a_split: ("/data/train", "/data/eval"),
-    _of_a_stream: ("/training/max_steps", "/loop"),
-    _of_a_start: ("/loop",),
+    _own_code_problems: ("/code",),
+    _file_name_problems: (),
+    _trainer_problems: (),
+    _quantization_problems: (),
+    _purpose_problems: ("/serve", "/export", "/loop", "/code"),
+    _evaluation_problems: _EVALUATION,
+    _final_evaluation_problems: ("/training/load_best_model_at_end", "/loop", *_EVALUATION),
+    _split_problems: ("/data/train", "/data/eval"),
+    _stream_problems: ("/training/max_steps", "/loop"),
+    _resume_from_problems: ("/loop",),
     optimizer_problems: (),
     loss_problems: (),
     stopping_problems: ("/training/eval_strategy",),
@@ -305,4 +317,4 @@ _RULES: dict[Callable[[JobSpec], Iterator[Problem]], tuple[str, ...]] = {
     several_processes_problems: _SHAPE,
     reference_problems: (*_SHAPE, "/model", "/trainer"),
 }
-"""Each rule, with the places whose values it needs. A rule is not asked if a value there is left out as wrong."""
+"""Each rule, with the pointers of the values that it needs. A rule is skipped if one of them was left out as wrong."""

@@ -22,7 +22,7 @@ def with_short_forms(schema: Schema) -> Schema:
     training["properties"] = _training(training["properties"])
     # `GET /components` describes the arguments of library trainers. For other trainers, unknown arguments are refused.
     training["additionalProperties"] = {"description": "An argument of the library's trainer that the spec names."}
-    alone = {"type": "string", "description": "Its name alone."}
+    alone = {"type": "string", "description": "The name alone, without arguments."}
     _also(definitions, "Component", alone)
     _also(definitions, "Schedule", alone)
     train = {"type": "string", "description": "The training set: a component's name, or the path of a file."}
@@ -63,7 +63,7 @@ _OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
 def standard(schema: Any) -> Any:
-    """Gives bounds their names in JSON Schema. pydantic writes `ge` where a validator precedes the type."""
+    """Renames bounds such as `ge` to JSON Schema's `minimum`. pydantic does not if a validator precedes the type."""
     if isinstance(schema, list):
         return [standard(item) for item in schema]
     if not isinstance(schema, dict):

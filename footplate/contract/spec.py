@@ -208,9 +208,9 @@ def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
 
 
 def _beside(wrong: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yields the problems of values outside of the `wrong` values.
+    """Yields the problems, except for those inside of a `wrong` value, which was left out of the checked spec.
 
-    A wrong value was left out of the spec, so a field that is missing there may exist in the request body.
+    Such a problem may be false. For example, a field may be missing only because its value was left out.
     """
     for problem in islice(problems, MAX_PROBLEMS):
         if not any(is_nested(problem.pointer, pointer) for pointer in wrong):

@@ -37,7 +37,7 @@ def ends(sources: Sequence[SourceRow]) -> list[DoneData]:
 
 def fails_all(end: DoneData) -> bool:
     """Returns True if this end of one source ends the whole attempt. At a time limit, all nodes stop by themselves."""
-    return end.ending is Ending.FAILED and not end.another_s and end.reason != Reason.TIME_LIMIT
+    return end.ending is Ending.FAILED and not end.is_follow_up and end.reason != Reason.TIME_LIMIT
 
 
 def has_to_end(sources: Sequence[SourceRow]) -> bool:
@@ -64,7 +64,7 @@ def known_end(sources: Sequence[SourceRow]) -> DoneData | None:
 def decisive(sources: Sequence[SourceRow]) -> DoneData:
     """Returns the end of the source that gives the attempt its result and its reason, after all sources have ended."""
     all_ends = ends(sources)
-    failed = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.another_s)
+    failed = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.is_follow_up)
     # A source with a stop request has the reason. The other sources have only stopped together with it.
     stopped = sorted((end for end in all_ends if end.ending is Ending.STOPPED), key=lambda end: end.stop is None)
     return known_end(sources) or (failed or stopped or all_ends)[0]

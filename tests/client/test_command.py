@@ -281,9 +281,9 @@ def test_an_upload_prints_its_id_and_what_is_wrong_with_its_rows(command: Comman
     shown = command.good("files", uploaded.stdout.strip())
 
     assert "rows.csv: 2 rows, 1 bad" in uploaded.stderr
-    assert "row 4: it has 3 values" in uploaded.stderr
+    assert "row 4: the row has 3 values" in uploaded.stderr
     assert "1 string (first: row 3)" in shown
-    assert "row 4: it has 3 values" in shown
+    assert "row 4: the row has 3 values" in shown
 
 
 def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command) -> None:

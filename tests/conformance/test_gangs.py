@@ -81,7 +81,9 @@ def test_a_node_that_is_lost_is_the_reason_and_not_what_the_others_made_of_it(st
     job, (first, second) = running(stage)
     first.checkpoints(10)
     stage.rescue()
-    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
+    first.ends(
+        "failed", "crashed", is_follow_up=True, error={"code": "peer_lost", "message": "Connection closed by peer"}
+    )
     stage.later(stage.settings.lease_seconds + 1)
 
     stage.rescue()

@@ -139,7 +139,7 @@ def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
         TrainingArguments("out", optim="galore_adamw")  # type: ignore[arg-type]
 
     report = "".join(traceback.format_exception_only(caught.value))
-    assert "it changes what a parameter group is" in report
+    assert "galore_adamw" in report
     assert "pass optimizers=" in report
 
 

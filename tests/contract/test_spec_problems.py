@@ -209,10 +209,10 @@ def test_no_path_climbs_out_of_its_root(path):
          "did you mean 'data://a.jsonl'? A file on your own machine is uploaded: footplate upload FILE prints its name "
          "for the spec"),
         ("model", {"use": "hf/x", "args": {"path": "https://x.org/m"}}, "/model/args/path",
-         "put it below models:// on the nodes, or upload it"),
-        ("data", "s3://x/a.jsonl", "/data", "put it below data:// on the nodes, or upload it"),
+         "put the file below models:// on the nodes, or upload it"),
+        ("data", "s3://x/a.jsonl", "/data", "put the file below data:// on the nodes, or upload it"),
         ("data", {"use": "my:rows", "args": {"options": {"file": "file:///a"}}}, "/data/args/options/file",
-         "put it below data:// on the nodes, or upload it"),
+         "put the file below data:// on the nodes, or upload it"),
     ],
 )  # fmt: skip
 def test_a_path_that_names_no_root_is_told_at_once(field, component, pointer, hint):

@@ -90,7 +90,9 @@ def test_one_part_fails_and_all_end_before_the_job_is_tried_again(stage: Stage) 
 )
 def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stage: Stage) -> None:
     job, (first, second) = running(stage)
-    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
+    first.ends(
+        "failed", "crashed", is_follow_up=True, error={"code": "peer_lost", "message": "Connection closed by peer"}
+    )
     second.fails("oom")
 
     code = json.loads(str(stage.job(job).error))["code"]

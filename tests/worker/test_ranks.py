@@ -46,9 +46,9 @@ class Stage:
         os.write(self.fds[rank][3], text.encode() + b"\n")
         self.turn()
 
-    def fails(self, rank: int, message: str, *, another_s: bool = False) -> None:
+    def fails(self, rank: int, message: str, *, is_follow_up: bool = False) -> None:
         error = {"code": "error", "message": message, "rank": rank}
-        self.say(rank, launch.OUTCOME, ending="failed", reason="error", error=error, another_s=another_s)
+        self.say(rank, launch.OUTCOME, ending="failed", reason="error", error=error, is_follow_up=is_follow_up)
 
     def finishes(self, rank: int) -> None:
         self.say(rank, launch.OUTCOME, ending="finished", reason="completed")
@@ -162,7 +162,7 @@ def test_a_stop_reaches_every_rank(stage: Stage) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_one_that_dies_without_a_word_is_the_reason_and_the_rest_are_ended(stage: Stage) -> None:
-    stage.fails(0, "Connection closed by peer", another_s=True)
+    stage.fails(0, "Connection closed by peer", is_follow_up=True)
     stage.exits(2, -9)
     stage.turn()
 
@@ -176,7 +176,7 @@ def test_one_that_dies_without_a_word_is_the_reason_and_the_rest_are_ended(stage
 
 @pytest.mark.usefixtures("at_once")
 def test_one_that_raises_is_the_reason_of_those_that_lost_it(stage: Stage) -> None:
-    stage.fails(2, "Connection closed by peer", another_s=True)
+    stage.fails(2, "Connection closed by peer", is_follow_up=True)
     stage.fails(1, "ValueError: a bad sample")
     assert not stage.asked_to_kill()
 

@@ -42,7 +42,7 @@ def _decide(attempt: Attempt) -> DoneData:
         return _stopped(attempt, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
         done = _by_rank(failed.report, attempt.ranks.world)
-        return done.model_copy(update={"another_s": failed.is_follow_up})
+        return done.model_copy(update={"is_follow_up": failed.is_follow_up})
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report

@@ -178,9 +178,9 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
 
 
 def _is_multiple(whole: float, part: float) -> bool:
-    """Returns True if `part` divides `whole`. Both are numbers of steps, or both are shares of all steps below 1.
+    """Returns True if `whole` is a multiple of `part`. Each is a number of steps, or below 1 a share of all steps.
 
-    A number and a share cannot be compared, because the number of all steps is not known.
+    A number is never a multiple of a share, because the number of all steps is not known here.
     """
     if part == 0 or (whole < 1) != (part < 1):
         return part == 0

@@ -103,13 +103,14 @@ def refusals(config: Config, args: TrainingArguments) -> Iterator[tuple[str, str
         name = "fp16" if args.fp16 else "deepspeed.fp16.enabled"
         yield (
             "fp16",
-            f"{name} needs a loss scale, which a checkpoint of all processes would not hold: use bf16",
+            f"{name} needs a loss scale, which a checkpoint of several processes does not store: use bf16",
         )
     zero = config.get("zero_optimization")
     if args.bf16 and not (isinstance(zero, dict) and zero.get("stage")):
         yield (
             "zero_optimization",
-            "bf16 with ZeRO stage 0 has no checkpoint to resume from: write a stage of 1, 2 or 3, or train by DDP",
+            "training in bf16 with ZeRO stage 0 cannot resume from a checkpoint: "
+            "set stage to 1, 2 or 3, or train by DDP",
         )
     section = config.get("optimizer")
     kind = str(section.get("type", "")) if isinstance(section, dict) else ""
@@ -185,7 +186,7 @@ def fill(config: Config, args: TrainingArguments, *, per_process: int, world: in
         ("bf16.enabled", args.bf16, "bf16"),
     )
     differ = [difference for answer in asked if (difference := _match(config, *answer)) is not None]
-    # DeepSpeed's Adam is ours: it has the same arguments.
+    # The Trainer makes this Adam itself, from arguments that now equal those of the config.
     config.pop("optimizer", None)
     return differ
 

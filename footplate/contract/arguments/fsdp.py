@@ -27,7 +27,10 @@ _ELSEWHERE = {
 }
 _OF_FSDP1 = ("forward_prefetch", "backward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers")
 _NOT_OF_FSDP1: dict[str, tuple[Any, str]] = {
-    "state_dict_type": (SHARDED, "its checkpoints are whole: leave state_dict_type out, or let version 2 write it"),
+    "state_dict_type": (
+        SHARDED,
+        "its checkpoints are whole: leave state_dict_type out, or use version 2, which can shard them",
+    ),
     "cpu_offload": (True, "leave version out, because version 2 offloads"),
     "use_orig_params": (False, "leave it out, because parameters with and without decay would be merged"),
     "sync_module_states": (False, "leave it out: all processes begin with the main process's weights"),

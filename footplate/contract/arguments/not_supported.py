@@ -13,9 +13,9 @@ class NotYet:
     """An argument that is not supported."""
 
     neutral: object
-    """The value that changes nothing. It is accepted, and is the value of the attribute."""
+    """The value that changes nothing. A user may pass this value, and reading the argument returns it."""
     instead: str
-    """The advice that messages give instead."""
+    """The part of messages that names what to use instead."""
 
     def accepts(self, value: object) -> bool:
         """Returns True for the neutral value. In Python False equals 0, so the types are compared as well."""
@@ -24,7 +24,7 @@ class NotYet:
         return type(value) is type(self.neutral) and value == self.neutral
 
 
-_OPTIM = "use one of ours, or pass optimizers= or optimizer_cls_and_kwargs="
+_OPTIM = "use another optim, or pass optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
     "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
@@ -44,7 +44,7 @@ _OPTIMIZERS = {
     "schedule_free_radam": "schedule_free_adamw with warmup_steps does the same",
     "grokadamw": "it has not been requested yet",
     "stable_adamw": "it has not been requested yet",
-    **dict.fromkeys(_LOW_RANK_NAMES.split(), "it changes what a parameter group is, layer by layer"),
+    **dict.fromkeys(_LOW_RANK_NAMES.split(), "it puts each layer into a parameter group of its own"),
 }
 
 CHOICES_NOT_YET: dict[str, dict[str, str]] = {

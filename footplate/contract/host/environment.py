@@ -1,4 +1,4 @@
-"""Returns the environment variables of a job: `env` and secrets of its spec, and the folder of compiled extensions."""
+"""Makes the environment variables of a job: `env` and secrets of its spec, and the folder of compiled extensions."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _extensions(root: Path, whose: str, user: User | None) -> Path:
     with suppress(OSError):
         builder = os.geteuid() if user is None else user.uid
         if folder.exists() and folder.lstat().st_uid != builder:
-            # The node had another training user before. This user could not write to the folder, and code of any job
-            # may have written to it.
+            # Training ran as another user before. The present user could not write to the folder, and code of any
+            # job may have written to it.
             remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:

@@ -40,8 +40,8 @@ TICK = "tick"
 """The kind of a line that only shows that the process still works."""
 OUTCOME = "outcome"
 """The kind of the line with a rank's outcome, as DoneData."""
-FOLLOW_UP = "another_s"
-"""A field beside the outcome. True if the rank failed because another rank had failed."""
+FOLLOW_UP = "is_follow_up"
+"""The name of a field that is sent with the outcome. True if the rank failed because another rank had failed."""
 
 
 class Order(BaseModel):
@@ -148,9 +148,9 @@ FROM_WARM: TypeAdapter[Started | Exited] = TypeAdapter(Annotated[Started | Exite
 FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
 """The descriptors of a start in this order: the order, the socket for events, the stop byte, and two pipes.
 
-If the user is not shared, the lock by which the attempt holds this user follows. The warm parent keeps the lock until
-the user has no processes left. The first of several ranks then gets the socket that listens for the rendezvous, and a
-serving session the socket with its requests.
+Further descriptors follow. If the attempt has a user of its own, the next is the lock on this user. The warm parent
+keeps this lock until the user has no processes left. The last descriptor is a socket. The first of several ranks
+listens for the rendezvous on it, and a serving session reads its requests from it.
 """
 
 

@@ -60,11 +60,11 @@ class NodeFolder:
     def why_not_ready(self) -> str | None:
         """Returns the reason why no training can start on this node now, or None."""
         try:
-            return self.trouble.read_text(errors="replace") or "its disk is full"
+            return self.trouble.read_text(errors="replace") or "the node's disk is full"
         except FileNotFoundError:
             return None
         except OSError as error:
-            return f"its own folder cannot be read: {error}"
+            return f"the node's folder cannot be read: {error}"
 
     def be_in_trouble(self, why: str) -> None:
         fresh = self.trouble.with_suffix(".new")

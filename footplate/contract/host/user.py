@@ -120,9 +120,9 @@ def close_to_lists(root: Path, names: Iterable[str]) -> None:
 
 
 def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
-    """Makes downloaded files readable for all users, and makes training's user the owner of those below `below`.
+    """Makes downloaded files readable for all users, and makes training's user the owner of the files below `below`.
 
-    There is no link among the files, because only root has written there so far.
+    There is no link among the files, because only root has written to the folder so far.
     """
     own = root / below
     for parent, folders, names in os.walk(root, topdown=False):

@@ -76,8 +76,8 @@ class Series(Resource):
     left_out: int
     """The number of points that are not shown because a later attempt repeats their steps."""
     exact: bool
-    """True if x and y have every point that is not left out. False if they are reduced: of each stretch of the curve,
-    they have some points, with the least and the greatest value."""
+    """True if x and y have every point that is not left out. False if the curve is reduced to some points of each
+    stretch, which include the stretch's least and greatest value."""
     attempts: tuple[SeriesAttempt, ...]
     x: tuple[int | float | str, ...]
     y: tuple[Measured, ...]
