@@ -216,7 +216,7 @@ def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, h
         options["required"] = True
     group.add_argument(*names, **options, default=default)
     if field.default is True and _is_flag(hint, field):
-        # Added after the field's own option, which has the same destination and sets its default.
+        # Added after the field's own option: both set the same value, and argparse takes the default of the first.
         no = [f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}"]
         group.add_argument(*no, action="store_false", dest=field.name, default=True, help=help_text)
 
@@ -260,7 +260,10 @@ def _choice(choices: list[Any]) -> Callable[[str], Any]:
 
 
 def _reader(kinds: list[Any]) -> Callable[[str], Any]:
-    """Returns a function that converts text to the first of these types that accepts it. `str` is tried late."""
+    """Returns a function that converts text to the first of these types that accepts it.
+
+    `str` is tried late, because it accepts any text.
+    """
     return functools.partial(_read, sorted(kinds, key=lambda kind: _ORDER_OF_TRIALS.get(_plain(kind), 5)))
 
 

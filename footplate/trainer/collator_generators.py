@@ -19,14 +19,14 @@ GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState,
 
 
 class CollatorGenerators:
-    """The random generators of a collator: attributes of the object or of those it calls, or names in its function."""
+    """The random generators of a collator: in its attributes, in those of objects that it calls, or as globals."""
 
     def __init__(self, collator: Any) -> None:
         self._owners = _owners(collator)
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """Returns each generator's state, by its owner's position and its own name, such as `0.generator`."""
+        """Returns each generator's state. A key such as `0.generator` has the number of its owner and the attribute."""
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class CollatorGenerators:
                 place, attribute = name.split(".", 1)
                 owner = self._owners[int(place)] if int(place) < len(self._owners) else None
                 if getattr(owner, attribute, ...) is not None:
-                    continue  # the script has another collator now
+                    continue  # the script uses another collator than the run before, so there is nothing to restore
                 there[name] = _made(kind)
                 setattr(owner, attribute, there[name])
             _set_state(there[name], state)

@@ -303,7 +303,7 @@ def without_columns(dataset: Any, keep: Sequence[str], log_dropped: LogDropped) 
         return dataset
     unused = [name for name in names if name not in keep]
     if not unused or len(unused) == len(names):
-        return dataset  # if no column is left, the collator below raises an error that names them
+        return dataset  # if no column would be left, DropUnused raises an error that names them
     log_dropped(unused)
     return dataset.remove_columns(unused)
 

@@ -46,7 +46,7 @@ def run(
     results = _Results(trainer, _rows_of_a_batch(trainer, loader), loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=results.are_losses_only, ignore_keys=ignore_keys)
     trainer.callback_handler.eval_dataloader = loader
-    # Both stay in eval mode afterwards, as Hugging Face leaves them; the next training step sets train mode again.
+    # Model and optimizer stay in eval mode afterwards, as in Hugging Face's Trainer. The next training step ends that.
     model.eval()
     if hasattr(trainer.optimizer, "eval"):
         trainer.optimizer.eval()

@@ -35,7 +35,7 @@ class Run:
     """The state of one call of `train()` that Hugging Face's TrainerState does not have."""
 
     ignore_keys: list[str] | None = None
-    """`ignore_keys_for_eval` of `train()`."""
+    """The argument `ignore_keys_for_eval` of `train()`."""
     plan: Plan = field(init=False)
     position: Position = field(init=False)
     """The first micro-batch of the run."""

@@ -98,9 +98,9 @@ def _set_rate(trainer: Trainer, value: Any) -> None:
     if schedules.follows_a_metric(schedule):
         raise CannotChange(f"{args.lr_scheduler_type} sets the rate by the results of evaluations")
     if not (trainer._footplate.made_schedule and isinstance(schedule, LambdaLR)):
-        raise CannotChange(f"its schedule, {type(schedule).__name__}, is not made from the arguments")
+        raise CannotChange(f"the schedule, {type(schedule).__name__}, is not made from the arguments")
     if any(base != args.learning_rate for base in schedule.base_lrs):
-        raise CannotChange("its parameter groups have different rates")
+        raise CannotChange("the optimizer's parameter groups have different rates")
     args.learning_rate = float(value)
     _follow(trainer, schedule, trainer.state.max_steps)
 
@@ -165,12 +165,12 @@ def _peak(optimizer: Optimizer) -> float:
 
 
 def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
-    """Returns an unused optimizer, with which a schedule can be made. The real one's rate would change by that."""
+    """Returns an unused optimizer to make a schedule with, because making one changes its optimizer's learning rate."""
     return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
 
 
 def continue_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
-    """Changes the schedule in place to the shape of `other` and the rate `peak`. The step keeps a reference to it."""
+    """Gives the schedule the shape of `other` and the rate `peak`, in place, because the step has a reference to it."""
     shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
     schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
@@ -198,7 +198,7 @@ def _set_end(trainer: Trainer, value: int) -> None:
     elif trainer._footplate.made_schedule and isinstance(schedule, LambdaLR):
         _follow(trainer, schedule, value)
     elif not schedules.follows_a_metric(schedule) and value > state.max_steps:
-        raise CannotChange(f"its schedule, {type(schedule).__name__}, may end at the old max_steps")
+        raise CannotChange(f"the schedule, {type(schedule).__name__}, may end at the old max_steps")
     trainer._footplate.run.plan = trainer._footplate.run.plan.until(value)
     trainer.args.max_steps = state.max_steps = value
     state.num_train_epochs = trainer._footplate.run.plan.epochs

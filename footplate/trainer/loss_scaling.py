@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("footplate.trainer")
 
 _FACTOR = 2**16
-"""The factor for the number of items. A loss divided by it nearly vanishes, unlike one with a GPU's rounding error."""
+"""The factor between the two numbers of items. A loss that the model divides changes by this factor, which is far more
+than a GPU's rounding errors."""
 _SAME = 1e-4
 """The relative difference below which two losses count as equal."""
 

@@ -23,7 +23,7 @@ class LossSum:
     """The steps in which a micro-batch's loss was NaN or infinite, counted from the last log."""
 
     def joined(self, peers: OneProcess) -> LossSum:
-        """Averages the loss over all processes. A step counts as not finite if it was so on any process."""
+        """Averages the loss over all processes. A step counts as not finite if its loss was that on any process."""
         if peers.world == 1:
             return self
         sums = peers.all_gather((self.total, self.not_finite))
@@ -88,7 +88,7 @@ class Tally:
                 if math.isfinite(value) or not self._leaves_out:
                     total = numpy.float32(float(total) + value)
                 else:
-                    # Replaced by the mean of the losses before it, as Hugging Face does.
+                    # The mean of the losses so far takes the place of this one, as in Hugging Face's Trainer.
                     total = numpy.float32(total + total / numpy.float32(1 + number))
             if not all(map(math.isfinite, step)):
                 not_finite.append(number)

@@ -200,7 +200,7 @@ class Batches(Sampler[list[int]]):
             self.sampler.set_epoch(epoch)
 
     def start_at(self, batch: int, offset: int = 0) -> None:
-        """Starts the next epoch at a batch, `offset` samples later.
+        """Makes the next epoch start at a batch, or `offset` samples after the start of that batch.
 
         The order is drawn at once, because the random generators may change before the first batch is read.
         """
@@ -216,7 +216,8 @@ class Batches(Sampler[list[int]]):
         return self._rounds(max(0, len(self.sampler) - sample))
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Done with the first batch, because a loader with processes makes two iterators and uses the second.
+        # A loader with processes makes two iterators, and reads the second only. This code runs when the first batch is
+        # read, so the iterator that is never read does not use up the stored start.
         skip, drawn = self._skip, self._drawn
         self._skip, self._drawn = 0, None
         order = self._whole() if drawn is None else drawn

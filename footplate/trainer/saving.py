@@ -496,7 +496,7 @@ def _compare_arguments(trainer: Trainer, folder: Path, then: dict[str, Any]) -> 
     changes.pop("output_dir", None)
     for name in _INTERVALS:
         if now[name] is None or now[name] < 1:
-            changes.pop(name, None)  # the state has the number that a share means
+            changes.pop(name, None)  # a share of all steps: the TrainerState has it as a number of steps
     wrong = [name for name in fixed(trainer.args) if name in changes]
     if wrong:
         differences = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)

@@ -50,7 +50,7 @@ class Seq2SeqTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Hugging Face's Seq2SeqTrainer counts so too, even in an evaluation that does not generate.
+        # As in Hugging Face's Seq2SeqTrainer, also in an evaluation that does not generate.
         self._footplate.counts_full_batches = True
         if _generates(self.args):
             _require_generation(self)
@@ -164,7 +164,7 @@ def _generated(trainer: Seq2SeqTrainer, inputs: dict[str, Any], gen_kwargs: dict
     shifted = inputs.get("decoder_input_ids")
     generate_inputs = dict(inputs)
     if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
-        # These are made from the labels, so generation would continue from the answer.
+        # The decoder's inputs are made from the labels, so generation would continue from the answer.
         generate_inputs = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
     options = {"synced_gpus": trainer._footplate.strategy.generates_in_step, **gen_kwargs}
     with torch.no_grad():

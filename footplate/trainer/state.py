@@ -56,7 +56,7 @@ class TrainerState:
         """Sets the intervals in steps. An argument below 1 is a share of all steps."""
         for name in ("logging_steps", "eval_steps", "save_steps"):
             interval = getattr(args, name)
-            if interval is None:  # not set, because callbacks divide by it
+            if interval is None:  # the default stays, because callbacks divide by the interval
                 continue
             setattr(self, name, max(1, math.ceil(max_steps * interval)) if 0 < interval < 1 else int(interval))
 

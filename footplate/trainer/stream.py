@@ -130,7 +130,7 @@ class _Reader:
         info: Any = get_worker_info()
         own = (process + self._last + 1) % self._processes
         self._seed = info.seed - process + own
-        object.__setattr__(info, "id", own)  # the info is frozen, but the dataset reads its share's number only there
+        object.__setattr__(info, "id", own)  # frozen, but datasets read their share's number only here
         if own in self._states:
             info.dataset.load_state_dict(self._states[own])
         self._number = self._numbers.get(own, 0)

@@ -142,8 +142,8 @@ def test_a_rate_that_is_the_script_s_own_is_left_to_it(tmp_path: Path) -> None:
     trainer.train()
 
     assert changing.came.refused == {
-        "learning_rate": "its schedule, StepLR, is not made from the arguments",
-        "max_steps": "its schedule, StepLR, may end at the old max_steps",
+        "learning_rate": "the schedule, StepLR, is not made from the arguments",
+        "max_steps": "the schedule, StepLR, may end at the old max_steps",
     }
 
 

@@ -23,7 +23,7 @@ class Text:
             raise ValueError(f"{name} compares texts: pass a processing_class that decodes tokens, such as a tokenizer")
         self.name, self._processor = name, processor
         self._metric = _text_metric(name)
-        # Each process already sees the outputs of all processes.
+        # Each process already has the outputs of all processes, so torchmetrics must not add them up once more.
         self._metric.sync_on_compute = False
 
     def update(self, logits: Tensor, labels: Tensor) -> None:

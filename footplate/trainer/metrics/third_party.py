@@ -30,7 +30,7 @@ class TorchMetric:
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if self._made is None:
             self._made = self._kind(**{**_about_classes(self._kind, logits, labels), **self._options})
-        # Each process already sees the outputs of all processes, so torchmetrics must not sum over processes again.
+        # Each process already has the outputs of all processes, so torchmetrics must not add them up once more.
         self._made.sync_on_compute = False
         self._made.to(logits.device).update(*_inputs_for(type(self._made), logits, labels))
 

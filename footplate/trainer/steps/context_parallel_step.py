@@ -41,7 +41,7 @@ class ContextParallelStep(SharedStep):
         with strategy.attention.over(self.configs, piece.length):
             outputs = self.model(**inputs)
             loss = self._loss(outputs, labels, count if items is None else items)
-            # Gradients are averaged over all processes, and this loss is a share of the group's sum.
+            # The losses of a group's pieces must add up, but gradients are averaged. This factor makes up for that.
             loss = loss * strategy.context_parallel
             forced = trainer.loss_is_scaled_for_ga
             if (items is not None) if forced is None else forced:

@@ -42,7 +42,7 @@ class Step:
         self.count = _counter(trainer)
         # A loss may read `accelerator.sync_gradients`: True in the last micro-batch of a window.
         self.gradient_state = trainer.accelerator.gradient_state
-        # In the model's order, so that the norm is summed in the same order as by Hugging Face.
+        # The parameters are in the model's order, so that their norm is summed in Hugging Face's order.
         self.parameters = list(trainer.model.parameters())
         self.zeroed = self.parameters + strategy.only_in_optimizer(trainer.model, self.optimizer)
         self.max_norm = args.max_grad_norm

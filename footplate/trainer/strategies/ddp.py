@@ -65,7 +65,8 @@ class Ddp(Single):
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         """Returns the unwrapped model, so that no process waits for another in forward.
 
-        Buffers are first copied from the main process, as in every forward of training, because it saves them.
+        Buffers are first copied from the main process, as in every forward of training. A checkpoint stores the buffers
+        of that process.
         """
         wrapped = self._wrapped.get(model)
         if isinstance(wrapped, DistributedDataParallel) and wrapped.will_sync_module_buffers():  # type: ignore[no-untyped-call]

@@ -75,7 +75,7 @@ def _fsdp(environment: Environment) -> dict[str, Any]:
         for name, text in _named(environment, _FSDP).items()
         if text not in _IGNORED_FSDP_VALUES.get(name, ())
     }
-    # The launcher sets both, and each version of FSDP reads one of them.
+    # The launcher sets sharding_strategy and reshard_after_forward. FSDP 1 reads the first, and FSDP 2 the second.
     settings.pop("sharding_strategy" if settings.get("version") == "2" else "reshard_after_forward", None)
     if settings.get("auto_wrap_policy") != "size_based_wrap":
         settings.pop("min_num_params", None)

@@ -84,7 +84,8 @@ class Peers(OneProcess):
     """Communication among several processes, over torch.distributed."""
 
     failures = 0
-    """The number of failures that all processes had together. It numbers the keys of the next failure."""
+    """The number of times that all processes have failed together. Each failure has keys of its own in torch's store,
+    which contain this number."""
 
     def __init__(self, place: Place, backend: str | None, timeout: timedelta, device: torch.device) -> None:
         self.rank, self.world, self.local_rank = place.rank, place.world, place.local_rank

@@ -195,7 +195,7 @@ def _receive(folder: Path | None, file: Listed, transfer: Transfer) -> OSError |
 
 
 def _chunks(file: Listed) -> Iterator[tuple[int, Tensor]]:
-    """Yields the offset of each chunk of a file with a buffer for it. An empty file has one chunk of a byte, unused."""
+    """Yields the offset of each chunk of a file, and a buffer for it. An empty file has one chunk of an unused byte."""
     box = torch.zeros(max(1, min(CHUNK_BYTES, file.bytes)), dtype=torch.uint8)
     for at in range(0, max(1, file.bytes), CHUNK_BYTES):
         yield at, box[: max(1, file.bytes - at)]

@@ -77,7 +77,7 @@ class Single:
         on_cpu = args.use_cpu or (self.peers.world > 1 and not torch.cuda.is_available())
         if not self.accelerator_config.use_configured_state:
             _forget_other_settings(precision, use_cpu=on_cpu)
-        # These settings are for loaders that users prepare themselves: a shuffled one has Hugging Face's order.
+        # For loaders that users pass to Accelerate themselves: a shuffled one then has Hugging Face's order.
         loading = DataLoaderConfiguration(
             split_batches=self.accelerator_config.split_batches,
             dispatch_batches=self.accelerator_config.dispatch_batches,
@@ -110,7 +110,7 @@ class Single:
         model, optimizer = self._place(model), self.accelerator.prepare(optimizer)
         if self.precision == "fp16":
             self.scale = LossScale(self.plain_optimizer(optimizer), self.device)
-            # Both use one scaler, because a user's training_step may call accelerator.backward.
+            # Accelerate and the Trainer use one scaler, because a user's training_step may call accelerator.backward.
             self.accelerator.scaler = self.scale.scaler = self.accelerator.scaler or self.scale.scaler
         return model, optimizer
 
