@@ -26,7 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(KNOWN)}")
     parser.add_argument(
-        "--quick", action="store_true", help="few and short rounds: the ratios are rough, and not for quoting"
+        "--quick",
+        action="store_true",
+        help="few and short rounds, for a check that all of it runs: the figures are rough",
     )
     parser.add_argument(
         "--write", action="store_true", help=f"also write each table into its section of {RESULTS.name}"

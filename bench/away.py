@@ -57,14 +57,14 @@ class Window:
 
     wall: float
     cpu: float
-    telling: float
+    sending: float
     """The CPU time for sending events, which is the loop's own cost of being watched."""
-    held_up: float
-    """The further time that sending events took, because the core was busy or the kernel woke the reader."""
+    delay: float
+    """The wall time for sending events beyond `sending`, because the core was busy or the kernel woke the reader."""
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, int]]) -> Window:
-        """Takes medians of step times, because a step that lost its core distorts a mean. Sending times are means."""
+        """Returns median step times, because a step that lost its core distorts a mean. Sending times are means."""
         assert len(rows) > 100, f"only {len(rows)} steps in a window"
         walls = [(b[0] - a[0]) / 1e3 for a, b in pairwise(rows)]
         cpus = [(b[1] - a[1]) / 1e3 for a, b in pairwise(rows)]
@@ -79,13 +79,13 @@ Pair = tuple[Window, Window]
 
 def _rows(what: str, pairs: Sequence[Pair]) -> list[report.Row]:
     return [
-        report.Row(f"{what}: a step's CPU time, to without", [b.cpu / a.cpu for a, b in pairs], "×", "≤ 1.02"),
-        report.Row(f"{what}: a step's wall time, to without", [b.wall / a.wall for a, b in pairs], "×"),
-        report.Row(f"{what}: of a step, CPU time for telling events", [b.telling for _, b in pairs], "µs"),
-        report.Row("… without", [a.telling for a, _ in pairs], "µs"),
-        report.Row(f"{what}: of a step, held up in telling them", [b.held_up for _, b in pairs], "µs"),
-        report.Row("… without", [a.held_up for a, _ in pairs], "µs"),
-        report.Row("… and a step's whole CPU time", [a.cpu for a, _ in pairs], "µs"),
+        report.Row(f"{what}: CPU time of a step, relative to normal", [b.cpu / a.cpu for a, b in pairs], "×", "≤ 1.02"),
+        report.Row(f"{what}: wall time of a step, relative to normal", [b.wall / a.wall for a, b in pairs], "×"),
+        report.Row(f"{what}: CPU time of a step for sending events", [b.sending for _, b in pairs], "µs"),
+        report.Row("… normal", [a.sending for a, _ in pairs], "µs"),
+        report.Row(f"{what}: further delay of a step by sending them", [b.delay for _, b in pairs], "µs"),
+        report.Row("… normal", [a.delay for a, _ in pairs], "µs"),
+        report.Row("normal CPU time of a whole step", [a.cpu for a, _ in pairs], "µs"),
     ]
 
 

@@ -29,7 +29,7 @@ from sqlalchemy import Connection, insert, literal, select
 
 from bench import report
 from bench.post import cpu_seconds, serve
-from bench.readers import Played
+from bench.readers import SimulatedNode
 from bench.whole import beside
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
@@ -44,7 +44,7 @@ from tests.support.redis_server import RedisServer
 
 JOBS, METRICS, POINTS = 20, 30, 100_000
 DISTINCT = 4
-"""Jobs with values of their own. The others have copies, because the time to make values is outside of the figures."""
+"""The number of jobs with values of their own. The other jobs have copies, because making values takes long."""
 NAMES = (
     "loss", "grad_norm", "learning_rate", "accuracy", "tokens_per_second",
     *(f"layer_{number}/norm" for number in range(10)), *(f"eval_loss_{number}" for number in range(10)),
@@ -74,7 +74,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 class Service:
     process: Process
     url: str
-    played: list[Played]
+    played: list[SimulatedNode]
     points: int
 
     @property
@@ -92,7 +92,7 @@ def filled_service(folder: Path, points: int) -> Iterator[Service]:
         env = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_LEASE_SECONDS": 3600}
         process, port = serve(processes, folder, database, role="all", **env)
         url = f"http://127.0.0.1:{port}"
-        played = [Played(url, redis.url) for _ in range(JOBS)]
+        played = [SimulatedNode(url, redis.url) for _ in range(JOBS)]
         db = Database(database)
         fill(db, [JobId(node.job) for node in played], points)
         db.close()
@@ -156,7 +156,7 @@ def copy_history(conn: Connection, source: JobId, job: JobId) -> None:
 
 
 def values_at(step: int, rng: random.Random) -> dict[str, float]:
-    """Returns the values of one step: each falls, with noise and now and then a spike."""
+    """Returns the values of all metrics at one step. They fall over time, with noise and now and then a spike."""
     fall = math.exp(-step / 30_000)
     spike = 5.0 if rng.random() < 0.0005 else 1.0
     return {

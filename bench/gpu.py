@@ -26,7 +26,7 @@ NEEDED = ("torch", "accelerate", "safetensors", "pydantic", "numpy")
 
 def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[report.Row]:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        sys.exit(f"bench gpu needs {', '.join(missing)}, which this Python has not: put their wheels on PYTHONPATH")
+        sys.exit(f"bench gpu needs {', '.join(missing)}, which is not installed: put the wheels on PYTHONPATH")
     device = _device()
     loops = [loop for loop in LOOPS if loop != "accelerate" and (loop != "transformers" or find_spec(loop))]
     compiles, turns = device is not None and not quick, 1 if quick else 9
@@ -36,14 +36,14 @@ def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[
     speeds = {loop: [turn["speed"] for turn in shown[loop]] for loop in loops}
     what = f"GPT-2 small, bf16{', compiled' if compiles else ''}, {device}" if device else "a tiny GPT, no GPU"
     rows = [report.Row(f"{what}: {loop}", speeds[loop], "tokens/s") for loop in loops]
-    rows.append(report.Row(f"{what}: ours, to by hand", _quotients(speeds, "raw"), "×", "≥ 1.0"))
+    rows.append(report.Row(f"{what}: ours, relative to the loop by hand", _quotients(speeds, "raw"), "×", "≥ 1.0"))
     if "transformers" in loops:
-        rows.append(report.Row(f"{what}: ours, to transformers'", _quotients(speeds, "transformers"), "×", "≥ 1.1"))
-    rows += [report.Row(f"{what}: loss in the end, {loop}", [shown[loop][-1]["loss"]], "") for loop in loops]
+        rows.append(
+            report.Row(f"{what}: ours, relative to transformers'", _quotients(speeds, "transformers"), "×", "≥ 1.1")
+        )
+    rows += [report.Row(f"{what}: loss at the end, {loop}", [shown[loop][-1]["loss"]], "") for loop in loops]
     rows += [
-        report.Row(f"{what}: memory at its height, {loop}", [shown[loop][-1]["bytes"] / 1e9], "GB")
-        for loop in loops
-        if device
+        report.Row(f"{what}: peak memory, {loop}", [shown[loop][-1]["bytes"] / 1e9], "GB") for loop in loops if device
     ]
     rows += [
         report.Row(f"{what}: the host waits in ten steps with one log, {loop}", [float(waits[loop])], "times")

@@ -99,7 +99,7 @@ def _measure(
         "POST (service CPU)": [],
         "a page of jobs": [],
         "a page of the queue": [],
-        "a look of placement": [],
+        "one placement run": [],
     }
     processes, redis = Processes(folder), [RedisServer().start() for _ in range(2)]
     with ExitStack() as stack:
@@ -139,10 +139,10 @@ def _measure(
             queued = many.took(lambda: many.get("/queue?limit=50"))
             looked = many.took(lambda: many.db.read_now(plan_queue))
             rows += [
-                report.Row(f"{what}: POST to POST at none", rates, "×", "≥ 0.8"),
+                report.Row(f"{what}: POST, relative to POST with an empty queue", rates, "×", "≥ 0.8"),
                 report.Row(f"{what}: the same by the service's CPU time", costs, "×", "≥ 0.8"),
                 report.Row(f"{what}: POST", [mine["per_second"] for _, mine in pairs], "/s"),
-                report.Row(f"{what}: a look of placement", looked, "ms", "≤ 20"),
+                report.Row(f"{what}: one placement run", looked, "ms", "≤ 20"),
                 report.Row(f"{what}: GET /queue", queued, "ms", "≤ 20"),
                 report.Row(f"{what}: GET /jobs", listed, "ms", "≤ 20"),
                 report.Row(f"{what}: GET /jobs, those waiting by priority", urgent, "ms", "≤ 20"),

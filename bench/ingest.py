@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from bench import report
 from bench.footprint import memory_mb
 from bench.post import cpu_seconds, database_url, serve
-from bench.readers import Played
+from bench.readers import SimulatedNode
 from footplate.contract.events import Kind, now_text
 from footplate.contract.ids import Fence
 from tests.support.processes import Processes
@@ -50,7 +50,7 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
         service, port = serve(processes, folder / "home", url, role="all", **env)
         client = redis.Redis.from_url(server.url, protocol=2)
         for _ in range(rounds):
-            played = [Played(f"http://127.0.0.1:{port}", server.url) for _ in range(ATTEMPTS)]
+            played = [SimulatedNode(f"http://127.0.0.1:{port}", server.url) for _ in range(ATTEMPTS)]
             senders = [_filled(folder, attempt, events) for attempt in played]
             before, started = cpu_seconds(service.pid), time.perf_counter()
             _send(client, senders)
@@ -70,7 +70,7 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
     ]
 
 
-def _filled(folder: Path, played: Played, events: int) -> Sender:
+def _filled(folder: Path, played: SimulatedNode, events: int) -> Sender:
     """Fills the journal of a simulated attempt. Its first event, which reports that it runs, is in SQL already."""
     journal = Journal.create(folder, JournalName(played.job, 1, Fence(1), played.claim), max_mb=1024)
     journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
@@ -95,7 +95,7 @@ def _send(client: redis.Redis, senders: Sequence[Sender]) -> None:
             time.sleep(0.005)
 
 
-def _verify(url: str, played: Sequence[Played], events: int) -> None:
+def _verify(url: str, played: Sequence[SimulatedNode], events: int) -> None:
     engine = create_engine(url)
     with engine.connect() as conn:
         for attempt in played:

@@ -69,7 +69,7 @@ def asked(client: httpx2.Client, database: str, count: int) -> list[report.Row]:
 
 
 def _cursor_behind(client: httpx2.Client, number: int) -> str:
-    """Returns a cursor after this number of jobs. A cursor has only a place, and each request repeats its filters."""
+    """Returns a cursor after this number of jobs. It fits any filter, because a cursor contains only a position."""
     before = text_of(BORN_MS + number)
     return str(client.get("/jobs", params={"created_before": before, "limit": 1}).json()["next_cursor"])
 

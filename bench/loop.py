@@ -43,7 +43,7 @@ def speed(folder: Path, quick: bool) -> list[report.Row]:
         shown = race("training", work=name, steps=work.steps, whole=work.steps * (turns + 1), turns=turns)
         require_equal_losses(work.what, shown)
         what = f"{work.what}: speed of"
-        rows += compared(what, shown, f"≥ {work.bar:.2f}", faster=True)
+        rows += compared(what, shown, f"≥ {work.goal:.2f}", faster=True)
         rows.append(report.Row(f"{work.what}: a step by hand, CPU time", _column(shown, "raw", "cpu", 1000), "ms"))
     return rows
 
@@ -61,12 +61,12 @@ def starting(folder: Path, quick: bool) -> list[report.Row]:
         for loop in [*LOOPS[number % 4 :], *LOOPS[: number % 4]]:
             shown[loop].append(start(loop, environment))
     rows: list[report.Row] = []
-    for point, bar in {"import": "≤ 1.15", "step": "≤ 1.1"}.items():
+    for point, goal in {"import": "≤ 1.15", "step": "≤ 1.1"}.items():
         at = {
             loop: [{clock: turn[f"{clock} to {point}"] for clock in CLOCKS} for turn in shown[loop]] for loop in LOOPS
         }
         what = "import of the trainer" if point == "import" else "cold process to first step"
-        rows += compared(f"{what}:", at, bar)
+        rows += compared(f"{what}:", at, goal)
         rows.append(report.Row(f"{what}: by hand, CPU time", _column(at, "raw", "cpu"), "s"))
     return rows
 
@@ -79,7 +79,7 @@ def resuming(folder: Path, quick: bool) -> list[report.Row]:
     shown = race("resuming", folder=str(folder), turns=3 if quick else 15)
     for loop in LOOPS:
         if any(turn["read"] != expected(folder) for turn in shown[loop]):
-            raise AssertionError(f"{loop} did not continue to read where step {STOP:,} had stopped")
+            raise AssertionError(f"{loop} did not read the samples after step {STOP:,} when it resumed")
     what = f"resume at step {STOP:,} of {STEPS:,} to the next forward, data order equal:"
     return [*compared(what, shown, "≤ 3"), report.Row(f"{what} by hand", _column(shown, "raw", "wall", 1000), "ms")]
 
@@ -105,9 +105,11 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
     return [
         report.Row(f"{what}: by hand", taken["raw"], "MB"),
         *(report.Row(f"{what}: {loop}", taken[loop], "MB") for loop in OTHERS),
-        report.Row(f"{what}: ours, to by hand", _quotients(taken["ours"], taken["raw"]), "×", "≤ 1.2"),
         report.Row(
-            f"{what}: ours with twice as many, to ours",
+            f"{what}: ours, relative to the loop by hand", _quotients(taken["ours"], taken["raw"]), "×", "≤ 1.2"
+        ),
+        report.Row(
+            f"{what}: ours with twice as many samples, relative to ours",
             [turn["bytes"] / 1e6 / median(taken["ours"]) for turn in twice],
             "×",
             "flat",
@@ -125,7 +127,11 @@ def saving(folder: Path, quick: bool) -> list[report.Row]:
     for beside in ("ours", "raw"):
         waits = _quotients(_column(shown, "ours, beside", "wall"), _column(shown, beside, "wall"))
         name = "ours, synchronous" if beside == "ours" else "by hand, without a sync to disk"
-        rows.append(report.Row(f"{what}: beside training, to {name}", waits, "×", "≤ 0.25" if beside == "ours" else ""))
+        rows.append(
+            report.Row(
+                f"{what}: in the background, relative to {name}", waits, "×", "≤ 0.25" if beside == "ours" else ""
+            )
+        )
     return rows
 
 
@@ -140,7 +146,7 @@ PARTS: dict[str, Callable[[Path, bool], list[report.Row]]] = {
 }
 
 
-def compared(what: str, shown: Shown, bar: str, *, faster: bool = False) -> list[report.Row]:
+def compared(what: str, shown: Shown, goal: str, *, faster: bool = False) -> list[report.Row]:
     """Returns rows with each loop's time, or with `faster` its speed, relative to the loop by hand.
 
     Each round counts with the median of its turns, so that a turn beside other work of the machine does not matter.
@@ -150,7 +156,7 @@ def compared(what: str, shown: Shown, bar: str, *, faster: bool = False) -> list
         for clock, name in CLOCKS.items():
             others, raws = (_rounds(_column(shown, name_of_loop, clock)) for name_of_loop in (loop, "raw"))
             values = _quotients(raws, others) if faster else _quotients(others, raws)
-            rows.append(report.Row(f"{what} {loop}, {name}", values, "×", bar if loop == "ours" else ""))
+            rows.append(report.Row(f"{what} {loop}, {name}", values, "×", goal if loop == "ours" else ""))
     return rows
 
 

@@ -30,7 +30,7 @@ from tests.support.processes import Process, Processes, until
 from tests.support.redis_server import RedisServer
 
 
-class Played:
+class SimulatedNode:
     """A simulated node with one running attempt."""
 
     def __init__(self, url: str, redis_url: str) -> None:
@@ -142,7 +142,7 @@ class _System:
             control = {**env, "FOOTPLATE_HOME": folder, "FOOTPLATE_DATABASE": database}
             self.processes.start("-m", "service", "control", env=control)
         self.url = f"http://127.0.0.1:{port}"
-        self.played = Played(self.url, self.redis.url)
+        self.played = SimulatedNode(self.url, self.redis.url)
 
     def read(self, readers: int, processes: int) -> list[Process]:
         address = f"{self.url.replace('http', 'ws')}/jobs/{self.played.job}/stream"

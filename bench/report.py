@@ -15,16 +15,16 @@ class Row:
     what: str
     values: Sequence[float]
     unit: str
-    bar: str = ""
+    goal: str = ""
 
     def as_cells(self) -> list[str]:
         middle = f"{_short(median(self.values))} {self.unit}"
         spread = f"{_short(min(self.values))} to {_short(max(self.values))}" if len(self.values) > 1 else ""
-        return [self.what, middle, spread, self.bar]
+        return [self.what, middle, spread, self.goal]
 
 
 def table(rows: Sequence[Row]) -> str:
-    cells = [["figure", "median", "range", "bar"], *(row.as_cells() for row in rows)]
+    cells = [["figure", "median", "range", "goal"], *(row.as_cells() for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells

@@ -39,7 +39,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
         report.Row("the same: CPU time of the session's process", [cpu for _, cpu in later], "s"),
         report.Row("memory of three adapters on one base", [shared], "MB"),
         report.Row("memory of three models of the same size", [apart], "MB"),
-        report.Row("step time of training beside a session that answers, to alone", beside, "×"),
+        report.Row("step time of training beside a session that answers, relative to training alone", beside, "×"),
     ]
 
 

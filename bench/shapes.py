@@ -43,7 +43,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     for name in [shape for shape in shapes if shape != PLAIN]:
         rows.append(report.Row(f"warm POST → first step, {name}", shown[name], "ms"))
         ratios = [time_ms / plain_ms for time_ms, plain_ms in zip(shown[name], shown[PLAIN], strict=True)]
-        rows.append(report.Row(f"the same, to one process: {name}", ratios, "×"))
+        rows.append(report.Row(f"the same, relative to one process: {name}", ratios, "×"))
     what = f"a node killed → its job trains on another, beyond the lease of {LEASE_SECONDS:g} s"
     return [*rows, report.Row(what, lost, "s")]
 

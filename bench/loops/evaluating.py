@@ -34,7 +34,7 @@ def run(loop: str, turn: Turn, *, work: str, samples: int, batch: int, memory: b
         evaluate = _evaluation(loop, replace(WORKS[work], batch=batch), folder)
         while True:
             evaluate(few)
-            # The heap is trimmed only where memory is measured, because reading freed pages again takes time.
+            # The heap is trimmed only if memory is measured, because requesting trimmed pages again takes time.
             start, clock = _reset_peak() if memory else 0, Clock()
             metrics = evaluate(whole)
             wall, cpu = clock.read()

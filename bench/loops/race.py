@@ -38,9 +38,9 @@ PINNED = {
 def race(
     task: str, *, turns: int, loops: Sequence[str] = LOOPS, on_one_core: bool = True, **options: Any
 ) -> dict[str, list[Any]]:
-    """Returns the results of each loop, turn by turn. Each runs `bench.loops.<task>.run(loop, turn, **options)`.
+    """Returns the results of each loop, by turns. A loop runs `bench.loops.<task>.run(loop, turn, **options)`.
 
-    Without turns, it returns the first result of each.
+    If `turns` is 0, each loop has only one result.
     """
     parent = _parent(on_one_core)
     assert parent.stdin is not None

@@ -58,7 +58,7 @@ def _by_script(loop: str, turn: Turn, folder: str) -> None:
     interval, clock, waited = 4, Clock(), [0.0, 0.0]
 
     class Waits(names.TrainerCallback):  # type: ignore[misc, name-defined]
-        """Measures the time between two steps, which is that of saving alone."""
+        """Measures the time between two steps, in which the loop only saves a checkpoint."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             while beside and not control.should_save and _is_writing(trainer):

@@ -19,7 +19,7 @@ Sample = dict[str, Any]
 @dataclass(frozen=True)
 class Work:
     what: str
-    bar: float
+    goal: float
     """The share of the speed of the loop by hand that ours must reach."""
     model: Callable[[], nn.Module]
     data: Callable[[], Dataset[Sample]]

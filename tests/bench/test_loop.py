@@ -45,7 +45,7 @@ def test_all_loops_train_the_same(small: None, race: Race, name: str) -> None:
 def test_each_part_s_quick_form_runs(small: None, race: Race, part: str, tmp_path: Path) -> None:
     rows = loop.PARTS[part](tmp_path, True)
 
-    assert any("ours" in row.what and row.bar for row in rows)
+    assert any("ours" in row.what and row.goal for row in rows)
     assert all(row.values for row in rows)
 
 
@@ -53,5 +53,5 @@ def test_each_part_s_quick_form_runs(small: None, race: Race, part: str, tmp_pat
 def test_the_script_for_a_gpu_runs_without_one(race: Race, tmp_path: Path) -> None:
     rows = gpu.run(tmp_path / "own", quick=True, trace=str(tmp_path / "traces"))
 
-    assert any("ours, to by hand" in row.what for row in rows)
+    assert any("relative to the loop by hand" in row.what for row in rows)
     assert len(list((tmp_path / "traces").iterdir())) == 3
