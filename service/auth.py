@@ -107,7 +107,7 @@ class Gatekeeper:
         return _in_project(caller, read_query(query), refused)
 
     def _counted(self, credentials: Credentials) -> tuple[Caller, Unauthorized | None]:
-        """Counts a request, and returns its key's holder, or the error for a wrong key. Raises TooManyRequests."""
+        """Counts a request. Returns its caller, and the error if it has no valid key. Raises TooManyRequests."""
         if not self.needs_key:
             return LOCAL, None
         try:
@@ -120,7 +120,7 @@ class Gatekeeper:
 
     def _bearer(self, authorization: bytes) -> Caller:
         if not authorization:
-            raise Unauthorized("this needs a key", hint="send it as 'Authorization: Bearer <key>'")
+            raise Unauthorized("the request needs a key", hint="send it as 'Authorization: Bearer <key>'")
         scheme, _, key = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             raise Unauthorized(

@@ -80,9 +80,9 @@ class Caller:
         if not self.may(needed.scope):
             has = ", ".join(sorted(self.scopes)) or "none"
             hint = "ask the administrator of the project for a key with that scope"
-            raise Forbidden(f"this needs a key with the scope '{needed.scope}'; this key has: {has}", hint=hint)
+            raise Forbidden(f"the request needs a key with the scope '{needed.scope}'; this key has: {has}", hint=hint)
         if needed.everywhere and not self.is_everywhere:
-            text = f"this acts on every project, and this key is of project {self.reach!r} only"
+            text = f"the request acts on every project, and this key is of project {self.reach!r} only"
             raise Forbidden(text, hint=f"use a key of project '{EVERYWHERE}' with the scope '{needed.scope}'")
 
 

@@ -165,7 +165,7 @@ def _parsed(raw: bytes, model: type[Body]) -> Body:
 
 
 def _model_at(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel] | None:
-    """Returns the model of a field inside a model, by the names on the way to the field."""
+    """Returns the model of a nested field, by the names on the way to it. None if the field has another type."""
     for name in where:
         field = model.model_fields.get(str(name))
         if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):

@@ -63,7 +63,7 @@ class Bulk(Group):
     """One of cancel, pause, resume and delete."""
     ids: Annotated[Many[str], Field(min_length=1, max_length=MOST)] | None = None
     where: Where | None = None
-    """Instead of `ids`: all matching jobs that the verb can change."""
+    """Filters that select jobs, instead of `ids`. Jobs in a state that the verb cannot change are left out."""
     cursor: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     """The `next_cursor` of the answer before, for further matching jobs."""
     mode: StopMode = StopMode.CHECKPOINT

@@ -56,7 +56,10 @@ def require_code(services: Services) -> None:
 
 
 async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
-    """Returns problems for code and variables that no job may have here, and for what no node has installed."""
+    """Returns problems of the spec's code: what the operator forbids, what the bundle lacks, and what no node has.
+
+    Variables in `env` are checked, too. Raises Forbidden if the caller's key does not allow users' own code.
+    """
     problems = not_allowed(services.settings, spec)
     if spec.code is not None:
         if not problems:

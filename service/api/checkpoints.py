@@ -131,8 +131,8 @@ async def download_checkpoint_file(request: Request, job: JobPath, checkpoint: N
 async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
     """Sends a tar that is made while it is sent.
 
-    If the job still runs and keeps few checkpoints, pin the checkpoint first. If it is deleted meanwhile, the download
-    ends before the length in Content-Length.
+    If the job still runs and keeps few checkpoints, pin the checkpoint first. If the checkpoint is deleted meanwhile,
+    the download ends before the length in Content-Length.
     """
     row, files = await _contents(request, job, checkpoint)
     archive = Archive(f"checkpoint-{row.step}", files, row.created_at // 1000)
@@ -161,7 +161,7 @@ def _open_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) -> 
     summary="Delete a checkpoint; the answer says how many bytes that frees",
 )
 async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> DeletedCheckpoint:
-    """Deletes a checkpoint. The checkpoint leaves the list, and its folder is deleted in a moment.
+    """Deletes a checkpoint. The checkpoint leaves the list at once, and its folder is deleted soon after.
 
     The answer is 409 if the checkpoint is pinned, or if it is the only one from which an unfinished job can continue.
     """

@@ -37,10 +37,14 @@ Names = Annotated[
 ]
 Points = Annotated[int, Query(ge=10, le=MOST_POINTS, description="The most points of each curve.")]
 Which = Annotated[
-    Axis, Query(description="The x axis: the optimizer step, the time, or the epoch. Points without it are left out.")
+    Axis,
+    Query(
+        description="The x axis: the optimizer step, the time, or the epoch. Points without this value are left out."
+    ),
 ]
 Everything = Annotated[
-    bool, Query(description="Include points of steps that a later attempt repeated. Otherwise only the repetition is.")
+    bool,
+    Query(description="If a later attempt repeated steps, include the points of both. Default: only the later ones."),
 ]
 
 

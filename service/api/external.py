@@ -33,7 +33,7 @@ EXAMPLE = {
 
 
 class _Lenient(Group):
-    """Ignores fields that it does not know, because reporters ignore what a refusal says."""
+    """A part of a report. Unknown fields are ignored, because nobody would see an error: reporters ignore answers."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"additionalProperties": True})
 
@@ -41,7 +41,7 @@ class _Lenient(Group):
 class ReportedMetric(_Lenient):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     value: Annotated[str, Field(max_length=200)]
-    """The value as text. `current_step`, `total_steps` and `current_epoch` are the run's progress."""
+    """The value as text. The metrics `current_step`, `total_steps` and `current_epoch` are the run's progress."""
 
 
 class TrainerStatus(_Lenient):

@@ -34,7 +34,7 @@ LONGEST_SECONDS = 10 * 365 * 86400.0
 class KeysNotInForce(FootplateError):
     code = "keys_not_in_force"
     status = 409
-    title = "Keys are not in force"
+    title = "This service works without keys"
 
 
 class NewKey(Group):
@@ -94,7 +94,7 @@ def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
 @router.get("/keys", operation_id="list_keys", summary="The project's keys")
 @needs(Scope.ADMIN)
 async def list_keys(request: Request) -> KeyList:
-    """Lists the keys of the project. A key of every project that names no project gets all keys."""
+    """Lists the keys of the project. A request with a key of every project gets all keys, if it names no project."""
     services = services_of(request)
     rows = await services.db.read(keys.all_keys)
     limit = services.caller.limit

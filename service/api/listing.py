@@ -31,8 +31,8 @@ MOST_SPEC_CHARACTERS = 1024 * 1024
 MOST_SUMMARIES = 1_000
 INCLUDABLE = ("spec", "summary")
 _INCLUDE = (
-    "Further data of the jobs, separated by commas: `spec`, and `summary` of the metrics. The answer has the data of "
-    f"as many jobs as fit, but at least one: {MOST_SPEC_CHARACTERS:,} characters of specs, {MOST_SUMMARIES:,} metrics."
+    "Further data of each job, separated by commas: `spec`, and `summary` of the metrics. An answer has at most "
+    f"{MOST_SPEC_CHARACTERS:,} characters of specs and {MOST_SUMMARIES:,} metrics. Further jobs come without the data."
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -98,11 +98,11 @@ def _page(document: Json) -> str:
 
 
 _FAILURES = (
-    ("NoKey", "The request has no valid key.", Unauthorized("this needs a key")),
+    ("NoKey", "The request has no valid key.", Unauthorized("the request needs a key")),
     (
         "Forbidden",
         "The key lacks the scope or is of another project, or the request comes from a page of another site.",
-        Forbidden("this needs a key with the scope 'submit'; this key has: read"),
+        Forbidden("the request needs a key with the scope 'submit'; this key has: read"),
     ),
     ("NotFound", "The project has nothing of this name.", NotFound(f"there is no job {JOB!r} here")),
     (
@@ -129,7 +129,11 @@ _FAILURES = (
         "The key or address sends requests too fast, or has too many streams open.",
         problems.TooManyRequests("too many requests"),
     ),
-    ("Unavailable", "A part that this needs does not answer. Try again.", Unavailable("the database is down")),
+    (
+        "Unavailable",
+        "The database, Redis or another part of the service does not answer. Try again.",
+        Unavailable("the database is down"),
+    ),
 )
 """The name and the meaning of each failure, and an example of its error."""
 

@@ -31,7 +31,7 @@ class Generation(Group):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """0 always takes the likeliest token. Higher values draw tokens at random."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the probability from whose likeliest tokens a token is drawn."""
+    """Tokens are drawn only from the likeliest ones whose probabilities add up to this number."""
     stop: Stops = ()
     """Texts that end a generated text. They are not part of it."""
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None

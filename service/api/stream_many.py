@@ -245,7 +245,7 @@ class ManyJobs:
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
         ]
         room = max(0, MOST_JOBS - len(self._followed))
-        # The oldest join first, because a newer job will still be found by later looks.
+        # The oldest join first, because later searches still find a newer job.
         for head in new[::-1][:room]:
             self._join(head.job, self._ended_at.pop(head.job, 0))
         if (left_out := max(0, len(new) - room)) != self._left_out:

@@ -52,19 +52,19 @@ async def prune(state: ControlState) -> None:
         log.info("removed %d checkpoints that lost attempts had saved and not reported: %s …", len(late), late[0])
     await in_thread(prune_folders, artifacts)
     ended = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
-    removed = [upload for upload in ended if await in_thread(is_removed, artifacts, upload)]
+    removed = [upload for upload in ended if await in_thread(remove_parts, artifacts, upload)]
     if removed:
         await state.write(lambda conn: uploads.forget(conn, removed))
     await in_thread(prune_pins, artifacts, checkpoint)
 
 
-def is_removed(artifacts: Store, upload: UploadId) -> bool:
+def remove_parts(artifacts: Store, upload: UploadId) -> bool:
     """Deletes the stored parts of an upload. Returns False if some parts could not be deleted."""
     return why_it_stays(artifacts, str(layout.parts_folder(upload))) is None
 
 
 def write_probe(artifacts: Store) -> None:
-    """Writes the file by which a node knows that it sees the same artifact store as the service."""
+    """Writes the probe, a small file. A node that can read it sees the same artifact store as the service."""
     if isinstance(artifacts, RemoteStore):
         if not artifacts.has(layout.PROBE):
             artifacts.write(f"footplate {uuid7()}\n".encode(), layout.PROBE)

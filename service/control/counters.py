@@ -82,30 +82,31 @@ class Counts:
         "It jumps when Redis or control restarts. A steady rise means slow acknowledgements: see `ingest_lag_ms`.",
     )
     events_ahead: int = _counter(
-        "Events that came before earlier ones of the same journal, which sends them again.", "As for duplicates."
+        "Events that arrived before earlier ones of the same journal, which sends the dropped ones again.",
+        "It jumps when Redis or control restarts, as `events_duplicate` does.",
     )
     events_dead: int = _counter(
         "Events and messages that could not be parsed or stored, kept in `dead_events`.",
         "If there is any, read that table: a foreign program or a worker of another version writes to this Redis.",
     )
     events_late: int = _counter(
-        "Events of jobs that had ended: acknowledged and dropped.", "Some come after every kill."
+        "Events that arrived after the end of their job, and were dropped.", "Some arrive after every kill."
     )
     gaps_declared: int = _counter(
         "Ranges of events that are lost because a node's disk lost part of a journal.",
         "If there is any, check that disk. The job's history has a `gap` with the numbers.",
     )
     checkpoints_refused: int = _counter(
-        "Checkpoints that were corrupt, or that named files of somebody else.",
-        "If there is any, check the artifact store's disk. The job went on from an older checkpoint.",
+        "Checkpoints that were corrupt, or whose report named files of another job.",
+        "If there is any, check the artifact store's disk. The job continued from an older checkpoint.",
     )
     checkpoints_stuck: int = _gauge(
         "Folders of checkpoints that no job needs, and that cannot be removed.",
-        "If there is any, control's log names the reason, usually rights in the artifact store. Control retries.",
+        "If there is any, control's log names the reason, often missing rights in the artifact store. Control retries.",
     )
     stale_refused: int = _counter(
         "Heartbeats and events from a worker that does not hold the attempt any more.",
-        "A few per lost attempt: a frozen worker came back, and was stopped.",
+        "A few for each lost attempt are normal: a worker that was frozen continued, and was then stopped.",
     )
     journal_depth: int = _gauge(
         "Events in nodes' journals that SQL does not have, as of their last heartbeats.",
@@ -121,16 +122,16 @@ class Counts:
     )
     webhooks_delivered: int = _counter("Deliveries to webhooks that were accepted with 2xx.", NOTHING)
     webhooks_failed: int = _counter(
-        "Tries to deliver to a webhook that failed; each is retried for a day.",
-        "`GET /webhooks` shows which of them fail, and since when; their deliveries show why.",
+        "Failed tries to deliver to a webhook. Each delivery is retried for a day.",
+        "`GET /webhooks` shows which webhooks fail, and since when. Their deliveries show why.",
     )
     redis_outages: int = _counter(
         "Times that Redis stopped answering.",
-        "Training goes on and events wait on the nodes' disks. Start Redis again.",
+        "Start Redis again. Training continues meanwhile, and its events wait on the nodes' disks.",
     )
     database_outages: int = _counter(
         "Runs of a duty that failed because the database did not answer.",
-        "It rises while SQL is down; `/readyz` answers 503 then.",
+        "It rises while the database is down, and `/readyz` then answers 503.",
     )
 
     def numbers(self) -> dict[str, int]:

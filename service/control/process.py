@@ -125,7 +125,7 @@ class Control:
             backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
 
     async def _check(self, is_ours: Callable[[], bool]) -> bool:
-        # A slow check only proves that the lock was held at some moment after `asked_at`, so the earliest one counts.
+        # A slow check only proves that the lock was held at some moment after `asked_at`. So `asked_at` itself counts.
         asked_at = time.monotonic()
         is_held = await asyncio.to_thread(is_ours)
         self._checked_at = asked_at if is_held else float("-inf")

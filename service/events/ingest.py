@@ -74,7 +74,8 @@ def ingest(
 ) -> Ingested:
     """Stores parsed events in one transaction. The jobs' locks are held until the commit, so `no` is in commit order.
 
-    With `service_frees`, checkpoints that training no longer keeps are still in the store, and control deletes them.
+    With `service_frees`, control deletes the folders of checkpoints that training no longer keeps. Otherwise the node
+    has deleted them before it reported that.
     """
     done = Ingested()
     wanted = {batch.job for batch in read.batches}
@@ -127,7 +128,7 @@ class _Ledger:
     """The changes of one transaction to one job."""
 
     def __init__(self, job: JobRow, now: int, sources: Sequence[SourceRow], rotated_status: str) -> None:
-        """Takes the current attempt's `sources`, and the status of checkpoints that training has rotated."""
+        """Takes the current attempt's `sources`, and the status to store for checkpoints that training drops."""
         self.job, self.now, self.sources, self.rotated_status = job, now, sources, rotated_status
         self.no = job.last_no
         self.rows: list[EventRow] = []
@@ -163,7 +164,7 @@ class _Ledger:
         done.watermarks[self.job.id, source.attempt, source.source] = page.watermark
 
     def _declare_gap(self, page: _Page, last: int) -> None:
-        """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark behind them."""
+        """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark after them."""
         source, first, page.watermark = page.source, page.watermark + 1, last
         if self.job.state.is_terminal:
             return

@@ -103,7 +103,7 @@ class NodeBeaten(Effects):
 def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeaten:
     previous = nodes.find(conn, beat.node)
     if previous is not None and beat.boot < previous.boot:
-        why = f"node {beat.node} was started again since, under a later boot id"
+        why = f"node {beat.node} was started again under a later boot id, so this older worker gets no work"
         return NodeBeaten(reply=NodeReply(number=beat.number, refused=why))
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
@@ -117,7 +117,7 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
             (attempt.job, attempt.attempt, attempt.claim) == (source.job_id, source.attempt, source.claim)
             for attempt in beat.dead
         ):
-            why = "its supervisor died, as its node reported"
+            why = "the node reported that its supervisor died"
             lose(conn, source.job_id, source.attempt, why, now, settings, beaten)
         elif row.draining or row.drain_requested:
             _drain(conn, source, beat.name, now, settings, beaten)

@@ -32,14 +32,14 @@ class CheckpointPinned(FootplateError):
 class CheckpointNotThere(FootplateError):
     code = "checkpoint_gone"
     status = 409
-    title = "The checkpoint is not there to be kept"
+    title = "The checkpoint was deleted or is corrupt"
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
     row: CheckpointRow
     frees_bytes: int
-    """The bytes that deleting the folder will free. 0 if the checkpoint was deleted, or was marked for it, before."""
+    """The bytes that this deletion frees. 0 if an earlier request has deleted the checkpoint."""
 
 
 def look(conn: Connection, project: str, job_id: JobId, name: str) -> CheckpointRow:
@@ -83,14 +83,14 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
     if not others:
         raise CheckpointNeeded(
             f"checkpoint {row.id} is the only one that job {job.id}, which is {job.state}, could continue from",
-            hint="cancel the job, or wait until it has saved another",
+            hint="cancel the job, or wait until it has saved another checkpoint",
         )
     newest = next((other for other in rows if other.status == COMMITTED), None)
     if job.state.holds_slots and newest is not None and newest.attempt == job.attempt and newest.path == row.path:
-        # Training may have deleted the older ones already, but the event about that has not arrived yet.
+        # Training may have deleted the older checkpoints already, although the event about that has not arrived yet.
         raise CheckpointNeeded(
-            f"checkpoint {row.id} is the newest of an attempt that is under way, which would continue from it",
-            hint="wait until it has saved another, or pause the job",
+            f"checkpoint {row.id} is the newest of a running attempt, and the next attempt would continue from it",
+            hint="wait until the job has saved another checkpoint, or pause the job",
         )
 
 
@@ -106,7 +106,7 @@ def pin(
     if row.is_pinned:
         return row
     checkpoints.change(conn, row.id, path=aside, pinned_from=row.path)
-    _add_note(conn, row, "pinned: it stays whatever the job's limits say", by, now)
+    _add_note(conn, row, "pinned: it stays even if the job keeps few checkpoints", by, now)
     return replace(row, path=aside, pinned_from=row.path)
 
 
@@ -120,7 +120,7 @@ def unpin(
         return row
     path = back if back is not None and back == row.pinned_from else row.path
     checkpoints.change(conn, row.id, path=path, pinned_from=None)
-    _add_note(conn, row, "not pinned any more", by, now)
+    _add_note(conn, row, "no longer pinned: it may be deleted when newer ones are saved", by, now)
     rotate(conn, job_id)
     return next(pinned_row for pinned_row in checkpoints.of_job(conn, job_id) if pinned_row.id == row.id)
 
@@ -128,8 +128,8 @@ def unpin(
 def require_committed(row: CheckpointRow) -> CheckpointRow:
     if row.status != COMMITTED:
         raise CheckpointNotThere(
-            f"checkpoint {row.id}, of step {row.step}, is {row.status}: there is nothing to keep",
-            hint="GET …/checkpoints lists those that are committed",
+            f"checkpoint {row.id}, of step {row.step}, is {row.status} and cannot be pinned",
+            hint="GET …/checkpoints lists the checkpoints with their status: pin a committed one",
         )
     return row
 

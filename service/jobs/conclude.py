@@ -112,7 +112,7 @@ def conclude(
 def next_move(job: JobRow, end: End, retry: Retry, backoff_seconds: float, now: int) -> Move:
     if end.ending == "finished":
         if job.desired is Desired.CANCEL:
-            return Move(JobState.CANCELLED, Reason.FINISHED_FIRST, "it finished before the cancel reached it")
+            return Move(JobState.CANCELLED, Reason.FINISHED_FIRST, "the job finished before the cancel reached it")
         return Move(JobState.SUCCEEDED, Reason.COMPLETED, columns={"desired": Desired.RUN, "error": None})
     if job.desired is Desired.CANCEL:
         return Move(JobState.CANCELLED, Reason.CANCEL)
@@ -126,7 +126,7 @@ def _after_a_stop(job: JobRow) -> Move:
         return Move(JobState.PAUSED, Reason.PAUSE)
     if job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
-    return _queued_after(job, "its node drains; the job continues on another node, and this uses up no retry")
+    return _queued_after(job, "the node drains, so the job continues on another node; this uses up no retry")
 
 
 def _queued_after(job: JobRow, why: str) -> Move:
@@ -141,11 +141,11 @@ def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float
     retryable = end.ending == "lost" or end.reason.value in retry.on
     used = {"spent": job.spent + 1, "stuck": job.stuck + 1, "error": _json(end.error)}
     if was_stopping and retryable and job.desired is Desired.PAUSE:
-        return Move(JobState.PAUSED, Reason.PAUSE, "it ended before it could save a checkpoint")
+        return Move(JobState.PAUSED, Reason.PAUSE, "the attempt ended before it could save a checkpoint")
     if was_stopping and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
     if was_stopping and retryable:
-        return _queued_after(job, f"it ended before it could save a checkpoint: {_cause(end)}")
+        return _queued_after(job, f"the attempt ended before it could save a checkpoint: {_cause(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
@@ -157,7 +157,12 @@ def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float
 
 def _why_not_again(job: JobRow, end: End, retry: Retry) -> tuple[Reason, str] | None:
     if end.reason.value not in retry.on:
-        return end.reason, f"{end.reason} is not in retry.on" if end.ending == "lost" else _cause(end)
+        return (
+            end.reason,
+            f"the attempt was lost, and retry.on does not contain {end.reason}"
+            if end.ending == "lost"
+            else _cause(end),
+        )
     is_spent = job.spent + 1 >= retry.max_attempts
     if job.stuck + 1 >= POISON_AFTER and (end.ending == "lost" or not is_spent):
         return (
@@ -180,7 +185,7 @@ def _cause(end: End) -> str:
 
 def _out_of_time(job: JobRow) -> Move:
     limit = (job.time_limit_ms or 0) / 1000
-    message = f"ran for its time limit of {limit:g} s; resume it with a higher time_limit to go on"
+    message = f"the job ran for its time limit of {limit:g} s; resume it with a higher time_limit to continue"
     error = {"code": Reason.TIME_LIMIT.value, "message": message}
     return Move(JobState.FAILED, Reason.TIME_LIMIT, message, {"error": json.dumps(error)})
 

@@ -115,7 +115,7 @@ def do(
             state=job.state,
         )
     data = DoData(
-        status="asked", message=f"asked for: {request.words()}", by=by, save=request.save, evaluate=request.evaluate,
+        status="asked", message=f"requested: {request.words()}", by=by, save=request.save, evaluate=request.evaluate,
         set=request.arguments,
     )  # fmt: skip
     no = events.append(conn, job_id, Kind.DO, data.model_dump(exclude_defaults=True), now)
@@ -131,18 +131,19 @@ def _was_requested(conn: Connection, job: JobRow, once: IdempotencyUse, now: int
     holder = idempotency.take(conn, own)
     if (holder.body_sha256, holder.job_id) != (once.body_sha256, job.id):
         raise IdempotencyMismatch(
-            f"the Idempotency-Key {once.key!r} was used for something else, on job {holder.job_id}",
+            f"the Idempotency-Key {once.key!r} was used for another request, on job {holder.job_id}",
             hint="use a new key for every command, or send the first request again",
         )
     return holder is not own
 
 
+_RESUME_FIRST = "resume the job, and send the command once it runs; a resume itself can change max_steps"
 _LATER = {
-    JobState.QUEUED: "ask again once it runs",
-    JobState.STARTING: "it begins in a moment: ask again once it runs",
-    JobState.PAUSED: "resume it first; resume itself takes max_steps",
-    JobState.FAILED: "resume it first; resume itself takes max_steps",
-    JobState.CANCELLED: "resume it first; resume itself takes max_steps",
+    JobState.QUEUED: "send the command once the job runs",
+    JobState.STARTING: "the job starts in a moment: send the command once it runs",
+    JobState.PAUSED: _RESUME_FIRST,
+    JobState.FAILED: _RESUME_FIRST,
+    JobState.CANCELLED: _RESUME_FIRST,
 }
 
 

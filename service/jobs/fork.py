@@ -131,7 +131,7 @@ def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -
         if getattr(spec.training, name, value) == value:
             breaks.pop(pointer, None)
         elif name not in NEUTRAL_TRAINING:
-            why = f"it was set to {json.dumps(value)} while job {start.job.id} ran, and the fork goes by its spec"
+            why = f"a command set it to {json.dumps(value)} in job {start.job.id}, and the fork uses the spec's value"
             breaks[pointer] = why
     return ForkOf(
         job=start.job.id,

@@ -78,5 +78,5 @@ def _why_not(conn: Connection, claim: Claim, job: JobRow | None) -> str:
         return f"the job is {job.state}"
     mine = [source for source in attempts.sources_of(conn, job.id, job.attempt) if source.node == claim.node]
     if not mine:
-        return "it was placed on another node"
-    return "somebody else has claimed it" if mine[0].claim else f"the job is {job.state} and starts nothing new"
+        return "the attempt was placed on another node"
+    return "another supervisor has claimed the attempt" if mine[0].claim else f"the job is {job.state}, not starting"

@@ -102,10 +102,10 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
 
 
 def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
-    """Returns the stop requests and commands that control pushes to workers without a heartbeat to answer.
+    """Returns the stop requests and commands of running attempts, so that control can push them before a heartbeat.
 
-    The key is the claim and a number. For a stop the number is the job's version. For commands it is the number of the
-    newest command's event, made negative.
+    Each reply has a key that changes when the reply changes, because control pushes each reply once. The key is the
+    claim and a number. For a stop the number is the job's version, for commands the negative `no` of the newest one.
     """
     replies: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):

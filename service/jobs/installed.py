@@ -120,7 +120,7 @@ def meets(need: Requirement, version: str) -> bool:
         return False
 
 
-# What no node has, at POST -------------------------------------------------------------------------------------------
+# Needs that no node fulfils, at POST ----------------------------------------------------------------------------------
 
 
 def problems_missing_everywhere(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
@@ -152,7 +152,7 @@ def _parsed(index: int, text: str) -> Requirement | Problem:
             where, "not_a_requirement", f"{text[:80]!r} is not a requirement: {why}", 'for example "einops>=0.8"'
         )
     if requirement.url or requirement.marker or requirement.extras:
-        detail = "takes a package's name and versions only: nothing is installed"
+        detail = "must be a package's name and versions only, because packages are not installed but looked for"
         return Problem(where, "not_a_requirement", detail, f'"{requirement.name}{requirement.specifier}"')
     return requirement
 
@@ -176,5 +176,5 @@ def _missing_libraries(spec: JobSpec, node: Catalogue) -> Iterator[Problem]:
     for pointer, what, library in libraries_of(spec):
         if not any(has_package(node, Requirement(text)) for text in library.packages):
             detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
-            how = f"pip install {library.install} on a node, and start that again"
+            how = f"run `pip install {library.install}` on a node, and restart its worker"
             yield Problem(pointer, "package_missing", detail, how)

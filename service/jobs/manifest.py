@@ -89,5 +89,5 @@ def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
 def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(
         f"checkpoint {row.id}, of step {row.step}: {what}",
-        hint="the next attempt verifies every byte, and continues from the one before",
+        hint="use an older checkpoint; the job's next attempt verifies its checkpoints and does so by itself",
     )

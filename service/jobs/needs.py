@@ -24,7 +24,7 @@ class Needs:
     gpu: str | None = None
     """A text that the GPU's name must contain."""
     capability: tuple[int, int] = ANY
-    """The least CUDA capability for the precision, on a GPU."""
+    """The lowest CUDA compute capability that the job's precision needs. It matters only for nodes with GPUs."""
     requirements: tuple[str, ...] = ()
     """The components, packages and secrets that each node of the job must have, as texts (`installed.py`)."""
 
@@ -56,7 +56,7 @@ class Needs:
         if count is None and self.gpu is None:
             what = _some(processes, "slot")
         if self.capability != ANY and count != 0:
-            what += f" (compute capability {'.'.join(map(str, self.capability))} or higher where it is a GPU)"
+            what += f" (compute capability {'.'.join(map(str, self.capability))} or higher, if it is a GPU)"
         where = f"in pool {self.pool!r}"
         return f"{what} {where}" if self.nodes == 1 else f"{self.nodes} nodes with {what} each {where}"
 

@@ -19,7 +19,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.rules import ROOTS
 
 MOST_NAMES = 1000
-"""The most names of one folder among which the nearest one is searched."""
+"""The most names of a folder that are compared with a missing name, to suggest the most similar one."""
 
 
 def missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots | None]) -> list[Problem]:

@@ -30,7 +30,7 @@ LEFT_SECONDS = 24 * 3600.0
 class CannotPin(FootplateError):
     code = "cannot_pin"
     status = 409
-    title = "The artifact store cannot keep it"
+    title = "The checkpoint cannot be pinned"
 
 
 def link_pinned(artifacts: Store, row: CheckpointRow) -> str:

@@ -48,7 +48,7 @@ _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """The facts by which control sees if it must plan again.
+    """The facts about the queue by which control decides if it must plan again.
 
     While these facts and the nodes are unchanged, another plan would start no job.
     """
@@ -69,7 +69,7 @@ class Planned:
     """False if the queue is as at the last plan. Then nothing was planned, and the other fields are empty."""
     placements: list[Placement] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The new reason and message for which jobs wait, for each shape for which one of the two has changed."""
+    """The new reason and message of waiting jobs, by shape. Shapes for which neither has changed are left out."""
     gone: set[str] = field(default_factory=set)
     """Shapes that no waiting job has any more."""
     yielding: list[JobId] = field(default_factory=list)
@@ -182,9 +182,11 @@ def _capacity(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Ins
 def _refusal(node: NodeRow) -> str | None:
     """Returns the reason for which the node gets no jobs until a person or an upgrade changes that, else None."""
     if node.drain_requested:
-        return f"{node.name} has it, and is drained until that is taken back (footplate nodes --undrain {node.name})"
+        return (
+            f"{node.name} has it, and is drained until the drain is withdrawn (footplate nodes --undrain {node.name})"
+        )
     if node.draining:
-        return f"{node.name} has it, and is draining: it goes away"
+        return f"{node.name} has it, and is draining, because its worker is about to stop"
     return f"{node.name} has it, and gets no work: {node.refused}" if node.refused is not None else None
 
 

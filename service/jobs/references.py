@@ -42,7 +42,9 @@ def drop(conn: Connection, table: ContentTable[Any], project: str, key: str, rem
     """Deletes a bundle or file that no unfinished job needs. `remove` deletes its file if no other project has it."""
     if (job := jobs.under_way_with(conn, project, f'"{key}"')) is not None:
         in_use = FileInUse if table is FILES else BundleInUse
-        raise in_use(f"job {job} needs this {table.what} and has not ended", hint="cancel it, or wait for its end")
+        raise in_use(
+            f"job {job} needs this {table.what} and has not ended", hint="cancel the job, or wait until it has ended"
+        )
     if table.remove(conn, project, key):
         remove()
 

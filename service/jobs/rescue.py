@@ -50,7 +50,7 @@ class Timers:
             self._since[key] = clock
 
     def elapsed(self, key: Hashable, clock: float) -> float:
-        """Returns the seconds since the last heartbeat or restart. Without either, the first call starts the time."""
+        """Returns the seconds since the last heartbeat or restart. For a new key, the first call starts the timer."""
         with self._lock:
             return clock - self._since.setdefault(key, clock)
 
@@ -60,7 +60,7 @@ class Timers:
             self._since = dict.fromkeys(self._since, clock)
 
     def forget(self, family: str, *, but: Iterable[Hashable]) -> None:
-        """Drops all keys that begin with this family's name, except those in `but`."""
+        """Drops the timers of a family, such as all leases, except those with keys in `but`."""
         wanted = set(but)
         with self._lock:
             for timers in (self._since, self._numbers):
@@ -77,9 +77,9 @@ def node_key(node: str, boot: str) -> Hashable:
 
 
 def stop_left(job: JobRow, timers: Timers, clock: float, settings: ServiceSettings) -> float:
-    """Returns the seconds that a stopping job has left, negative when they are over.
+    """Returns the seconds until a stopping job is killed, which are negative after its deadline.
 
-    It uses no wall clock, because a jump would kill the job before its checkpoint.
+    They are measured by the monotonic clock, because a jump of the wall clock would kill the job before its checkpoint.
     """
     seconds = settings.stop_seconds if job.stop_mode is not StopMode.KILL else 0.0
     return seconds - timers.elapsed(_stop_key(job), clock)
@@ -228,7 +228,7 @@ class _ActiveJob:
         request_stop(
             self.conn, job, desired=job.desired, reason=Reason.TIME_LIMIT, mode=StopMode.CHECKPOINT,
             stop_seconds=self.settings.stop_seconds, now=self.now,
-            message=f"its time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: it saves a checkpoint and stops",
+            message=f"the time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: the job saves and stops",
         )  # fmt: skip
         self.rescued.jobs.add(job.id)
         self.rescued.stop_requested.add(job.id)

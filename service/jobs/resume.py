@@ -99,7 +99,7 @@ def resume(
 
 def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, columns: dict[str, Any]) -> None:
     """Marks a pausing job to be queued again as soon as it has stopped. Its attempt still stops with a checkpoint."""
-    why = {"reason": Reason.RESUMED, "message": "it is queued again as soon as it has stopped"}
+    why = {"reason": Reason.RESUMED, "message": "the job is queued again as soon as it has stopped"}
     jobs.change(conn, job.id, now=now, **why, **columns)
     data = {"state": job.state, **why}
     events.append(conn, job.id, Kind.STATE, jobs.with_requester(by, data), now)
@@ -132,8 +132,9 @@ def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None
     """
     there = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
     if max_steps is not None and 0 < max_steps < (reached := next(there, 0)):
-        hint = f"at least {reached}, with which it ends where it is; /fork goes on from an older checkpoint"
-        raise InvalidSpec([Problem("/max_steps", "out_of_range", f"step {reached} is reached already", hint)])
+        detail = f"is {max_steps}, and the job has reached step {reached} already"
+        hint = f"send more than {reached} to train further, or fork the job from an older checkpoint"
+        raise InvalidSpec([Problem("/max_steps", "out_of_range", detail, hint)])
 
 
 def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> dict[str, Any]:

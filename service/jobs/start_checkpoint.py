@@ -64,7 +64,7 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
 
 
 def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> CheckpointRow:
-    """Returns the wanted one of a job's checkpoints, which are sorted newest first. Raises InvalidSpec."""
+    """Returns the checkpoint that `wanted` names, from the job's `rows`, newest first. Raises InvalidSpec."""
     there = checkpoints.committed(rows)
     if row := checkpoints.named(there, wanted):
         return row
@@ -75,13 +75,13 @@ def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> Checkpoin
 
 def _without_any(job: JobRow) -> str:
     """Returns the hint for a request that needs a checkpoint of a job that has none."""
-    again = f"submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
+    again = f"submit its spec again (GET /jobs/{job.id}/spec), to begin at step 0"
     if not job.state.is_terminal:
-        return f"wait for one; or {again}"
+        return f"wait until the job has saved one; or {again}"
     if job.state is not JobState.SUCCEEDED:
         return again
     return (
-        f"its model is among its outputs alone: `footplate download {job.id}` fetches it for your own programs. "
+        f"the job's model is only among its outputs: `footplate download {job.id}` fetches it for your own programs. "
         f'To try, fork or export a model here, {again}, with another save_strategy than "no"'
     )
 
@@ -94,12 +94,12 @@ def _why_not(
         what = "was found to be corrupt" if asked.status == checkpoints.CORRUPT else "was removed"
         return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {asked.step}, {what}"
     if not there:
-        more = "any more" if rows else "and has ended" if job.state.is_terminal else "yet"
-        return "no_checkpoint", f"job {job.id} has no checkpoint {more}"
+        more = " any more" if rows else ", and it has ended" if job.state.is_terminal else " yet"
+        return "no_checkpoint", f"job {job.id} has no checkpoint{more}"
     if wanted == "best":
         return (
             "no_checkpoint",
-            f"job {job.id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone",
+            f"job {job.id} has no best checkpoint: metric_for_best_model is not set, or the checkpoint was deleted",
         )
     return "unknown_checkpoint", f"job {job.id} has no checkpoint {wanted}"
 
@@ -129,7 +129,7 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
 
 
 def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | None = None) -> None:
-    """Raises CheckpointInUse if another job still has to start from this checkpoint of the job. None means any.
+    """Raises CheckpointInUse if another job still has to start from this checkpoint. None means any checkpoint.
 
     The caller holds the job's lock, so that no new job can name one of its checkpoints meanwhile.
     """

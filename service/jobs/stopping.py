@@ -87,7 +87,7 @@ _REFUSED = {
 
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
     allowed = job.actions
-    words = ", ".join(allowed) or "nothing, until it has stopped"
+    words = ", ".join(allowed) or "nothing until the job has stopped"
     doing = f"is {job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
     is_stopping = job.state in ACTIVE and job.desired is not Desired.RUN
     state = doing if is_stopping else _STATES.get(job.state, f"is {job.state}")

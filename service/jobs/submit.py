@@ -33,8 +33,7 @@ class IdempotencyUse:
     body_sha256: str
     respond: Callable[[JobRow], str] | None = None
     """A function that makes the response body, which is stored for repetitions of the request. If it is None, a
-    repeated
-    request gets the present state of the job."""
+    repeated request gets the present state of the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,14 @@ def test_each_refusal_has_a_type_and_carries_what_the_service_said(status: int, 
 
 def test_who_has_no_key_hears_where_one_goes_and_nothing_of_headers() -> None:
     error = of_answer(
-        401, {"code": "unauthorized", "detail": "this needs a key", "hint": "send it as 'Authorization: …'"}
+        401, {"code": "unauthorized", "detail": "the request needs a key", "hint": "send it as 'Authorization: …'"}
     )
 
     assert type(error) is Unauthorized
-    assert str(error) == "this needs a key (set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key))"
+    assert (
+        str(error)
+        == "the request needs a key (set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key))"
+    )
 
 
 def test_pauses_double_and_end_somewhere() -> None:

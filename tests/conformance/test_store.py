@@ -346,7 +346,7 @@ def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
     assert stage.job(job).state is JobState.STOPPING
     worker.ends("stopped", "drain", stop="drain")
     assert stage.place() == []
-    assert "has it, and is drained until that is taken back" in (stage.job(job).message or "")
+    assert "has it, and is drained until the drain is withdrawn" in (stage.job(job).message or "")
 
     stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=False))
     stage.beat_node(worker.node)

@@ -27,7 +27,7 @@ SENTENCES = {
     ],
     "its supervisor is killed": [
         r"nothing after event \d+ of attempt \d+ had arrived when it was lost",
-        r"attempt \d+ on node-1 was lost: its supervisor died, as its node reported; the next attempt starts in",
+        r"attempt \d+ on node-1 was lost: the node reported that its supervisor died; the next attempt starts in",
         r"continues at step \d+",
     ],
     "Redis is away": [r"Redis did not answer for \d+ s: events were buffered on the node's disk"],
@@ -42,7 +42,7 @@ SENTENCES = {
     ],
     "its node is drained": [
         r"node-1 is draining: the job saves a checkpoint and continues on another node",
-        r"its node drains; the job continues on another node, and this uses up no retry",
+        r"the node drains, so the job continues on another node; this uses up no retry",
         r"attempt \d+ goes to node-1",
         r"continues at step \d+",
     ],

@@ -117,7 +117,9 @@ def test_where_no_node_has_it_any_more_it_says_what_each_lacks() -> None:
 
 
 def test_a_node_that_is_turned_away_and_lacks_it_is_not_said_to_have_it() -> None:
-    away = room("node-a", installed=node(MLP), refused="node-a has it, and is draining: it goes away")
+    away = room(
+        "node-a", installed=node(MLP), refused="node-a has it, and is draining, because its worker is about to stop"
+    )
     wait = place([job("bert", **wanting(BERT))], [away]).waits["bert"]
 
     assert wait.message.endswith("no node that takes work has it; node-a has no model hf/sequence-classification")

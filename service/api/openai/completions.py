@@ -227,7 +227,7 @@ def _choice(choice: Json, *, is_chat: bool) -> Json:
 
 
 class _Stream(StreamingResponse):
-    """A response of server-sent events. If it ends early, the serving session stops to work on the request."""
+    """A response of server-sent events. If it ends early, the serving session stops working on the request."""
 
     def __init__(self, events: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
         super().__init__(events, 200, STREAM_HEADERS, "text/event-stream")

@@ -74,7 +74,7 @@ def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
             shutil.copyfileobj(file, pipe, 1024 * 1024)
         answer = check.stdout.read()
     if check.returncode:
-        detail = f"the check of its rows ended with {check.returncode}: upload the rows in several files"
+        detail = f"the check of the file's rows failed with exit status {check.returncode}: upload it in several files"
         raise _refused(parameter, detail)
     result = json.loads(answer)
     if "problem" in result:
@@ -94,7 +94,7 @@ def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
             is_format = _format_of(row)
             _CHECKS[is_format](row)
             if chosen not in (None, is_format):
-                raise _Wrong(f"{_NAMES[is_format]}, and the first row {_NAMES[chosen]}")
+                raise _Wrong(f"{_NAMES[is_format]}, but the first row {_NAMES[chosen]}: all rows need the same format")
         except _Wrong as wrong:
             raise _refused(parameter, f"line {number:,}: {wrong}") from None
         chosen, count = is_format, count + 1
@@ -160,7 +160,7 @@ def _format_of(row: Row) -> Format:
     if "messages" in row:
         messages = row["messages"]
         last = messages[-1] if isinstance(messages, list) and messages else None
-        # A last message without a good role is reported by the check of chats.
+        # Any other role, also a wrong one, counts as a chat here. The check of chats then reports a wrong role.
         return "prompts" if isinstance(last, dict) and last.get("role") in ("user", "tool") else "chat"
     if "preferred_output" in row or "non_preferred_output" in row:
         return "preference"

@@ -32,7 +32,7 @@ async def test_a_key_is_made_listed_and_refused_from_a_shell(api: Api, command: 
     assert (code, secret[:4]) == (0, "fpk_")
     assert "may submit; the key is not shown again" in report
     answer = await api.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
-    assert answer.json()["detail"] == "this needs a key with the scope 'read'; this key has: submit"
+    assert answer.json()["detail"] == "the request needs a key with the scope 'read'; this key has: submit"
     (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
     assert (listed["name"], listed["project"], listed["scopes"]) == ("ci", "vision", ["submit"])
     assert listed["expires_at"] is not None

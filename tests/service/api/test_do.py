@@ -40,7 +40,7 @@ async def test_what_is_asked_is_written_down_and_answered_with_the_job(both: Api
     assert answer.json()["actions"][0] == "do"
     [report] = await asked(both, job)
     assert report == {
-        "status": "asked", "message": "asked for: save, learning_rate 1e-05", "save": True,
+        "status": "asked", "message": "requested: save, learning_rate 1e-05", "save": True,
         "set": {"learning_rate": 1e-5},
     }  # fmt: skip
     [command] = await both.db.read(lambda conn: commands.undone(conn, job))
@@ -72,8 +72,8 @@ async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
 
 
 @each_case(("state", "hint"), [
-    (JobState.STARTING, "it begins in a moment: ask again once it runs"),
-    (JobState.PAUSED, "resume it first; resume itself takes max_steps"),
+    (JobState.STARTING, "the job starts in a moment: send the command once it runs"),
+    (JobState.PAUSED, "resume the job, and send the command once it runs; a resume itself can change max_steps"),
     (JobState.SUCCEEDED, "fork it to train longer, or delete it"),
 ])  # fmt: skip
 async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobState, hint: str | None) -> None:

@@ -182,7 +182,7 @@ async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_sa
     ]
 
     assert [pointer["pointer"] for pointer in plain["breaks_exactness"]] == ["/training/learning_rate"]
-    assert "set to 0.01 while" in plain["breaks_exactness"][0]["detail"]
+    assert "set it to 0.01 in job" in plain["breaks_exactness"][0]["detail"]
     assert [change["pointer"] for change in kept["changes"]] == ["/training/learning_rate"]
     assert kept["exact"], "that is how the job itself would have gone on"
 

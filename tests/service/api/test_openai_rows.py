@@ -53,7 +53,7 @@ def test_the_format_of_a_file_is_that_of_its_rows(row: Any, named: str) -> None:
         ({"messages": [USER, {**ANSWER, "weight": 0}]}, "messages[1].weight: is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, ANSWER]}, "content: is a list"),
         ({**CHAT, "functions": []}, "functions: is not supported"),
-        (PAIR, "line 3: has a preferred and a non-preferred output, and the first row ends with"),
+        (PAIR, "line 3: has a preferred and a non-preferred output, but the first row ends with"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) -> None:
