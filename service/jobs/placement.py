@@ -243,7 +243,7 @@ class _Shapes:
             [free for free in capacities if not free.capacity.gpus],
         ]
         alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [capacities]
-        self._kinds = [_Shape(needs, kind_rooms) for kind_rooms in alike]
+        self._kinds = [_Shape(needs, alike_nodes) for alike_nodes in alike]
         # If no nodes fit, the message is about the kind of nodes, with or without GPUs, that is nearest to fitting.
         self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
         self.exists = any(kind.exists for kind in self._kinds)

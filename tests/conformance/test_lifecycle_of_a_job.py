@@ -34,7 +34,7 @@ def test_a_job_goes_from_submit_to_succeeded(stage: Stage) -> None:
     assert done.replies[worker.claim].closed
 
 
-def test_nobody_but_the_first_asker_gets_an_attempt(stage: Stage) -> None:
+def test_only_the_first_claim_gets_an_attempt(stage: Stage) -> None:
     stage.node()
     job = stage.submit()
     stage.place()
@@ -57,9 +57,7 @@ def test_a_claim_that_comes_after_a_cancel_is_denied(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
-def test_a_starting_job_that_nobody_claimed_obeys_at_once_and_frees_its_slots(
-    stage: Stage, verb: str, state: JobState
-) -> None:
+def test_an_unclaimed_job_stops_at_once_and_frees_its_slots(stage: Stage, verb: str, state: JobState) -> None:
     stage.node(slots=1)
     job = stage.submit()
     stage.place()
@@ -136,7 +134,7 @@ def test_a_pause_after_such_a_resume_holds_again(stage: Stage) -> None:
     assert stage.job(job).state is JobState.PAUSED
 
 
-def test_a_job_that_was_told_to_stop_while_it_started_is_never_said_to_run(stage: Stage) -> None:
+def test_a_job_that_was_stopped_while_starting_is_never_reported_as_running(stage: Stage) -> None:
     stage.node()
     job = stage.submit()
     stage.place()
@@ -203,7 +201,7 @@ def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
     assert json.loads(row.error or "")["message"] == "it crashed"
 
 
-def test_what_an_attempt_failed_of_is_told_until_the_next_one_runs(stage: Stage) -> None:
+def test_the_error_of_an_attempt_is_shown_until_the_next_attempt_runs(stage: Stage) -> None:
     job, worker = stage.running()
     worker.fails("crashed")
     assert json.loads(stage.job(job).error or "")["message"] == "it crashed"
@@ -346,7 +344,7 @@ def test_a_repeated_heartbeat_does_not_extend_a_lease(stage: Stage) -> None:
     assert stage.rescue().lost == 1
 
 
-def test_a_wall_clock_that_jumps_loses_nobody(stage: Stage) -> None:
+def test_a_jump_of_the_wall_clock_loses_no_attempt(stage: Stage) -> None:
     job, worker = stage.running()
     worker.beat()
     stage.rescue()
@@ -356,7 +354,7 @@ def test_a_wall_clock_that_jumps_loses_nobody(stage: Stage) -> None:
     assert stage.job(job).state is JobState.RUNNING
 
 
-def test_a_zombie_moves_no_state_and_commits_no_checkpoint(stage: Stage) -> None:
+def test_a_superseded_attempt_moves_no_state_and_commits_no_checkpoint(stage: Stage) -> None:
     job, zombie = stage.running()
     stage.rescue()
     stage.later(SETTINGS.lease_seconds + 1)
@@ -402,7 +400,7 @@ def test_three_losses_without_a_checkpoint_are_poison(stage: Stage) -> None:
     assert (row.state, row.reason) == (JobState.FAILED, Reason.POISON)
 
 
-def test_who_counts_failed_jobs_hears_of_each_once_with_the_reason_that_it_shows(stage: Stage) -> None:
+def test_each_failed_job_is_counted_once_by_the_reason_that_it_shows(stage: Stage) -> None:
     once = {"max_attempts": 1}
     (said, said_worker), (silent, _), (restarted, node) = (stage.running(retry=once) for _ in range(3))
     stage.rescue()
@@ -433,7 +431,7 @@ def test_a_new_checkpoint_in_between_is_progress(stage: Stage) -> None:
 
 
 @pytest.mark.own_statement
-def test_an_attempt_that_nobody_claims_goes_back_to_the_queue_for_free(stage: Stage) -> None:
+def test_an_unclaimed_attempt_goes_back_to_the_queue_without_using_a_retry(stage: Stage) -> None:
     stage.node()
     job = stage.submit()
     stage.place()
@@ -468,7 +466,7 @@ def test_a_job_that_was_claimed_while_it_was_given_back_runs_on(stage: Stage, mo
     assert not worker.beat().superseded
 
 
-def test_a_running_job_that_nobody_holds_goes_on_elsewhere(stage: Stage) -> None:
+def test_a_running_job_that_no_node_holds_continues_elsewhere(stage: Stage) -> None:
     job, _ = stage.running()
     stage.write(lambda conn: attempts.end_sources(conn, job, 1, stage.now))
 
@@ -478,7 +476,7 @@ def test_a_running_job_that_nobody_holds_goes_on_elsewhere(stage: Stage) -> None
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
-def test_a_stopping_job_whose_worker_is_gone_reaches_its_goal(stage: Stage, verb: str, state: JobState) -> None:
+def test_a_stopping_job_ends_although_its_worker_is_lost(stage: Stage, verb: str, state: JobState) -> None:
     job, _ = stage.running()
     getattr(stage, verb)(job)
     stage.rescue()
@@ -551,7 +549,7 @@ def test_a_late_beat_of_a_boot_that_nobody_has_heard_of_is_not_taken_for_a_newer
     assert stage.beat_node(worker.node, boot="boot-3").reply.refused is None
 
 
-def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
+def test_a_drained_job_continues_elsewhere_without_using_a_retry(stage: Stage) -> None:
     job, worker = stage.running()
 
     report = stage.beat_node(worker.node, draining=True)

@@ -92,7 +92,7 @@ def test_done_again_or_told_by_an_attempt_that_is_over_it_changes_nothing(stage:
     assert [command.step for command in next_attempt(stage, job)] == [9]
 
 
-def test_training_cannot_set_what_nobody_asked_for(stage: Stage) -> None:
+def test_training_cannot_report_a_change_that_no_user_requested(stage: Stage) -> None:
     """Users' code writes to the same socket as the loop."""
     job, worker = stage.running()
     asked = ask(stage, job, set=SLOWER)
@@ -105,7 +105,7 @@ def test_training_cannot_set_what_nobody_asked_for(stage: Stage) -> None:
 
 
 @pytest.mark.own_statement
-def test_a_job_that_succeeds_first_says_what_it_did_not_come_to(stage: Stage) -> None:
+def test_a_job_that_succeeds_reports_commands_that_it_did_not_carry_out(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, save=True)
 
@@ -132,7 +132,7 @@ def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage:
     assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER)]
 
 
-def test_a_job_that_was_told_to_stop_is_asked_no_more(stage: Stage) -> None:
+def test_a_stopping_job_gets_no_further_commands(stage: Stage) -> None:
     job, _ = stage.running()
     stage.cancel(job)
 

@@ -141,7 +141,7 @@ def started(stage: Stage, placements: list[Placement]) -> list[JobId]:
     return stage.write(lambda conn: start(conn, placements, stage.now))
 
 
-def test_a_job_that_has_changed_since_the_look_is_not_started(stage: Stage) -> None:
+def test_a_job_that_has_changed_since_the_plan_is_not_started(stage: Stage) -> None:
     job = stage.submit()
     placements = planned(stage)
     stage.pause(job)
@@ -153,7 +153,7 @@ def test_a_job_that_has_changed_since_the_look_is_not_started(stage: Stage) -> N
     assert (stage.job(job).state, stage.job(job).attempt) == (JobState.QUEUED, 0)
 
 
-def test_a_node_that_has_changed_since_the_look_gets_no_job(stage: Stage) -> None:
+def test_a_node_that_has_changed_since_the_plan_gets_no_job(stage: Stage) -> None:
     job = stage.submit()
     (placement,) = planned(stage)
     node = placement.shares[0].node
@@ -166,7 +166,7 @@ def test_a_node_that_has_changed_since_the_look_gets_no_job(stage: Stage) -> Non
     assert stage.place() == [job]
 
 
-def test_what_two_looks_give_to_two_jobs_is_given_to_one(stage: Stage) -> None:
+def test_slots_that_two_plans_give_to_two_jobs_go_to_one(stage: Stage) -> None:
     first = stage.submit()
     (placement,) = planned(stage)
     second = stage.submit(priority=9)
@@ -176,7 +176,7 @@ def test_what_two_looks_give_to_two_jobs_is_given_to_one(stage: Stage) -> None:
     assert started(stage, [urgent, placement]) == [second]
 
 
-def test_a_second_look_stops_early_until_something_has_changed(stage: Stage) -> None:
+def test_a_second_plan_stops_early_until_something_has_changed(stage: Stage) -> None:
     stage.node(slots=1)
     job = stage.submit()
     assert stage.place() == [job]

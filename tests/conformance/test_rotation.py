@@ -79,7 +79,7 @@ def test_an_attempt_rotates_its_own_and_is_not_helped(stage: Stage) -> None:
     assert kept(stage, worker.job)["2/20"] == "committed"
 
 
-def test_what_goes_is_not_offered(stage: Stage) -> None:
+def test_a_checkpoint_that_is_being_deleted_is_not_offered(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     worker.checkpoints(20)
@@ -128,7 +128,7 @@ def test_what_could_not_be_rotated_while_it_ran_is_when_it_has_ended(stage: Stag
 
 
 @pytest.mark.parametrize(("metric", "kept_of_the_first"), [("loss", ["1/10", "1/5"]), ("accuracy", ["1/15", "1/10"])])
-def test_so_many_of_the_best_stay_over_all_attempts(stage: Stage, metric: str, kept_of_the_first: list[str]) -> None:
+def test_the_best_checkpoints_stay_over_all_attempts(stage: Stage, metric: str, kept_of_the_first: list[str]) -> None:
     best = {"keep_last": 1, "keep_best": 2, "metric_for_best_model": metric, "eval_strategy": "steps", "eval_steps": 5}
     training = {"save_strategy": "steps", "save_steps": 5, **best}
     data = {"train": "toy/regression", "eval": "toy/regression"}
@@ -161,7 +161,7 @@ def test_a_better_checkpoint_of_a_later_attempt_replaces_a_good_one_of_an_earlie
     }  # fmt: skip
 
 
-def test_nothing_goes_where_nothing_says_so(stage: Stage) -> None:
+def test_without_a_limit_no_checkpoint_is_deleted(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage, {"save_steps": 5}))
     worker.says_running()
     worker.checkpoints(20)
@@ -222,7 +222,7 @@ def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -
 
 
 @pytest.mark.own_statement
-def test_what_a_given_up_attempt_wrote_unheard_goes_after_a_day(stage: Stage, tmp_path: Path) -> None:
+def test_unreported_checkpoints_of_a_lost_attempt_are_deleted_after_a_day(stage: Stage, tmp_path: Path) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     worker.checkpoints(20)
@@ -286,7 +286,9 @@ def test_a_folder_that_stays_is_logged_once_and_tried_again_each_minute(
     assert remover.stuck == 0
 
 
-def test_why_a_folder_stays_is_the_systems_own_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_a_folder_stays_is_the_systems_error_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
 

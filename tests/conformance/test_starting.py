@@ -33,7 +33,7 @@ def delete_job(stage: Stage, job: JobId) -> None:
     stage.write(lambda conn: delete(conn, "default", job, stage.now))
 
 
-def test_it_is_granted_the_others_checkpoint_until_it_has_its_own(stage: Stage) -> None:
+def test_a_job_is_granted_the_other_jobs_checkpoint_until_it_has_its_own(stage: Stage) -> None:
     done = with_checkpoints(stage, 5, 10)
     done.finishes()
     other = done.job
@@ -51,7 +51,7 @@ def test_it_is_granted_the_others_checkpoint_until_it_has_its_own(stage: Stage) 
     assert offered(again(stage, second)) == [(15, None)]
 
 
-def test_what_it_starts_from_outlives_the_others_rotation(stage: Stage) -> None:
+def test_the_checkpoint_that_a_job_starts_from_is_kept_by_the_other_job(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5, 10, 15)
     pinned = {row.step: row.id for row in stage.read(lambda conn: checkpoints.of_job(conn, worker.job))}
     job = stage.submit(training=TWO, resume_from={"job": worker.job, "checkpoint": pinned[5]})
@@ -67,7 +67,7 @@ def test_what_it_starts_from_outlives_the_others_rotation(stage: Stage) -> None:
     assert kept(stage, worker.job)["1/5"] == "deleting"
 
 
-def test_who_trains_is_told_which_of_its_checkpoints_others_start_from(stage: Stage) -> None:
+def test_training_gets_the_list_of_its_checkpoints_that_others_start_from(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5, 10)
     assert worker.beat().held_steps == []
 
@@ -79,7 +79,7 @@ def test_who_trains_is_told_which_of_its_checkpoints_others_start_from(stage: St
     assert worker.beat().held_steps == []
 
 
-def test_one_that_begins_on_several_nodes_keeps_its_start_until_all_of_them_run(stage: Stage) -> None:
+def test_a_job_on_several_nodes_keeps_its_start_until_all_nodes_run(stage: Stage) -> None:
     other = with_checkpoints(stage, 5)
     for _ in range(2):
         stage.node(slots=1)

@@ -82,7 +82,7 @@ def test_a_move_follows_the_table(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("guard", [{"attempt": 7}, {"fence": 7}, {"expect": [JobState.PAUSED]}])
-def test_who_is_late_moves_nothing(stage: Stage, guard: dict[str, object]) -> None:
+def test_a_late_move_changes_nothing(stage: Stage, guard: dict[str, object]) -> None:
     job = stage.submit()
     before = stage.job(job)
     settings = {"to": JobState.CANCELLED, "expect": [JobState.QUEUED], "reason": Reason.CANCEL, "now": 1, **guard}
@@ -326,7 +326,7 @@ def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> Non
 
     assert answers[old] is None
     assert f"protocol {after}" in (answers[new] or "")
-    assert [room.is_staying for room in stage.read(nodes.all_nodes) if room.id == new] == [False]
+    assert [node.is_staying for node in stage.read(nodes.all_nodes) if node.id == new] == [False]
 
 
 def test_a_gpu_is_never_announced_twice(stage: Stage) -> None:
@@ -353,7 +353,7 @@ def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
     assert stage.place() == [job]
 
 
-def test_bad_events_are_buried_and_hold_nobody_up(stage: Stage) -> None:
+def test_events_that_cannot_be_parsed_are_set_aside_and_delay_no_others(stage: Stage) -> None:
     job, worker = stage.running()
     good = worker.write(Kind.LOG, {"loss": 1.0}, 1).model_dump(mode="json")
     raw = json.loads(worker.entry())

@@ -13,7 +13,7 @@ import pytest
 from tests.support.processes import Processes, children, is_alive, until
 from tests.support.system import LONG_TOY, System
 from tests.support.ways import OpenProcesses
-from tests.worker.test_dying import command
+from tests.worker.test_killed_processes import command
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 

@@ -13,8 +13,8 @@ from service.jobs.installed import Installed, needs_of
 from service.jobs.needs import Needs
 from service.jobs.placement import NodeCapacity
 from tests.support.factories import make_spec
+from tests.support.placing import capacity as bare_room
 from tests.support.placing import job, place
-from tests.support.placing import room as bare_room
 
 MLP, BERT = "models/toy/mlp", "models/hf/sequence-classification"
 
@@ -28,7 +28,7 @@ def node(*told: str, summary: str = "", needs: str = "") -> Installed:
     return Installed(Catalogue.of(described))
 
 
-def room(name: str, **more: Any) -> NodeCapacity:
+def capacity(name: str, **more: Any) -> NodeCapacity:
     return replace(bare_room(name, **more), name=name)
 
 
@@ -83,41 +83,43 @@ def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
         (Installed(None), BERT, ()),
     ],
 )
-def test_what_a_node_lacks_is_what_it_did_not_tell(installed: Installed, part: str, lacks: tuple[str, ...]) -> None:
+def test_a_node_lacks_what_it_did_not_announce(installed: Installed, part: str, lacks: tuple[str, ...]) -> None:
     """A node that is one version older tells of no packages and no secrets."""
     assert {PACKAGES, SECRETS} == {"packages", "secrets"}
     for _ in "twice":
         assert installed.missing_needs((part,)) == lacks
 
 
-def test_it_goes_where_that_is_installed_though_another_node_has_more_room() -> None:
-    rooms = [room("a", slots=8, installed=node(MLP)), room("b", slots=1, installed=node(MLP, BERT))]
-    plan = place([job("bert", **wanting(BERT)), job("mlp", since=1, **wanting(MLP))], rooms)
+def test_a_job_goes_to_the_node_with_its_components_even_if_others_are_freer() -> None:
+    capacities = [capacity("a", slots=8, installed=node(MLP)), capacity("b", slots=1, installed=node(MLP, BERT))]
+    plan = place([job("bert", **wanting(BERT)), job("mlp", since=1, **wanting(MLP))], capacities)
 
     assert plan.placed == {"bert": ["b"], "mlp": ["a"]}
 
 
-def test_it_waits_for_that_node_and_keeps_nobody_else_waiting() -> None:
-    rooms = [
-        room("a", slots=2, installed=node(MLP)),
-        room("b", slots=1, free=0, installed=node(MLP, BERT)),
+def test_a_job_waits_for_the_node_with_its_components_and_delays_no_other_job() -> None:
+    capacities = [
+        capacity("a", slots=2, installed=node(MLP)),
+        capacity("b", slots=1, free=0, installed=node(MLP, BERT)),
     ]
-    plan = place([job("bert", **wanting(BERT)), *(job(f"mlp{n}", since=n + 1, **wanting(MLP)) for n in (1, 2))], rooms)
+    plan = place(
+        [job("bert", **wanting(BERT)), *(job(f"mlp{n}", since=n + 1, **wanting(MLP)) for n in (1, 2))], capacities
+    )
 
     assert plan.placed == {"mlp1": ["a"], "mlp2": ["a"]}
     assert plan.waits["bert"].reason is Reason.CAPACITY
 
 
-def test_where_no_node_has_it_any_more_it_says_what_each_lacks() -> None:
-    rooms = [room("node-a", installed=node(MLP)), room("b", pool="other", installed=node(MLP))]
-    wait = place([job("bert", **wanting(BERT, MLP))], rooms).waits["bert"]
+def test_if_no_node_has_the_components_the_message_says_what_each_lacks() -> None:
+    capacities = [capacity("node-a", installed=node(MLP)), capacity("b", pool="other", installed=node(MLP))]
+    wait = place([job("bert", **wanting(BERT, MLP))], capacities).waits["bert"]
 
     assert wait.reason is Reason.NO_SUCH_SHAPE
     assert wait.message.endswith("no node that takes work has it; node-a has no model hf/sequence-classification")
 
 
-def test_a_node_that_is_turned_away_and_lacks_it_is_not_said_to_have_it() -> None:
-    away = room(
+def test_a_refused_node_without_the_component_is_not_said_to_have_it() -> None:
+    away = capacity(
         "node-a", installed=node(MLP), refused="node-a has it, and is draining, because its worker is about to stop"
     )
     wait = place([job("bert", **wanting(BERT))], [away]).waits["bert"]
@@ -125,11 +127,11 @@ def test_a_node_that_is_turned_away_and_lacks_it_is_not_said_to_have_it() -> Non
     assert wait.message.endswith("no node that takes work has it; node-a has no model hf/sequence-classification")
 
 
-def test_every_node_of_several_has_to_have_it() -> None:
-    rooms = [room(name, installed=node(MLP, *more)) for name, more in (("a", [BERT]), ("b", []), ("c", []))]
+def test_every_node_of_a_job_must_have_its_components() -> None:
+    capacities = [capacity(name, installed=node(MLP, *more)) for name, more in (("a", [BERT]), ("b", []), ("c", []))]
     both = [job("bert", **wanting(BERT, nodes=2)), job("mlp", since=1, **wanting(MLP, nodes=2))]
-    plan = place(both, rooms)
+    plan = place(both, capacities)
 
     assert list(plan.placed) == ["mlp"]
     assert "2 nodes" in plan.waits["bert"].message
-    assert place(both[:1], [*rooms, room("d", installed=node(BERT))]).placed == {"bert": ["a", "d"]}
+    assert place(both[:1], [*capacities, capacity("d", installed=node(BERT))]).placed == {"bert": ["a", "d"]}

@@ -23,7 +23,7 @@ from service.jobs.placement import (
     slot_count,
     to_end,
 )
-from tests.support.placing import Waiting, job, place, room
+from tests.support.placing import Waiting, capacity, job, place
 from tests.support.processes import at_ease
 
 CARDS = (Gpu(uuid="a-0", name="H100", capability=(9, 0)),)
@@ -33,9 +33,9 @@ def session(name: str, node: str, priority: int = 5, gpus: tuple[str, ...] = ())
     return RunningSession(JobId(name), priority, Share(NodeId(node), "b", 1, gpus))
 
 
-rooms = st.lists(
+capacities = st.lists(
     st.builds(
-        lambda number, slots, gpus, taken, pool, is_open: room(
+        lambda number, slots, gpus, taken, pool, is_open: capacity(
             f"n{number}", slots, min(gpus, slots), free=max(0, slots - taken), pool=pool, is_open=is_open
         ),
         st.integers(0, 10_000), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8), st.sampled_from("ab"),
@@ -57,8 +57,8 @@ waiting = st.lists(
 )  # fmt: skip
 
 
-@given(waiting, rooms)
-def test_nothing_is_given_away_twice(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
+@given(waiting, capacities)
+def test_no_slot_or_gpu_is_given_to_two_jobs(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     plan = place(jobs, nodes)
 
     slots, gpus = Counter[str](), Counter[str]()
@@ -72,7 +72,7 @@ def test_nothing_is_given_away_twice(jobs: list[Waiting], nodes: list[NodeCapaci
     assert set(gpus) <= {gpu.uuid for node in nodes for gpu in node.free_gpus}
 
 
-@given(waiting, rooms)
+@given(waiting, capacities)
 def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     plan = place(jobs, nodes)
 
@@ -90,14 +90,16 @@ def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes
     assert not {item.job_id for item in plan.placements} & plan.waits.keys()
 
 
-@given(waiting, rooms)
-def test_the_order_in_which_they_are_given_does_not_matter(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
+@given(waiting, capacities)
+def test_the_order_of_jobs_and_nodes_in_the_input_does_not_matter(
+    jobs: list[Waiting], nodes: list[NodeCapacity]
+) -> None:
     plan, again = place(jobs, nodes), place(jobs[::-1], nodes[::-1])
 
     assert (plan.placements, plan.waits) == (again.placements, again.waits)
 
 
-@given(waiting, rooms)
+@given(waiting, capacities)
 def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     """No job behind it in the queue may be the reason that it waits."""
     plan = place(jobs, nodes)
@@ -108,7 +110,7 @@ def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: lis
         assert isinstance(alone, Placement) == (first.job_id not in plan.waits)
 
 
-@given(waiting, rooms)
+@given(waiting, capacities)
 def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     """A job waits for capacity or for a shape that no node has, and its reason says which."""
     plan = place(jobs, nodes)
@@ -125,11 +127,11 @@ def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[NodeC
 def test_priority_goes_first_and_then_age() -> None:
     jobs = [job("young", 5, since=2), job("old", 5, since=1), job("urgent", 9, since=3)]
 
-    assert list(place(jobs, [room("n", slots=2)]).placed) == ["urgent", "old"]
+    assert list(place(jobs, [capacity("n", slots=2)]).placed) == ["urgent", "old"]
 
 
 def test_a_big_job_reserves_and_small_ones_fill_the_rest() -> None:
-    nodes = [room("a", slots=4, gpus=4, free=3), room("b", slots=4, gpus=4, free=1)]
+    nodes = [capacity("a", slots=4, gpus=4, free=3), capacity("b", slots=4, gpus=4, free=1)]
     jobs = [job("big", 9, gpus_per_node=4), job("small", 1, gpus_per_node=1), job("other", 1, gpus_per_node=1)]
 
     plan = place(jobs, nodes)
@@ -139,12 +141,12 @@ def test_a_big_job_reserves_and_small_ones_fill_the_rest() -> None:
 
 
 def test_all_nodes_of_a_job_or_none() -> None:
-    assert place([job("gang", nodes=2)], [room("a"), room("b", free=0)]).placed == {}
-    assert place([job("gang", nodes=2)], [room("a"), room("b")]).placed == {"gang": ["a", "b"]}
+    assert place([job("wide", nodes=2)], [capacity("a"), capacity("b", free=0)]).placed == {}
+    assert place([job("wide", nodes=2)], [capacity("a"), capacity("b")]).placed == {"wide": ["a", "b"]}
 
 
 def test_a_shape_that_no_node_has_blocks_nobody() -> None:
-    plan = place([job("impossible", 9, gpus_per_node=8), job("fine")], [room("a", gpus=1)])
+    plan = place([job("impossible", 9, gpus_per_node=8), job("fine")], [capacity("a", gpus=1)])
 
     assert list(plan.placed) == ["fine"]
     assert plan.waits[JobId("impossible")].reason is Reason.NO_SUCH_SHAPE
@@ -153,17 +155,17 @@ def test_a_shape_that_no_node_has_blocks_nobody() -> None:
 
 def test_bf16_wants_ampere_on_a_gpu_and_nothing_on_a_cpu() -> None:
     volta = Gpu(uuid="v", name="V100", capability=(7, 0))
-    old = room("old", slots=1, cards=(volta,))
+    old = capacity("old", slots=1, cards=(volta,))
 
     assert isinstance(explain(Needs(gpus_per_node=1, capability=(8, 0)), [old]), Wait)
     assert isinstance(explain(Needs(gpus_per_node=1, capability=(7, 0)), [old]), Placement)
-    assert isinstance(explain(Needs(capability=(8, 0)), [room("cpu")]), Placement)
+    assert isinstance(explain(Needs(capability=(8, 0)), [capacity("cpu")]), Placement)
 
 
 def test_a_named_gpu_is_taken_and_no_other() -> None:
     a100 = Gpu(uuid="a", name="NVIDIA A100", capability=(8, 0))
     h100 = Gpu(uuid="h", name="NVIDIA H100", capability=(9, 0))
-    node = room("n", slots=2, cards=(a100, h100))
+    node = capacity("n", slots=2, cards=(a100, h100))
 
     explanation = explain(Needs(gpus_per_node=1, gpu="h100"), [node])
 
@@ -172,29 +174,29 @@ def test_a_named_gpu_is_taken_and_no_other() -> None:
 
 
 def test_three_jobs_on_two_gpus_leave_one_waiting() -> None:
-    plan = place([job(name) for name in "abc"], [room("n", slots=2, gpus=2)])
+    plan = place([job(name) for name in "abc"], [capacity("n", slots=2, gpus=2)])
 
     assert [placement.shares[0].gpus for placement in plan.placements] == [("n-0",), ("n-1",)]
     assert plan.waits[JobId("c")].reason is Reason.CAPACITY
 
 
 def test_a_node_that_takes_no_work_for_the_moment_still_counts_as_a_shape() -> None:
-    explanation = explain(Needs(gpus_per_node=4), [room("n", slots=4, gpus=4, is_open=False)])
+    explanation = explain(Needs(gpus_per_node=4), [capacity("n", slots=4, gpus=4, is_open=False)])
 
     assert isinstance(explanation, Wait)
     assert explanation.reason is Reason.CAPACITY
 
 
 def test_gpu_work_packs_and_cpu_work_spreads() -> None:
-    gpus = place([job(name, gpus_per_node=1) for name in "ab"], [room("x", 4, 4), room("y", 4, 4)])
-    cpus = place([job(name) for name in "ab"], [room("x", 4), room("y", 4)])
+    gpus = place([job(name, gpus_per_node=1) for name in "ab"], [capacity("x", 4, 4), capacity("y", 4, 4)])
+    cpus = place([job(name) for name in "ab"], [capacity("x", 4), capacity("y", 4)])
 
     assert list(gpus.placed.values()) in ([["x"], ["x"]], [["y"], ["y"]])
     assert sorted(nodes[0] for nodes in cpus.placed.values()) == ["x", "y"]
 
 
 def test_ten_thousand_jobs_on_a_thousand_nodes_take_a_tenth_of_a_second() -> None:
-    nodes = [room(f"n{number:04}", slots=8, gpus=8 * (number % 2)) for number in range(1000)]
+    nodes = [capacity(f"n{number:04}", slots=8, gpus=8 * (number % 2)) for number in range(1000)]
     shapes = [{"gpus_per_node": n} for n in (None, 0, 1, 2, 4, 8)] + [{"nodes": 4, "gpus_per_node": 8}]
     jobs = [job(f"j{number:05}", number % 7, number, **shapes[number % 7]) for number in range(10_000)]
 
@@ -211,7 +213,7 @@ def _cpu_seconds(jobs: list[Waiting], nodes: list[NodeCapacity]) -> float:
 
 
 def test_waiting_jobs_get_the_slots_of_as_few_sessions_as_they_need() -> None:
-    nodes = [room("a", 2, free=0), room("b", 2, free=1), room("c", 1, free=0, pool="other")]
+    nodes = [capacity("a", 2, free=0), capacity("b", 2, free=1), capacity("c", 1, free=0, pool="other")]
     sessions = [session("of-c", "c"), session("old", "a"), session("new", "a"), session("of-b", "b")]
 
     def ending(*waiting: Waiting) -> list[str]:
@@ -227,7 +229,7 @@ def test_waiting_jobs_get_the_slots_of_as_few_sessions_as_they_need() -> None:
 
 
 def test_a_gpu_of_a_session_is_counted_with_its_slot() -> None:
-    nodes = [room("a", 1, free=0, cards=CARDS)]
+    nodes = [capacity("a", 1, free=0, cards=CARDS)]
     held = session("s", "a", gpus=(CARDS[0].uuid,))
 
     assert to_end([(5, Needs(gpus_per_node=1))], nodes, [], [held]) == ["s"]
@@ -235,25 +237,25 @@ def test_a_gpu_of_a_session_is_counted_with_its_slot() -> None:
 
 
 def test_a_slot_that_the_plan_gives_away_is_not_counted_as_free() -> None:
-    nodes = [room("a", 2, free=1)]
+    nodes = [capacity("a", 2, free=1)]
     plan = place([job("first")], nodes)
 
     assert to_end([(5, Needs())], nodes, plan.placements, [session("s", "a")]) == ["s"]
 
 
 def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:
-    refused = room("new", refused="new has it, and gets no work: it speaks protocol 9")
+    refused = capacity("new", refused="new has it, and gets no work: it speaks protocol 9")
 
-    plan = place([job("a")], [refused, room("small", pool="b")])
+    plan = place([job("a")], [refused, capacity("small", pool="b")])
 
     assert plan.placements == []
     assert plan.waits[JobId("a")].reason is Reason.NO_SUCH_SHAPE
     assert plan.waits[JobId("a")].message.endswith("no node that takes work has it; " + str(refused.refused))
-    assert place([job("a")], [refused, room("old")]).waits == {}
+    assert place([job("a")], [refused, capacity("old")]).waits == {}
 
 
 def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting() -> None:
-    nodes = [room("cpu-1", slots=1), room("gpus", slots=2, gpus=4), room("other", slots=1, pool="b")]
+    nodes = [capacity("cpu-1", slots=1), capacity("gpus", slots=2, gpus=4), capacity("other", slots=1, pool="b")]
 
     explanation = explain(Needs(gpus_per_node=0, processes_per_node=2), nodes[:1])
     too_few_of_all = explain(Needs(gpus_per_node=3), nodes)
@@ -267,7 +269,7 @@ def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting()
 
 
 def test_a_job_for_a_pool_without_nodes_is_told_which_pools_have_some() -> None:
-    explanation = explain(Needs(pool="gpus"), [room("a"), room("b", pool="cpus"), room("c")])
+    explanation = explain(Needs(pool="gpus"), [capacity("a"), capacity("b", pool="cpus"), capacity("c")])
 
     assert isinstance(explanation, Wait)
     assert explanation.message.endswith("; the nodes are in 'cpus', 'default': FOOTPLATE_POOL sets a node's pool")

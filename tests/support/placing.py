@@ -1,4 +1,4 @@
-"""Placement asked job by job, for tests. Itself it answers line by line."""
+"""Calls placement with single jobs, for tests. Placement itself takes lines of jobs with equal needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plan:
         return {item.job_id: sorted(share.node for share in item.shares) for item in self.placements}
 
 
-def room(
+def capacity(
     name: str, slots: int = 2, gpus: int = 0, free: int | None = None, cards: tuple[Gpu, ...] = (), **more: object
 ) -> NodeCapacity:
     """Returns a node with these slots and GPUs, of which `free` are free."""

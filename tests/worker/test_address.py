@@ -109,7 +109,7 @@ def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
     assert "NCCL_SOCKET_IFNAME" not in report
 
 
-def test_who_loses_the_line_to_another_is_no_reason_and_may_be_tried_again() -> None:
+def test_a_rank_that_lost_its_connection_is_not_the_reason_and_is_retried() -> None:
     lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711")
 
     assert process_group.is_caused_by_another_rank(lost)

@@ -24,7 +24,7 @@ from service.jobs.remove_folders import Remover
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 from tests.service.api.conftest import Api, Serve
-from tests.service.api.test_border import is_problem
+from tests.service.api.test_requests import is_problem
 from tests.support.bundles import packed
 from tests.support.s3_server import S3Server
 

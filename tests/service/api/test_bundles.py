@@ -53,7 +53,7 @@ async def test_a_zip_is_kept_by_its_sha256_and_found_again(open_api: Api, tmp_pa
     assert [path.name for path in kept.iterdir()] == [f"{SHA}.zip"]
 
 
-async def test_what_is_no_bundle_is_refused_and_leaves_nothing(open_api: Api, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_bundle_is_refused_and_leaves_nothing(open_api: Api, tmp_path: Path) -> None:
     wrong = await post(open_api, zipped(json="x = 1"))
 
     assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_bundle")
@@ -65,7 +65,9 @@ async def test_what_is_no_bundle_is_refused_and_leaves_nothing(open_api: Api, tm
 
 
 @pytest.mark.parametrize("says", ["its length", "nothing"])
-async def test_one_that_is_too_large_is_refused_before_it_has_come(open_api: Api, tmp_path: Path, says: str) -> None:
+async def test_an_upload_that_is_too_large_is_refused_before_it_has_arrived(
+    open_api: Api, tmp_path: Path, says: str
+) -> None:
     sent = 0
 
     async def body() -> Any:
@@ -84,7 +86,7 @@ async def test_one_that_is_too_large_is_refused_before_it_has_come(open_api: Api
     assert list((tmp_path / "artifacts" / "bundles").glob("*")) == []
 
 
-async def test_a_bundle_goes_once_no_job_that_is_not_over_needs_it(open_api: Api, tmp_path: Path) -> None:
+async def test_a_bundle_can_be_deleted_once_no_unfinished_job_needs_it(open_api: Api, tmp_path: Path) -> None:
     await post(open_api)
     job = await open_api.submit(code={"bundle": SHA}, model="my_code:Net")
 
@@ -101,12 +103,12 @@ async def test_a_bundle_goes_once_no_job_that_is_not_over_needs_it(open_api: Api
 
 
 @pytest.mark.parametrize("address", ["", "/archive"])
-async def test_one_that_is_not_there_is_a_404_whatever_it_looks_like(open_api: Api, address: str) -> None:
+async def test_a_missing_bundle_is_a_404_whatever_its_id_looks_like(open_api: Api, address: str) -> None:
     for name in ("0" * 64, "latest", "..%2f..%2fetc"):
         assert (await open_api.client.get(f"/bundles/{name}{address}")).status_code == 404
 
 
-async def test_a_spec_is_held_against_its_bundle(open_api: Api) -> None:
+async def test_names_in_a_spec_are_checked_against_its_bundle(open_api: Api) -> None:
     await post(open_api)
     wrong = {"code": {"bundle": SHA}, "model": "my_cod:Net", "data": {"train": "my_code:Data"}, "trainer": "other:T"}
 

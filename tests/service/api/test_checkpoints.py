@@ -26,7 +26,7 @@ from service.store import checkpoints, events
 from service.store.rows import CheckpointRow
 from service.store.tables import checkpoints as checkpoint_rows
 from tests.service.api.conftest import Api
-from tests.service.api.test_border import is_problem
+from tests.service.api.test_requests import is_problem
 
 FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trainer_state.json": b"{}"}
 
@@ -55,7 +55,7 @@ async def status_of(api: Api, row: CheckpointRow) -> str:
     return result
 
 
-async def test_one_is_found_by_its_id_as_the_latest_and_as_the_best(api: Api) -> None:
+async def test_a_checkpoint_is_found_by_id_as_latest_and_as_best(api: Api) -> None:
     job = await api.submit()
     first, second = await save(api, job, 5, is_best=True), await save(api, job, 10)
     await save(api, job, 15, status="corrupt")
@@ -70,7 +70,7 @@ async def test_one_is_found_by_its_id_as_the_latest_and_as_the_best(api: Api) ->
         assert is_problem(await api.client.get(f"/jobs/{other}/checkpoints/{name}/files"), 404, "not_found")
 
 
-async def test_its_files_come_with_what_they_were_and_one_by_one_with_ranges(api: Api) -> None:
+async def test_files_of_a_checkpoint_are_listed_with_hashes_and_downloaded_by_ranges(api: Api) -> None:
     job = await api.submit()
     row = await save(api, job, 5)
     address = f"/jobs/{job}/checkpoints/latest/files"
@@ -110,7 +110,7 @@ async def commit_named(api: Api, names: int, unit: str = '"f{0:06}":{{"bytes":0,
     return row
 
 
-async def test_its_files_are_listed_by_pages(api: Api) -> None:
+async def test_files_of_a_checkpoint_are_listed_page_by_page(api: Api) -> None:
     row = await commit_named(api, 2_500)
     address = f"/jobs/{row.job_id}/checkpoints/{row.id}/files"
 
@@ -174,9 +174,7 @@ def shorter(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [climbing, linked, all_linked, shorter])
-async def test_what_is_not_as_it_was_committed_is_not_served(
-    api: Api, artifacts: Path, harm: Callable[[Path], None]
-) -> None:
+async def test_a_changed_checkpoint_is_not_served(api: Api, artifacts: Path, harm: Callable[[Path], None]) -> None:
     """Training runs users' own code, and may write what it likes below its own folder."""
     job = await api.submit()
     row = await save(api, job, 5, **({"manifest_sha256": ""} if harm is climbing else {}))
@@ -224,7 +222,7 @@ async def test_the_client_brings_what_was_committed_and_nothing_else(api: Api, a
         assert await (await client.jobs.get(job)).checkpoints.best() is None
 
 
-async def test_one_that_is_deleted_says_what_that_frees_and_who_did_it(both: Api) -> None:
+async def test_deleting_a_checkpoint_reports_the_freed_bytes_and_the_caller(both: Api) -> None:
     job = await both.submit()
     first = await save(both, job, 5)
     await save(both, job, 10)
@@ -241,7 +239,7 @@ async def test_one_that_is_deleted_says_what_that_frees_and_who_did_it(both: Api
     assert await both.db.read(checkpoints.deleting) == [(job, first.path)]
 
 
-async def test_the_only_one_that_a_job_could_continue_from_stays_until_the_job_is_over(api: Api) -> None:
+async def test_the_only_checkpoint_of_an_unfinished_job_cannot_be_deleted(api: Api) -> None:
     job = await api.submit()
     corrupt, only = await save(api, job, 5, status="corrupt"), await save(api, job, 10)
 
@@ -261,7 +259,7 @@ async def test_a_job_s_only_checkpoint_stays_even_if_it_is_corrupt(api: Api) -> 
     assert is_problem(await api.client.delete(f"/jobs/{job}/checkpoints/{row.id}"), 409, "checkpoint_needed")
 
 
-async def test_a_pinned_one_stays_when_training_rotates_it_away(both: Api) -> None:
+async def test_a_pinned_checkpoint_stays_when_training_deletes_it(both: Api) -> None:
     """Training does so by itself: it deletes the folder, and says so afterwards."""
     artifacts = both.services.settings.artifacts_path
     job = await both.submit(training={"save_total_limit": 1})
@@ -307,7 +305,7 @@ async def test_limits_do_not_count_pinned_checkpoints_and_apply_again_once_unpin
     assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
 
 
-async def test_one_that_is_not_pinned_any_more_has_one_name_again(api: Api, artifacts: Path) -> None:
+async def test_an_unpinned_checkpoint_has_only_one_path_again(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     row = await save(api, job, 5)
     address = f"/jobs/{job}/checkpoints/{row.id}"
@@ -325,7 +323,7 @@ async def test_one_that_is_not_pinned_any_more_has_one_name_again(api: Api, arti
     assert (artifacts / _path(kept) / "manifest.json").exists()
 
 
-async def test_only_what_is_there_can_be_pinned(api: Api) -> None:
+async def test_only_a_committed_checkpoint_can_be_pinned(api: Api) -> None:
     job = await api.submit()
     corrupt, gone = await save(api, job, 5, status="corrupt"), await save(api, job, 10, status="deleted")
 
@@ -336,7 +334,7 @@ async def test_only_what_is_there_can_be_pinned(api: Api) -> None:
         assert (await api.client.patch(f"/jobs/{job}/checkpoints/{corrupt.id}", json=body)).status_code == 422
 
 
-async def test_second_names_that_nobody_uses_go_after_a_day(
+async def test_pinned_folders_without_a_pin_are_removed_after_a_day(
     api: Api, artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await api.submit()

@@ -28,7 +28,7 @@ from footplate.errors import InvalidRequest
 from service import row_reports
 from service.jobs.file_kinds import check_content
 from tests.service.api.conftest import SPEC, Api, Serve, each_case
-from tests.service.api.test_border import is_problem
+from tests.service.api.test_requests import is_problem
 
 ROWS = b'{"x": 1, "y": 2}\n{"x": 3, "y": 4}\n'
 ID = f"file_{sha256(ROWS).hexdigest()}.jsonl"
@@ -124,7 +124,7 @@ async def test_a_check_that_does_not_end_or_dies_leaves_a_report_that_says_so(
     assert "missing" in dead["notes"][0]
 
 
-async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
+async def test_files_are_listed_newest_first_page_by_page(api: Api) -> None:
     made = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
 
     seen = [row["id"] for row in await api.pages("/files", limit=2)]
@@ -150,7 +150,7 @@ async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
         ("..", ROWS, "unknown_kind"),
     ],
 )
-async def test_what_is_plainly_no_such_file_is_refused_and_leaves_nothing(
+async def test_a_file_of_the_wrong_kind_is_refused_and_leaves_nothing(
     api: Api, tmp_path: Path, name: str, body: bytes, code: str
 ) -> None:
     refused = await post(api, body, name)
@@ -184,7 +184,7 @@ async def test_a_form_that_cannot_be_read_is_refused_and_leaves_nothing(api: Api
     assert kept(tmp_path) == []
 
 
-async def test_one_that_is_too_large_is_refused_before_it_has_come(
+async def test_an_upload_that_is_too_large_is_refused_before_it_has_arrived(
     serve: Serve, sqlite_url: str, tmp_path: Path
 ) -> None:
     api = await serve(sqlite_url, upload_max_mb=1)
@@ -206,7 +206,7 @@ async def test_one_that_is_too_large_is_refused_before_it_has_come(
     assert kept(tmp_path) == []
 
 
-async def test_a_spec_names_one_by_its_id_wherever_a_path_may_stand(both: Api) -> None:
+async def test_a_spec_may_name_a_file_by_its_id_in_place_of_a_path(both: Api) -> None:
     await post(both)
     short = {**SPEC, "data": {"train": ID, "eval": {"use": "files/jsonl", "args": {"paths": [ID]}}}}
 
@@ -227,7 +227,7 @@ async def test_a_spec_names_one_by_its_id_wherever_a_path_may_stand(both: Api) -
             ]
 
 
-async def test_one_goes_once_no_job_that_is_not_over_names_it(both: Api, tmp_path: Path) -> None:
+async def test_a_file_can_be_deleted_once_no_unfinished_job_names_it(both: Api, tmp_path: Path) -> None:
     await post(both)
     job = await both.submit(data=ID)
 
@@ -254,7 +254,7 @@ async def test_another_project_s_file_is_as_missing_as_one_that_never_was(serve:
     assert refused.json()["errors"][0]["code"] == "unknown_file"
 
 
-async def test_the_client_sends_what_is_not_there_and_brings_it_back(api: Api, tmp_path: Path) -> None:
+async def test_the_client_uploads_only_new_files_and_downloads_them(api: Api, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_bytes(ROWS * 20_000)
     async with AsyncClient(api.url) as client:

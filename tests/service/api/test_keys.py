@@ -77,7 +77,7 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
     assert (await api.client.get(f"{path}?project=vision")).status_code == 200
 
 
-async def test_who_names_another_project_hears_whose_his_key_is(guarded: Api) -> None:
+async def test_a_request_for_another_project_gets_the_name_of_the_keys_project(guarded: Api) -> None:
     vision = await a_key(guarded, "vision")
 
     listed = await guarded.client.get("/jobs?project=speech", headers=bearer(vision))
@@ -129,13 +129,13 @@ async def test_an_administrator_of_a_project_makes_its_keys_and_no_others(guarde
         ({"name": "x"}, "/project"),
     ],
 )
-async def test_a_key_that_says_it_badly_is_not_made(guarded: Api, given: dict[str, Any], pointer: str) -> None:
+async def test_a_wrong_request_for_a_key_is_refused(guarded: Api, given: dict[str, Any], pointer: str) -> None:
     answer = await guarded.client.post("/keys", json=given)
 
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
 
 
-async def test_where_nobody_is_asked_no_key_is_made(api: Api) -> None:
+async def test_a_service_without_keys_makes_no_key(api: Api) -> None:
     answer = await api.client.post("/keys", json={"name": "x", "project": "a"})
 
     assert (answer.status_code, answer.json()["code"]) == (409, "keys_not_in_force")
@@ -159,7 +159,7 @@ async def test_a_deleted_key_is_refused_at_once_and_its_streams_end(guarded: Api
         assert all([message is not None async for message in messages])
 
 
-async def test_another_process_hears_of_it_within_a_second(serve: Serve, database_url: str) -> None:
+async def test_another_process_refuses_a_deleted_key_within_a_second(serve: Serve, database_url: str) -> None:
     here, there = await serve(database_url, api_key=KEY), await serve(database_url, api_key=KEY)
     key = await a_key(here)
     async with asyncio.timeout(PATIENCE):
@@ -187,7 +187,7 @@ async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api) -> No
     assert f"the key {key['prefix']} expired at {key['expires_at']}" in refused.json()["detail"]
 
 
-async def test_it_is_written_down_that_a_key_was_used_but_not_with_every_request(guarded: Api) -> None:
+async def test_the_last_use_of_a_key_is_stored_but_not_for_every_request(guarded: Api) -> None:
     key, unused = await a_key(guarded), await a_key(guarded)
     for _ in range(3):
         await guarded.client.get("/jobs", headers=bearer(key))
@@ -250,7 +250,7 @@ async def test_a_key_in_a_url_is_refused_with_why(guarded: Api, name: str) -> No
     assert key["key"] not in answer.text + reason
 
 
-async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite_url: str) -> None:
+async def test_a_key_has_a_limit_of_open_streams(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY, streams_per_key=2)
     key = await a_key(api)
     path = await _a_job_of(api, key)
@@ -277,7 +277,7 @@ async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite
 # How fast ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(
+async def test_a_key_above_its_rate_waits_and_another_key_does_not(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 2000)
@@ -292,7 +292,7 @@ async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(
     assert (await api.client.get("/jobs", headers=bearer(calm))).status_code == 200
 
 
-async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_not(
+async def test_requests_without_a_valid_key_are_counted_by_address(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 2000)
@@ -312,7 +312,7 @@ async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_
         pass
 
 
-async def test_a_stranger_is_counted_before_anything_that_he_sent_is_parsed(
+async def test_a_request_without_a_valid_key_is_counted_before_it_is_parsed(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 1000)

@@ -206,7 +206,7 @@ async def test_a_secret_is_shown_once_and_the_url_s_path_is_in_no_log(
     assert (await api.client.get(f"/webhooks/{made['id']}")).status_code == 404
 
 
-async def test_it_hears_of_the_states_and_tags_that_it_asked_for(api: Api, receiver: Receiver) -> None:
+async def test_a_webhook_gets_only_the_states_and_tags_of_its_filter(api: Api, receiver: Receiver) -> None:
     await a_hook(api, receiver.url, states=["succeeded", "failed"], tags=["nightly", "weekly"])
     wanted, other = await api.submit(tags=["nightly", "demo"]), await api.submit(tags=["demo"])
     for job in (wanted, other):
@@ -252,7 +252,7 @@ async def test_an_endpoint_of_openai_s_sdk_hears_of_the_end_of_jobs(api: Api, re
     assert (await client.webhooks.delete(made.id)).deleted
 
 
-async def test_a_move_that_is_rolled_back_or_too_late_tells_nothing(both: Api) -> None:
+async def test_a_move_that_is_rolled_back_or_too_late_makes_no_delivery(both: Api) -> None:
     await both.db.write(lambda conn: webhooks.insert_webhook(conn, a_row(), 1))
     await both.services.webhooks.refresh()
     job = await both.submit()
@@ -286,7 +286,7 @@ async def log_of(api: Api) -> list[Any]:
     return await api.db.read(lambda conn: deliveries.log(conn, WebhookId("hook_" + "1" * 32), 100))
 
 
-async def test_where_nobody_listens_a_post_asks_for_no_webhook(
+async def test_without_a_webhook_in_the_project_a_post_reads_no_webhooks(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> None:
@@ -302,9 +302,7 @@ async def test_where_nobody_listens_a_post_asks_for_no_webhook(
     assert (await api.client.post("/jobs", json=SPEC)).status_code == 500
 
 
-async def test_another_api_process_hears_of_a_new_webhook_soon(
-    serve: Serve, sqlite_url: str, receiver: Receiver
-) -> None:
+async def test_another_api_process_knows_a_new_webhook_soon(serve: Serve, sqlite_url: str, receiver: Receiver) -> None:
     first, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
     assert not other.services.webhooks.may_have_webhook("default")
 
@@ -339,7 +337,7 @@ async def test_another_project_s_webhook_hears_nothing_and_is_not_there(
     assert (await api.client.get(path, headers=speech)).json()["enabled"] is True
 
 
-async def test_what_fails_is_tried_for_a_day_under_the_same_id_and_then_failed(api: Api, receiver: Receiver) -> None:
+async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\nno\x1b!"
     hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
     await api.submit()
@@ -368,7 +366,7 @@ async def test_what_fails_is_tried_for_a_day_under_the_same_id_and_then_failed(a
     assert (await seen(api, hook))["failing_since"] is None
 
 
-async def test_one_that_only_fails_for_days_is_disabled_and_says_why(
+async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
     serve: Serve, database_url: str, receiver: Receiver
 ) -> None:
     api = await serve(database_url, webhooks_allow=LOOPBACK)
@@ -417,7 +415,7 @@ async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_when_it_wo
     assert (await seen(api, hook))["failing_since"] is None
 
 
-async def test_one_that_fails_while_too_much_waits_is_disabled(
+async def test_a_failing_webhook_with_too_many_waiting_deliveries_is_disabled(
     serve: Serve, database_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliveries, "MOST_WAITING", 3)
@@ -438,7 +436,7 @@ async def test_one_that_fails_while_too_much_waits_is_disabled(
     assert {message["status"] for message in await told(api, hook)} == {"failed"}
 
 
-async def test_receivers_that_are_away_leave_room_for_those_that_are_not(both: Api) -> None:
+async def test_unreachable_receivers_do_not_delay_the_others(both: Api) -> None:
     def fill(conn: Any) -> None:
         for number in range(6):
             row = a_row(f"hook_{number:032x}", created_at=1000)
@@ -463,7 +461,7 @@ async def test_receivers_that_are_away_leave_room_for_those_that_are_not(both: A
     assert await owners(32, 2, now=999) == []
 
 
-async def test_however_much_waits_a_look_reads_a_few_rows(api: Api) -> None:
+async def test_finding_due_deliveries_reads_few_rows_however_many_wait(api: Api) -> None:
     """Every step is a search in the one index that has them in this order, or of a row by its id."""
 
     def look(conn: Any) -> list[str]:
@@ -490,7 +488,7 @@ async def test_however_much_waits_a_look_reads_a_few_rows(api: Api) -> None:
     assert not [step for step in steps if "B-TREE" in step]
 
 
-async def test_one_is_changed_where_it_points_and_what_it_hears_of(api: Api, receiver: Receiver) -> None:
+async def test_the_url_and_the_filters_of_a_webhook_can_be_changed(api: Api, receiver: Receiver) -> None:
     async def change(**changes: Any) -> dict[str, Any]:
         answer = await api.client.patch(f"/webhooks/{hook['id']}", json=changes)
         assert answer.status_code == 200, answer.text
@@ -551,7 +549,7 @@ async def test_a_secret_is_changed_and_for_a_while_either_is_good(
     assert second not in caplog.text
 
 
-async def test_one_that_is_gone_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
+async def test_a_webhook_whose_receiver_is_gone_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 410 Gone\r\n\r\n"
     hook, post = await a_hook(api, receiver.url), Post(api)
     ping = await api.client.post(f"/webhooks/{hook['id']}/test")
@@ -583,7 +581,7 @@ async def test_a_control_that_dies_before_it_notes_an_answer_leaves_it_to_the_ne
     assert [(message["status"], message["tries"]) for message in await told(api, hook)] == [("delivered", 1)]
 
 
-async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Receiver) -> None:
+async def test_a_delivery_that_was_sent_twice_is_counted_once(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 500 Oh\r\n\r\n"
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
@@ -596,7 +594,7 @@ async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Rece
     assert [message["tries"] for message in await told(api, hook)] == [1]
 
 
-async def test_one_that_hangs_holds_up_nobody_else(
+async def test_a_receiver_that_hangs_delays_no_other_webhook(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "TOTAL_SECONDS", 600)
@@ -663,7 +661,7 @@ async def test_of_a_huge_answer_only_the_beginning_is_read(api: Api, receiver: R
     assert sent < 50_000_000, "whoever sends it keeps the rest"
 
 
-async def test_a_yes_whose_body_never_ends_is_a_yes(
+async def test_a_success_status_counts_even_if_the_body_never_ends(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "BODY_SECONDS", 0.2)
@@ -688,7 +686,9 @@ async def test_a_yes_whose_body_never_ends_is_a_yes(
     ("answer", "why"),
     [(b"", "no answer: "), (b"\0\0\0\0 nonsense\r\n\r\n", "no answer: "), (b"HTTP/1.1 302 x\r\n\r\n", "Redirect")],
 )
-async def test_what_is_no_answer_is_said(api: Api, receiver: Receiver, answer: bytes, why: str) -> None:
+async def test_a_missing_answer_is_reported_with_its_reason(
+    api: Api, receiver: Receiver, answer: bytes, why: str
+) -> None:
     receiver.answer = answer
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
@@ -737,7 +737,9 @@ targets_addresses = targets._addresses
         ("https://[::1/", "cannot be read"),
     ],
 )  # fmt: skip
-async def test_where_it_may_not_point_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, why: str) -> None:
+async def test_urls_that_a_webhook_may_not_reach_are_refused(
+    monkeypatch: pytest.MonkeyPatch, url: str, why: str
+) -> None:
     monkeypatch.setattr(targets, "_addresses", names)
 
     with pytest.raises(Refused, match=re.escape(why)):
@@ -761,7 +763,7 @@ async def test_a_refusal_points_at_the_url_and_says_what_would_work(
     assert {error["pointer"] for error in worse.json()["errors"]} == {"/url", "/states", "/tag"}
 
 
-async def test_a_name_that_means_another_machine_by_then_is_not_sent_to(api: Api, receiver: Receiver) -> None:
+async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_delivery(api: Api, receiver: Receiver) -> None:
     """Rebinding: it was good when it was made, and points inside when it is used."""
     meant = {"hooks.example": ["127.0.0.1"]}
     asked: list[str] = []
@@ -826,7 +828,7 @@ async def test_a_certificate_must_be_good_for_the_name(
     assert "certificate" in bad["error"].lower()
 
 
-async def test_control_sends_by_itself(api: Api, receiver: Receiver) -> None:
+async def test_control_sends_deliveries_without_redis(api: Api, receiver: Receiver) -> None:
     """Control needs no Redis for this."""
     control = Control(api.db, api.services.settings)
     running = asyncio.create_task(control.run())
@@ -844,7 +846,7 @@ async def test_control_sends_by_itself(api: Api, receiver: Receiver) -> None:
     await running
 
 
-async def test_a_project_has_so_many_and_no_more(api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_project_has_a_limit_of_webhooks(api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.api.webhooks.MOST", 1)
     await a_hook(api, receiver.url)
 
@@ -870,7 +872,7 @@ async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "300.1.1.1", "10.0.0.1/8", "::g"])
-def test_a_network_that_is_none_ends_the_start(text: str) -> None:
+def test_a_wrong_network_in_the_settings_ends_the_start(text: str) -> None:
     with pytest.raises(ValueError, match="is not a network"):
         ServiceSettings(webhooks_allow=text)
 

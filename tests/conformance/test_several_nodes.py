@@ -1,4 +1,4 @@
-"""A job on several nodes, as SQL and control know it: it begins everywhere or nowhere, and ends everywhere."""
+"""A job on several nodes, as SQL and control know it: it begins on all nodes or on none, and ends on all of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.conformance.acting import Stage, Worker
 FIRST = "10.0.0.1:29500"
 
 
-def a_gang(stage: Stage, nodes: int = 2, **changes: object) -> JobId:
-    """Placed, and claimed by nobody yet."""
+def placed_job(stage: Stage, nodes: int = 2, **changes: object) -> JobId:
+    """Returns a job that is placed on its nodes, and that no node has claimed yet."""
     for _ in range(nodes):
         stage.node(slots=1)
     job = stage.submit(nodes=nodes, **changes)
@@ -28,7 +28,7 @@ def a_gang(stage: Stage, nodes: int = 2, **changes: object) -> JobId:
 
 
 def running(stage: Stage, nodes: int = 2, **changes: object) -> tuple[JobId, list[Worker]]:
-    job = a_gang(stage, nodes, **changes)
+    job = placed_job(stage, nodes, **changes)
     workers = [stage.claim(job, source) for source in range(nodes)]
     for worker in workers:
         worker.says_running()
@@ -39,8 +39,8 @@ def held(stage: Stage) -> list[str]:
     return [part.node for part in stage.read(attempts.open_sources)]
 
 
-def test_the_last_claim_tells_the_others_at_once(stage: Stage) -> None:
-    job = a_gang(stage)
+def test_after_the_last_claim_the_other_nodes_get_the_rendezvous_at_once(stage: Stage) -> None:
+    job = placed_job(stage)
     first = stage.claim(job, 0)
     part = stage.sources(job)[1]
     late = first.claim_message().model_copy(update={"claim": new_claim_id(), "node": part.node, "boot": part.boot})
@@ -51,15 +51,15 @@ def test_the_last_claim_tells_the_others_at_once(stage: Stage) -> None:
     assert [(reply.claim, reply.rendezvous) for reply in replies] == [(first.claim, FIRST)]
 
 
-def test_a_job_on_one_node_meets_nobody(stage: Stage) -> None:
+def test_a_job_on_one_node_has_no_rendezvous(stage: Stage) -> None:
     _, worker = stage.running()
 
     assert isinstance(worker.answer, Grant)
     assert (worker.answer.nodes, worker.answer.rendezvous, worker.beat().rendezvous) == (1, None, None)
 
 
-def test_a_cancel_before_all_have_claimed_ends_what_waits(stage: Stage) -> None:
-    job = a_gang(stage)
+def test_a_cancel_ends_the_nodes_that_wait_for_the_last_claim(stage: Stage) -> None:
+    job = placed_job(stage)
     first = stage.claim(job, 0)
     stage.cancel(job)
     assert first.beat().stop is not None
@@ -70,14 +70,14 @@ def test_a_cancel_before_all_have_claimed_ends_what_waits(stage: Stage) -> None:
     assert isinstance(stage.ask(job, 1).answer, Denial)
 
 
-def test_who_follows_a_job_sees_it_run_once_when_all_of_it_does(stage: Stage) -> None:
+def test_a_job_on_several_nodes_is_running_once_all_its_nodes_train(stage: Stage) -> None:
     job, _ = running(stage)
 
     assert stage.states(job) == ["queued", "starting", "running"]
     assert any("running on node 1 of 2" in event.data for event in stage.events(job, ["note"]))
 
 
-def test_a_node_that_is_lost_is_the_reason_and_not_what_the_others_made_of_it(stage: Stage) -> None:
+def test_a_lost_node_is_the_reason_and_not_the_errors_that_it_caused_elsewhere(stage: Stage) -> None:
     job, (first, second) = running(stage)
     first.checkpoints(10)
     stage.rescue()
@@ -103,7 +103,7 @@ def test_a_node_that_is_lost_is_the_reason_and_not_what_the_others_made_of_it(st
     assert [offer.step for offer in next_one.answer.checkpoints] == [10]
 
 
-def test_a_known_failure_is_the_reason_though_another_node_is_lost_meanwhile(stage: Stage) -> None:
+def test_a_reported_failure_stays_the_reason_if_another_node_is_lost(stage: Stage) -> None:
     job, (_, second) = running(stage)
     stage.rescue()
     second.fails("oom")
@@ -114,7 +114,7 @@ def test_a_known_failure_is_the_reason_though_another_node_is_lost_meanwhile(sta
     assert (stage.job(job).state, stage.job(job).reason) == (JobState.FAILED, Reason.OOM)
 
 
-def test_the_first_may_take_its_time_to_hand_in_what_all_have_finished(stage: Stage) -> None:
+def test_the_first_node_may_write_outputs_after_the_others_have_finished(stage: Stage) -> None:
     job, (first, second) = running(stage)
     second.finishes()
     for _ in range(9):
@@ -127,7 +127,7 @@ def test_the_first_may_take_its_time_to_hand_in_what_all_have_finished(stage: St
     assert (stage.job(job).state, stage.job(job).attempt) == (JobState.SUCCEEDED, 1)
 
 
-def test_once_the_first_has_finished_nothing_that_happens_to_the_others_matters(stage: Stage) -> None:
+def test_failures_do_not_matter_once_the_first_node_has_finished(stage: Stage) -> None:
     job, (first, second) = running(stage)
     first.finishes()
     second.fails("crashed")
@@ -143,7 +143,7 @@ def test_once_the_first_has_finished_nothing_that_happens_to_the_others_matters(
 
 
 @pytest.mark.parametrize(("verb", "state"), [("pause", JobState.PAUSED), ("cancel", JobState.CANCELLED)])
-def test_a_stop_reaches_every_node_and_holds_once_all_have_stopped(stage: Stage, verb: str, state: JobState) -> None:
+def test_a_stop_reaches_every_node_and_the_job_stops_with_the_last(stage: Stage, verb: str, state: JobState) -> None:
     job, workers = running(stage, 3)
     getattr(stage, verb)(job)
     assert all((stop := worker.beat().stop) is not None and stop.because == verb for worker in workers)
@@ -171,14 +171,14 @@ def test_a_drain_of_one_node_moves_the_whole_job_and_closes_no_other_node(stage:
     assert first.node in [part.node for part in stage.sources(job)]
 
 
-def test_a_node_of_the_version_before_gets_no_part_of_a_job(stage: Stage) -> None:
+def test_a_node_of_the_version_before_gets_no_job_on_several_nodes(stage: Stage) -> None:
     """A node of the older version would take the part for the whole job, and train alone."""
     stage.node(slots=1)
     stage.node(slots=1, protocol=1)
-    gang, alone = stage.submit(nodes=2), stage.submit()
+    several, alone = stage.submit(nodes=2), stage.submit()
 
     assert stage.place() == [alone]
-    assert stage.job(gang).reason is Reason.NO_SUCH_SHAPE
+    assert stage.job(several).reason is Reason.NO_SUCH_SHAPE
 
 
 def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
@@ -193,7 +193,7 @@ def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
     assert row.message == "waits for 3 nodes with 1 slot each in pool 'default': 2 that take work fit"
 
 
-def test_a_node_that_is_lost_before_it_claims_costs_nobody_the_time_of_a_claim(stage: Stage) -> None:
+def test_a_node_lost_before_its_claim_sends_the_job_back_to_the_queue_at_once(stage: Stage) -> None:
     stage.settings = ServiceSettings(retry_backoff_seconds=0, claim_seconds=300, lease_seconds=30)
     for _ in range(3):
         stage.node(slots=1)

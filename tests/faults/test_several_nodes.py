@@ -1,6 +1,6 @@
 """One node of a job on several nodes fails, never claims, or does not end: all parts begin together and end together.
 
-Only control decides about this, so no process is started. tests/conformance/test_gangs.py has the other stories, and
+Only control decides about this, so no process is started. tests/conformance/test_several_nodes.py has more cases, and
 tests/journey has real nodes.
 """
 
@@ -16,7 +16,7 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import Grant
 from service.store.database import Database
 from tests.conformance.acting import Stage
-from tests.conformance.test_gangs import FIRST, a_gang, held, running
+from tests.conformance.test_several_nodes import FIRST, held, placed_job, running
 from tests.faults.off import turned_off
 from tests.support.system import bring_to_schema
 
@@ -33,8 +33,8 @@ def stage(sqlite_url: str, protection_off: list[str]) -> Iterator[Stage]:
 
 
 @pytest.mark.fault(23, without="ranks begin once every node has claimed", red="before the other nodes have claimed")
-def test_nobody_is_told_where_they_meet_before_the_last_has_claimed(stage: Stage) -> None:
-    job = a_gang(stage, 3)
+def test_no_node_gets_the_rendezvous_before_the_last_claim(stage: Stage) -> None:
+    job = placed_job(stage, 3)
     second, first = stage.claim(job, 1), stage.claim(job, 0)
     early = [part.answer.rendezvous for part in (second, first)]  # type: ignore[union-attr]
     assert [*early, second.beat().rendezvous] == [None] * 3, "ranks meet before the other nodes have claimed"
@@ -49,7 +49,7 @@ def test_nobody_is_told_where_they_meet_before_the_last_has_claimed(stage: Stage
 
 
 @pytest.mark.fault(23, without="a claim has its time", red="it holds its nodes")
-def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: Stage) -> None:
+def test_a_node_that_never_claims_sends_the_job_back_after_some_seconds(stage: Stage) -> None:
     """The node is up, but does not receive its start message."""
     for _ in range(2):
         stage.node(slots=1)
@@ -71,7 +71,7 @@ def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: 
 
 
 @pytest.mark.fault(23, without="a part that fails ends the others", red="the other part trains on")
-def test_one_part_fails_and_all_end_before_the_job_is_tried_again(stage: Stage) -> None:
+def test_a_failure_on_one_node_ends_all_nodes_before_the_next_attempt(stage: Stage) -> None:
     job, (first, second) = running(stage)
     second.fails("crashed")
     assert stage.job(job).state is JobState.RUNNING
@@ -88,7 +88,7 @@ def test_one_part_fails_and_all_end_before_the_job_is_tried_again(stage: Stage) 
 @pytest.mark.fault(
     23, without="a part that only lost another is not the reason", red="the job says that it failed of peer_lost"
 )
-def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stage: Stage) -> None:
+def test_the_reason_is_the_node_that_failed_by_itself_whichever_reports_first(stage: Stage) -> None:
     job, (first, second) = running(stage)
     first.ends(
         "failed", "crashed", is_follow_up=True, error={"code": "peer_lost", "message": "Connection closed by peer"}
@@ -100,7 +100,7 @@ def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stag
 
 
 @pytest.mark.fault(23, without="a part that does not end with the others is given up", red="the job is stuck")
-def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
+def test_a_node_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
     """The part's supervisor is alive, but does not follow the stop."""
     job, (first, second) = running(stage)
     second.fails("crashed")

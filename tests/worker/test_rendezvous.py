@@ -16,7 +16,7 @@ def grant(**more: object) -> Grant:
     return Grant.model_validate({"lease_seconds": 10, "beat_seconds": 1, **settings})
 
 
-def test_on_one_node_ranks_meet_on_loopback_at_a_port_of_their_own() -> None:
+def test_the_rendezvous_of_one_node_is_on_loopback_at_its_own_port() -> None:
     meeting = Rendezvous(grant(), None)
     assert meeting.is_open
     assert meeting.trouble("here") is None
@@ -26,7 +26,7 @@ def test_on_one_node_ranks_meet_on_loopback_at_a_port_of_their_own() -> None:
         socket.create_connection((place.host, place.port)).close()
 
 
-def test_ranks_meet_at_the_address_of_the_first_node_once_all_nodes_have_claimed() -> None:
+def test_the_rendezvous_is_at_the_first_node_once_all_nodes_have_claimed() -> None:
     with bound_socket("127.0.0.1") as claimed:
         there = address_text(claimed)
         meeting = Rendezvous(grant(nodes=2), claimed)
@@ -55,14 +55,14 @@ def test_a_start_that_failed_may_be_tried_again_at_the_same_place() -> None:
             assert place.listening is claimed
 
 
-def test_the_ranks_of_the_other_nodes_come_there_with_no_socket_of_theirs() -> None:
+def test_ranks_of_other_nodes_connect_to_the_rendezvous_without_an_own_socket() -> None:
     with bound_socket("127.0.0.1") as claimed:
         meeting = Rendezvous(grant(nodes=2, source=1, rendezvous="127.0.0.1:29500"), claimed)
         with meeting.address() as place:
             assert (place.host, place.port, place.listening) == ("127.0.0.1", 29500, None)
 
 
-def test_a_way_that_leads_nowhere_is_told_with_the_setting_that_would_help() -> None:
+def test_an_unreachable_rendezvous_names_the_setting_that_would_help() -> None:
     with bound_socket("127.0.0.1") as claimed:
         verdict = Rendezvous(grant(nodes=2, source=1, rendezvous="10.0.0.1:29500"), claimed).trouble("node-2")
 

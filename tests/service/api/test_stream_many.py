@@ -68,7 +68,7 @@ async def test_named_jobs_are_told_each_in_order_and_the_socket_closes_with_the_
     assert code == 1000
 
 
-async def test_each_goes_on_from_its_own_cursor(api: Api) -> None:
+async def test_each_job_continues_from_its_own_cursor(api: Api) -> None:
     first, second = await api.submit(), await api.submit()
     for job in (first, second):
         await api.append(job, *[{"loss": n} for n in range(9)])
@@ -124,7 +124,7 @@ async def test_a_job_joins_in_a_state_and_stays_when_it_has_left_it(api: Api) ->
     assert numbers(frames, waiting) == []
 
 
-async def test_who_comes_back_with_since_hears_of_jobs_that_began_and_ended_meanwhile(api: Api) -> None:
+async def test_a_reconnect_with_since_gets_jobs_that_began_and_ended_meanwhile(api: Api) -> None:
     async with api.socket("/stream") as socket:
         since = json.loads(await socket.recv())["since"]
     job = await api.submit()
@@ -136,7 +136,7 @@ async def test_who_comes_back_with_since_hears_of_jobs_that_began_and_ended_mean
     assert numbers(frames, job) == [1, 2, 3, 4]
 
 
-async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> None:
+async def test_a_stream_with_kinds_and_max_hz_still_has_every_event(api: Api) -> None:
     first, second = await api.submit(), await api.submit()
     began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/stream?jobs={first},{second}&kinds=log,note&max_hz=5"))
@@ -155,9 +155,7 @@ async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> No
     assert sum("events" in frame for frame in frames) <= 2 * looks
 
 
-async def test_where_something_comes_with_every_look_it_is_still_looked_at_most_so_often(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     job, looks, read = await api.submit(), 0, tail.Channel.after
 
     async def and_say_more(channel: tail.Channel, cursor: int, view: tail.View) -> tail.Page:
@@ -178,7 +176,7 @@ async def test_where_something_comes_with_every_look_it_is_still_looked_at_most_
     assert (await reading)[1] == 1000
 
 
-async def test_one_that_is_deleted_is_told_and_the_others_go_on(api: Api) -> None:
+async def test_a_deleted_job_is_reported_and_the_others_continue(api: Api) -> None:
     gone, stays = await api.submit(), await api.submit()
     async with api.socket(f"/stream?jobs={gone},{stays}") as socket:
         frames = await until_frame(socket, [], live(gone))
@@ -222,7 +220,7 @@ async def test_what_cannot_be_followed_closes_with_a_code_and_a_sentence(
     assert says in reason
 
 
-async def test_more_than_one_socket_can_follow_are_refused_and_later_ones_are_counted(
+async def test_more_jobs_than_the_limit_are_refused_and_later_ones_are_counted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (stream_many, tail):
@@ -255,7 +253,7 @@ async def test_another_project_s_jobs_are_as_missing_as_any(serve: Serve, sqlite
     assert numbers(frames, theirs) == numbers(foreign, mine) == []
 
 
-async def test_a_flood_of_one_keeps_no_other_waiting(api: Api) -> None:
+async def test_a_job_with_a_flood_of_events_delays_no_other_job(api: Api) -> None:
     """Pages in turn: what the quiet one says comes before the loud one's history is through."""
     loud, quiet = await api.submit(), await api.submit()
     await api.append(loud, *[{"loss": n} for n in range(1500)])
