@@ -109,9 +109,9 @@ async def test_a_delete_whose_answer_was_lost_is_not_called_a_failure() -> None:
 async def test_something_else_at_that_address_is_told_as_that() -> None:
     page = httpx2.Response(200, html="<html>")
 
-    with pytest.raises(Unreachable, match="not a Footplate service"):
+    with pytest.raises(Unreachable, match=URL):
         await send_json(FakeWire(page), ApiRequest("GET", "/nodes"))
-    with pytest.raises(Unreachable, match="not a Footplate service"):
+    with pytest.raises(Unreachable, match=URL):
         await send_json(FakeWire(httpx2.Response(404, html="<html>")), ApiRequest("GET", "/nodes"))
 
 
@@ -130,10 +130,8 @@ def test_who_has_no_key_hears_where_one_goes_and_nothing_of_headers() -> None:
     )
 
     assert type(error) is Unauthorized
-    assert (
-        str(error)
-        == "the request needs a key (set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key))"
-    )
+    assert "FOOTPLATE_API_KEY" in str(error)
+    assert "Authorization" not in str(error)
 
 
 def test_pauses_double_and_end_somewhere() -> None:
@@ -145,5 +143,5 @@ def test_pauses_double_and_end_somewhere() -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
 def test_a_service_cannot_name_a_file_outside_the_folder(path: str) -> None:
-    with pytest.raises(DownloadFailed, match="not a path below a folder"):
+    with pytest.raises(DownloadFailed):
         below(Path("out"), path)

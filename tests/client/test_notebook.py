@@ -68,11 +68,11 @@ async def test_a_name_that_several_jobs_have_and_one_that_none_has_say_what_woul
     none = AsyncJobs(FakeWire(page(), page(named("my-bert"), named(None, 1))), 0.0)
     empty = AsyncJobs(FakeWire(page(), page()), 0.0)
 
-    with pytest.raises(InvalidRequest, match="could be 2 jobs"):
+    with pytest.raises(InvalidRequest, match="2 jobs"):
         await several.get("mine")
-    with pytest.raises(NotFound, match=r"no job has the id or name 'my-bart' \(did you mean 'my-bert'\?\)"):
+    with pytest.raises(NotFound, match=r"'my-bart'.*'my-bert'"):
         await none.get("my-bart")
-    with pytest.raises(NotFound, match="there is no job yet"):
+    with pytest.raises(NotFound):
         await empty.get("first")
 
 
@@ -110,7 +110,7 @@ async def test_tables_escape_what_users_have_written() -> None:
 
 def test_an_address_needs_no_scheme_and_a_missing_package_is_named() -> None:
     assert http_arguments("localhost:8080", None, 1.0)["base_url"] == "http://localhost:8080"
-    with pytest.raises(PackageMissing, match=r"to_polars\(\) needs polars_of_nobody, which is not installed"):
+    with pytest.raises(PackageMissing, match=r"to_polars\(\).*polars_of_nobody"):
         optional("polars_of_nobody", "to_polars()")
 
 

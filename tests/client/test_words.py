@@ -62,7 +62,7 @@ def test_what_json_would_swallow_in_a_spec_is_refused_with_its_place() -> None:
 def test_a_file_that_holds_no_object_is_refused_with_an_example(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("[1]")
 
-    with pytest.raises(UsageError, match="a spec is an object"):
+    with pytest.raises(UsageError, match=r"job\.json"):
         read(str(tmp_path / "job.json"), [])
 
 
@@ -144,7 +144,7 @@ def test_an_unknown_verb_is_answered_with_the_nearest_one(capsys: pytest.Capture
 def test_a_verb_that_is_near_to_none_is_answered_with_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["xyzzy"]) == 2
 
-    assert "the verbs are up, submit, " in capsys.readouterr().err
+    assert "up, submit, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_ls_has_columns_of_facts_and_of_metrics(capsys: pytest.CaptureFixture[st
     assert [cell(job, name) for name in ("job", "tags", "eval_loss", "accuracy")] == ["beefbeef", "a, b", "0.25", ""]
     with pytest.raises(SystemExit):
         main(["ls", "--columns", "job,,state"])
-    assert "is not a list of different names" in capsys.readouterr().err
+    assert "'job,,state'" in capsys.readouterr().err
 
 
 def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest.CaptureFixture[str]) -> None:

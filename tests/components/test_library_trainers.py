@@ -78,9 +78,9 @@ def test_every_argument_that_a_job_may_not_set_exists() -> None:
 
 @pytest.mark.usefixtures("trl")
 def test_a_node_of_which_the_service_knew_nothing_refuses_by_itself() -> None:
-    with pytest.raises(NotBuildable, match="there is no argument 'max_lenght'"):
+    with pytest.raises(NotBuildable, match="'max_lenght'"):
         trl_trainers.sft(None, {}, max_lenght=1)
-    with pytest.raises(NotBuildable, match="use_vllm cannot be set in a job"):
+    with pytest.raises(NotBuildable, match="use_vllm"):
         trl_trainers.grpo(None, {}, use_vllm=True)
 
 
@@ -120,7 +120,7 @@ def test_built_in_rewards_compare_with_a_column() -> None:
 
 
 def test_a_reward_says_which_column_it_lacks() -> None:
-    with pytest.raises(DatasetError, match="the column 'answer'") as raised:
+    with pytest.raises(DatasetError, match="'answer'") as raised:
         rewards.equals()(["a"], answers=["a"])
 
     assert raised.value.hint == "did you mean 'answers'?"

@@ -68,7 +68,7 @@ def test_the_card_says_better(tmp_path: Path) -> None:
     assert numbers(path, split="train") == [1, 2]
     assert numbers(path, split="test") == [2]
     assert numbers(path, config="all") == [1, 2, 3]
-    with pytest.raises(DatasetError, match="has no config 'smal'; known: small, all, away"):
+    with pytest.raises(DatasetError, match="'smal'"):
         files.dataset(path=path, config="smal")
     with pytest.raises(DatasetError, match="names files outside of the repository"):
         files.dataset(path=path, config="away")

@@ -110,14 +110,14 @@ def test_of_several_processes_each_takes_its_share_and_finds_it_again(tokenizer:
 
 def test_a_row_that_cannot_be_used_is_said_by_its_place(tokenizer: Any) -> None:
     begun = maps.rename(Stream(), columns={"sayd": "text"})
-    with pytest.raises(DatasetError, match="row 1 of the stream: there is no column 'sayd', only: said, label, note"):
+    with pytest.raises(DatasetError, match=r"row 1.*'sayd'"):
         next(iter(begun))
 
     reading = maps.drop(Stream(), columns=["note"])
     reading.load_state_dict({"rows": {"at": 5}, "number": 5})
     unknown = maps.labels(reading, None, column="label", names=["good"])
     unknown.load_state_dict({"rows": {"rows": {"at": 6}, "number": 6}, "number": 6})
-    with pytest.raises(DatasetError, match="row 7 of the stream: no class is named 'bad'"):
+    with pytest.raises(DatasetError, match=r"row 7.*'bad'"):
         next(iter(unknown))
 
 

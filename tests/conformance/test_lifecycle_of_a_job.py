@@ -271,10 +271,7 @@ def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(s
     first = stage.resume(job, wish)
 
     assert stage.resume(job, wish) == stage.resume(job) == first
-    with pytest.raises(
-        Conflict,
-        match=r"is queued already, and a resume can change only a paused, failed or cancelled job: priority, max_steps",
-    ):
+    with pytest.raises(Conflict, match="priority, max_steps"):
         stage.resume(job, Resume(priority=9, max_steps=78))
     with pytest.raises(InvalidSpec):
         stage.resume(job, Resume(time_limit="4 moons"))
@@ -287,7 +284,7 @@ def test_a_resume_cannot_end_a_job_before_where_it_stands(stage: Stage) -> None:
     stage.pause(job)
     worker.ends("stopped", "pause", stop="pause")
 
-    with pytest.raises(InvalidSpec, match="has reached step 9 already"):
+    with pytest.raises(InvalidSpec, match=r"/max_steps: .*step 9"):
         stage.resume(job, Resume(max_steps=8))
 
     assert stage.job(job).state is JobState.PAUSED
@@ -562,7 +559,7 @@ def test_a_drained_job_continues_elsewhere_without_using_a_retry(stage: Stage) -
     row = stage.job(job)
     assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.DRAINED, 0)
     assert stage.place() == []
-    assert "has it, and is draining" in (stage.job(job).message or "")
+    assert "draining" in (stage.job(job).message or "")
     stage.node()
     assert stage.place() == [job]
 
@@ -590,6 +587,6 @@ def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(st
 
     row = stage.job(job)
     assert (row.state, row.reason) == (JobState.FAILED, Reason.TIME_LIMIT)
-    with pytest.raises(Conflict, match="cannot be resumed"):
+    with pytest.raises(Conflict):
         stage.resume(job)
     assert stage.resume(job, Resume(time_limit="1h")).state is JobState.QUEUED

@@ -76,7 +76,7 @@ def test_a_move_follows_the_table(stage: Stage) -> None:
             assert (after.state, after.version, after.last_no) == (to, before.version + 1, before.last_no + 1)
             assert stage.states(job)[-1] == to
         else:
-            with pytest.raises(ValueError, match="no move"):
+            with pytest.raises(ValueError, match=f"{to} .*{state}"):
                 stage.write(move)
             assert stage.job(job) == before, (state, to)
 
@@ -346,7 +346,7 @@ def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
     assert stage.job(job).state is JobState.STOPPING
     worker.ends("stopped", "drain", stop="drain")
     assert stage.place() == []
-    assert "has it, and is drained until the drain is withdrawn" in (stage.job(job).message or "")
+    assert "drained" in (stage.job(job).message or "")
 
     stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=False))
     stage.beat_node(worker.node)

@@ -61,10 +61,8 @@ def test_all_problems_come_at_once_each_with_its_pointer_and_what_would_work() -
     )
 
     assert result["/training/learing_rate"].hint == "did you mean 'learning_rate'?"
-    assert (result["/training/push_to_hub"].code, result["/training/push_to_hub"].hint) == (
-        "not_available_yet",
-        "leave it out: take the job's outputs, and push them",
-    )
+    assert result["/training/push_to_hub"].code == "not_available_yet"
+    assert result["/training/push_to_hub"].hint
     assert result["/training/output_dir"].code == "server_owned"
     assert result["/training/eval_strategy"].hint == "did you mean 'steps'?"
     assert "/training/label_names/1" in result
@@ -122,15 +120,15 @@ def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(nam
 
 
 def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
-    with pytest.raises(NotAvailableYet, match="optim_target_modules is not available yet"):
+    with pytest.raises(NotAvailableYet, match="optim_target_modules"):
         TrainingArguments("out", optim_target_modules=["q"])  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="no argument 'no_such_thing': help"):
+    with pytest.raises(TypeError, match="'no_such_thing'"):
         TrainingArguments("out", no_such_thing=1)  # type: ignore[call-arg]
 
 
 def test_python_answers_a_misspelt_name_with_the_nearest() -> None:
     # The type that a call has for a name it does not know: scripts for several versions catch it.
-    with pytest.raises(TypeError, match="no argument 'learning_rte': did you mean 'learning_rate'"):
+    with pytest.raises(TypeError, match=r"'learning_rte'.*'learning_rate'"):
         TrainingArguments("out", learning_rte=1)  # type: ignore[call-arg]
 
 
@@ -139,8 +137,8 @@ def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
         TrainingArguments("out", optim="galore_adamw")  # type: ignore[arg-type]
 
     report = "".join(traceback.format_exception_only(caught.value))
-    assert "galore_adamw" in report
-    assert "pass optimizers=" in report
+    assert str(caught.value.hint) in report
+    assert "optimizers=" in report
 
 
 @pytest.mark.parametrize(

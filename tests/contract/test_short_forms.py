@@ -128,13 +128,13 @@ def test_a_strategy_that_training_names_is_the_job_s(training, resources, config
 @pytest.mark.parametrize(
     ("training", "pointer", "says"),
     [
-        ({"fsdp": "fill_shard"}, "/training/fsdp", "did you mean 'full_shard'?"),
-        ({"fsdp": 5}, "/training/fsdp", "is a number, and true or false is needed"),
-        ({"fsdp": True, "fsdp_config": {"min_num_param": 5}}, "/training/fsdp_config", "did you mean 'min_num_params'"),
-        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "turns FSDP on"),
-        ({"deepspeed": "zero.json"}, "/training/deepspeed", "is a string, an object is needed"),
+        ({"fsdp": "fill_shard"}, "/training/fsdp", "'full_shard'"),
+        ({"fsdp": 5}, "/training/fsdp", "number"),
+        ({"fsdp": True, "fsdp_config": {"min_num_param": 5}}, "/training/fsdp_config", "'min_num_params'"),
+        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "fsdp"),
+        ({"deepspeed": "zero.json"}, "/training/deepspeed", "string"),
         ({"deepspeed": {"zero_optimization": {}, "gradient_clipping": 5}}, "/training/deepspeed/gradient_clipping",
-         "/training/max_grad_norm is 1.0"),
+         "/training/max_grad_norm"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_it_is_told_where_it_was_written(training, pointer, says):

@@ -240,7 +240,7 @@ def test_a_shorter_value_of_an_object_is_answered_with_an_example():
     (problem,) = problems_of({**TOY, "data": {"train": "toy/text", "split": 0.1}})
     assert (problem.pointer, problem.hint) == ("/data/split", 'for example {"test_size": 0.1, "seed": 7}')
     unknown = problems_of({**TOY, "data": {"train": "toy/text", "split": {"train_size": 0.9, "test_size": 0.1}}})
-    assert "there is: test_size, seed" in unknown[0].detail
+    assert "test_size, seed" in unknown[0].detail
 
 
 def test_a_split_replaces_the_evaluation_set_and_needs_rows_by_number():

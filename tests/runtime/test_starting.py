@@ -76,10 +76,10 @@ def test_it_begins_where_another_job_was(place: Place, asked: Any, weights_only:
 def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_start(place: Place) -> None:
     offer = place.saved()
     (place.artifacts / offer.path / "weights").write_text("…")
-    with pytest.raises(NoValidCheckpoint, match=f"of job {OTHER} at step 5, from which this job starts, cannot be"):
+    with pytest.raises(NoValidCheckpoint, match=f"{OTHER} at step 5"):
         place.begins(offer, job=OTHER, checkpoint=CKPT)
 
-    with pytest.raises(NoValidCheckpoint, match=f"{CKPT}, from which this job starts, is gone: job {OTHER} was delet"):
+    with pytest.raises(NoValidCheckpoint, match=f"{CKPT}.*{OTHER}"):
         place.begins(job=OTHER, checkpoint=CKPT)
 
 

@@ -48,7 +48,6 @@ def test_an_attempt_that_beats_and_never_runs_is_closed_and_tried_again(stage: S
     row = stage.job(job)
     assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
     assert json.loads(row.error or "")["code"] == "stalled"
-    assert "did not report in time that it runs" in (row.error or "")
     assert worker.beat().superseded
 
 

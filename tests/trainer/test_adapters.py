@@ -192,7 +192,7 @@ def test_an_adapter_of_another_kind_is_refused_by_name(tmp_path: Path, runs: Any
         files.load_weights(causal_lm(r=4), runs["ours"][0] / "checkpoint-6")
 
     trainer(footplate, tmp_path, num_train_epochs=1, save_only_model=True).train()
-    with pytest.raises(ValueError, match="holds only a model, because of save_only_model"):
+    with pytest.raises(ValueError, match="save_only_model"):
         trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
@@ -200,5 +200,5 @@ def test_adapters_that_are_computed_as_they_are_saved_are_refused_in_pieces() ->
     tuned = peft.get_peft_model(sides.gpt(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))  # type: ignore[arg-type]
 
     adapters.require_places(causal_lm(), "Fsdp")
-    with pytest.raises(ValueError, match=r"'default', a PROMPT_TUNING, .* Fsdp shards the model: .* with DDP"):
+    with pytest.raises(ValueError, match=r"'default'.*PROMPT_TUNING.*DDP"):
         adapters.require_places(tuned, "Fsdp")

@@ -362,7 +362,7 @@ def _(folder: Path) -> None:
     result = a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": by_batch}).evaluate()
     assert calls == [(8, False), (8, False), (6, True)]
     assert result["eval_batches"] == 3
-    with pytest.raises(ValueError, match="must take compute_result"):
+    with pytest.raises(ValueError, match="compute_result"):
         a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": accuracy})
 
 
@@ -396,7 +396,7 @@ def _(folder: Path) -> None:
             step,
             str(folder / f"checkpoint-{step}"),
         )
-    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy', which no evaluation will have"):
+    with pytest.raises(ValueError, match=r"metric_for_best_model.*'acuracy'"):
         a_trainer(folder, metric_for_best_model="acuracy", options={"metrics": ["accuracy"]}, **BY_STEPS)
 
 
@@ -687,7 +687,7 @@ def _(folder: Path) -> None:
     bert = sides.bert("BertForSequenceClassification")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "liger_kernel", None)
-        with pytest.raises(ImportError, match=r"needs the extra liger: pip install 'footplate\[liger\]'"):
+        with pytest.raises(ImportError, match=r"'footplate\[liger\]'"):
             use_liger_kernels(bert, None, gpu)
         put_in = SimpleNamespace(_apply_liger_kernel_to_instance=lambda **how: asked.append(how))
         patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=put_in))
@@ -702,9 +702,9 @@ def _(folder: Path) -> None:
         with pytest.raises(ValueError, match="for models of transformers, and Mlp is not one"):
             a_trainer(folder, use_liger_kernel=True).train()
     assert asked == [{"model": bert, "rope": True}]
-    with pytest.raises(ValueError, match="use_liger_kernel needs a GPU, and this run is on the CPU"):
+    with pytest.raises(ValueError, match=r"use_liger_kernel.*GPU.*CPU"):
         use_liger_kernels(bert, None, torch.device("cpu"))
-    with pytest.raises(ValueError, match="use_liger_kernel is off"):
+    with pytest.raises(ValueError, match="use_liger_kernel"):
         TrainingArguments("out", liger_kernel_config={"rope": True})
 
 

@@ -115,7 +115,7 @@ def test_two_processes_train_as_one_does_but_for_each_one_s_own_scale(tmp_path: 
 
 @pytest.mark.usefixtures("fp8")
 def test_a_model_without_a_layer_for_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no layer of the model, a GptForCausalLM, can be computed in it"):
+    with pytest.raises(ValueError, match="GptForCausalLM"):
         trained(tmp_path, model=toy.gpt(layers=1, heads=2, width=20, context=16))
 
 
@@ -175,7 +175,7 @@ def test_a_launcher_s_half_precision_is_the_arguments(said: str, monkeypatch: py
 def test_a_precision_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "fp4")
 
-    with pytest.raises(ValueError, match="is 'fp4': use one of no, bf16, fp16, fp8"):
+    with pytest.raises(ValueError, match=r"'fp4'.*bf16.*fp16.*fp8"):
         TrainingArguments("out")
 
 

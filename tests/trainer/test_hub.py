@@ -207,7 +207,7 @@ def test_a_card_that_is_there_keeps_what_it_says(tmp_path: Path) -> None:
 def test_who_has_no_such_library_is_told_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
-    with pytest.raises(ImportError, match=r"needs the extra hub: pip install 'footplate\[hub\]'"):
+    with pytest.raises(ImportError, match=r"'footplate\[hub\]'"):
         a_trainer(tmp_path, push_to_hub=True)
 
 

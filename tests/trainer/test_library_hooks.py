@@ -202,7 +202,7 @@ def test_a_subclass_of_the_arguments_names_its_own_fields_of_json_text(tmp_path:
 
 
 def test_a_name_of_our_own_is_refused_when_the_class_is_made() -> None:
-    with pytest.raises(NotAvailableYet, match="uses for its own state: _footplate"):
+    with pytest.raises(NotAvailableYet, match="_footplate"):
         type("Own", (footplate.Trainer,), {"_footplate": None})
 
 
@@ -233,7 +233,7 @@ class LibrarysArguments(transformers.TrainingArguments):
 def test_arguments_of_a_library_that_was_imported_too_early_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"import TrainingArguments from footplate too"):
         footplate.Trainer(Linear(), transformers.TrainingArguments(str(tmp_path)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"LibrarysArguments, which derives from .*: call footplate.install\(\) before"):
+    with pytest.raises(TypeError, match=r"LibrarysArguments.*footplate.install\(\)"):
         footplate.Trainer(Linear(), LibrarysArguments(str(tmp_path)))
 
 
@@ -274,7 +274,7 @@ def test_memory_is_not_pinned_without_a_device(tmp_path: Path) -> None:
 
 
 def test_a_class_in_the_place_of_an_accelerator_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match=r"AcceleratorConfig is a class\. Pass an object of it"):
+    with pytest.raises(NotImplementedError, match="AcceleratorConfig"):
         footplate.TrainingArguments(str(tmp_path), accelerator_config=footplate.AcceleratorConfig)  # type: ignore[arg-type]
 
 
@@ -358,7 +358,7 @@ def test_kubeflow_is_told_of_a_run_in_its_pod(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_script_that_saves_the_best_must_name_the_metric(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`args\.metric_for_best_model` must be provided"):
+    with pytest.raises(ValueError, match=r"`args\.metric_for_best_model`"):
         arguments(footplate, tmp_path, save_strategy="best", eval_strategy="epoch")
 
 

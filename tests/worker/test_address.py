@@ -34,7 +34,7 @@ def test_a_node_is_where_it_speaks_to_redis_from_unless_its_operator_says_otherw
 
 def test_an_address_that_is_not_of_this_machine_is_refused_with_what_would_work() -> None:
     require_own(WorkerSettings(node_address="127.0.0.1"))
-    with pytest.raises(SettingsError, match=r"FOOTPLATE_NODE_ADDRESS=203\.0\.113\.9 is not an address of this machine"):
+    with pytest.raises(SettingsError, match=r"FOOTPLATE_NODE_ADDRESS=203\.0\.113\.9"):
         require_own(WorkerSettings(node_address="203.0.113.9"))
 
 

@@ -37,5 +37,6 @@ def test_a_setting_that_the_node_refuses_ends_it_with_one_sentence(tmp_path: Pat
         check=False,
     )
     assert outcome.returncode != 0
-    assert "a simulated GPU is 'uuid:name:memory_mb" in outcome.stderr
+    assert "FOOTPLATE_GPUS" in outcome.stderr
+    assert "uuid:name:memory_mb" in outcome.stderr
     assert "Traceback" not in outcome.stderr

@@ -176,7 +176,7 @@ def test_a_kill_is_at_once(lasting: Lasting) -> None:
     ("do", "reason", "code", "says"),
     [
         ("raise", "error", "error", "ValueError: a bad sample"),
-        ("segfault", "crashed", "sigsegv", "died of SIGSEGV"),
+        ("segfault", "crashed", "sigsegv", "SIGSEGV"),
     ],
 )
 def test_a_failure_has_its_reason_and_its_traceback(

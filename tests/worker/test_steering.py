@@ -130,7 +130,7 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
     changed = {"learning_rate": {"from": 0.01, "to": 0.004}, "max_steps": {"from": 14, "to": 16}}
     assert at_once["data"]["set"] == later["data"]["set"] == changed
     assert [(item["step"], item["data"]["status"]) for item in (at_once, later)] == [(7, "done"), (7, "again")]
-    assert before["data"]["message"] == "continues with changed arguments: learning_rate 0.004, max_steps 16"
+    assert "learning_rate 0.004, max_steps 16" in before["data"]["message"]
 
 
 def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp_path: Path, line: Line) -> None:
@@ -149,9 +149,10 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
     run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
 
     [message] = line.told()
-    assert message["data"]["refused"] == {"max_steps": "step 3 is already reached: use 4 or more"}
+    [(name, why)] = message["data"]["refused"].items()
+    assert (name, "3" in why, "4" in why) == ("max_steps", True, True)
     assert message["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}
-    assert message["data"]["message"].endswith("max_steps is not done: step 3 is already reached: use 4 or more")
+    assert message["data"]["message"].endswith(why)
 
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:

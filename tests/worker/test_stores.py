@@ -70,7 +70,7 @@ def test_what_became_another_file_is_refused_by_name(tmp_path: Path, store: File
     url = f"{store.url}/rows.jsonl"
     result = stores(tmp_path / "first").fetch_newest(url)
     store.files["/rows.jsonl"] = b'{"x": 2}\n'
-    with pytest.raises(FetchError, match=f"is not what this job began with: its sha256 was {result}"):
+    with pytest.raises(FetchError, match=result):
         stores(tmp_path / "second").fetch_pinned(url, result)
     assert stores(tmp_path / "first").fetch_pinned(url, result).bytes == len(ROWS)
     (tmp_path / "first" / "stores" / f"{result}.jsonl").write_bytes(b"rotten")
@@ -83,7 +83,7 @@ def test_a_host_that_is_not_listed_is_not_asked(tmp_path: Path, store: FileServe
     code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
 
     assert (code, store.asked) == ("store_refused", [])
-    assert "127.0.0.1, which is not listed" in message
+    assert "127.0.0.1" in message
 
 
 @pytest.mark.parametrize("host", ["localhost", "2130706433", "0x7f.1", "metadata.example"])
@@ -97,7 +97,7 @@ def test_a_listed_name_may_not_mean_a_private_address(
     named, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
     code, message = refused(stores(tmp_path, named), url)
     assert (code, store.asked) == ("store_refused", [])
-    assert "which is 127.0.0.1: not a public address, and in no listed network" in message
+    assert "127.0.0.1" in message
 
     # The control: without the look at the address it would be fetched.
     monkeypatch.setattr(module, "check", lambda *_: None)
@@ -105,7 +105,7 @@ def test_a_listed_name_may_not_mean_a_private_address(
 
 
 def test_a_public_host_is_asked_by_https_only() -> None:
-    with pytest.raises(Refused, match="must begin with https://"):
+    with pytest.raises(Refused, match="https://"):
         module.check(read_url("http://data.example.org/a"), plain("93.184.216.34"), Allowed())
     module.check(read_url("https://data.example.org/a"), plain("93.184.216.34"), Allowed())
 
@@ -119,7 +119,7 @@ def test_a_redirect_is_looked_at_as_the_url_was(tmp_path: Path, store: FileServe
     code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
 
     assert (code, secret.asked) == ("store_refused", [])
-    assert "redirects to an address that " in message
+    assert "redirects" in message
 
 
 def test_without_that_look_it_would_lead_anywhere(
@@ -142,17 +142,17 @@ def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Pat
 
     assert stores(tmp_path).fetch_newest(f"{store.url}/old") == sha256(ROWS).hexdigest()
     code, message = refused(stores(tmp_path / "other"), f"{store.url}/round")
-    assert (code, "redirects more than 5 times" in message) == ("store_refused", True)
+    assert (code, "5 times" in message) == ("store_refused", True)
 
 
 @pytest.mark.parametrize(
     ("what", "code", "may_retry", "says"),
     [
-        ({"statuses": 404}, "dataset_not_found", False, "its server answers 404"),
-        ({"statuses": 403}, "dataset_not_allowed", False, "refuses this node: 403"),
-        ({"statuses": 503}, "store_unreachable", True, "its server answers 503"),
-        ({"cut_at": 4}, "store_unreachable", True, "the answer broke off 5 bytes before its end"),
-        ({"files": b"x" * 1001}, "dataset_too_large", False, "is larger than 0.000953674 MiB"),
+        ({"statuses": 404}, "dataset_not_found", False, "404"),
+        ({"statuses": 403}, "dataset_not_allowed", False, "403"),
+        ({"statuses": 503}, "store_unreachable", True, "503"),
+        ({"cut_at": 4}, "store_unreachable", True, "5 bytes"),
+        ({"files": b"x" * 1001}, "dataset_too_large", False, "0.000953674 MiB"),
     ],
 )
 def test_what_cannot_be_had_is_said(

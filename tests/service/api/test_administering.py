@@ -32,7 +32,7 @@ async def test_a_key_is_made_listed_and_refused_from_a_shell(api: Api, command: 
     assert (code, secret[:4]) == (0, "fpk_")
     assert "may submit; the key is not shown again" in report
     answer = await api.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
-    assert answer.json()["detail"] == "the request needs a key with the scope 'read'; this key has: submit"
+    assert (answer.json()["code"], "'read'" in answer.json()["detail"]) == ("forbidden", True)
     (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
     assert (listed["name"], listed["project"], listed["scopes"]) == ("ci", "vision", ["submit"])
     assert listed["expires_at"] is not None
@@ -59,11 +59,11 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     assert (shown["states"], shown["tags"], shown["enabled"]) == (None, ["a"], False)
     assert "disabled: by hand" in await good(command, "webhooks")
     code, another, report = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
-    assert (code, another.strip() != secret, "the old secret also signs until" in report) == (0, True, True)
+    assert (code, another.strip() != secret, "until" in report) == (0, True, True)
     code, _, said = await command("webhooks", "update", hook["id"])
-    assert (code, "--to URL, --state" in said) == (2, True)
+    assert (code, "--to" in said) == (2, True)
     code, _, said = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
-    assert (code, "/url: this URL names 10.0.0.1" in said) == (2, True)
+    assert (code, "/url" in said and "10.0.0.1" in said) == (2, True)
     assert await good(command, "webhooks", "delete", hook["id"]) == f"{hook['id']} deleted\n"
     assert (await command("webhooks", "delete", hook["id"]))[0] == 3
 

@@ -134,7 +134,6 @@ async def test_a_manifest_that_is_too_large_is_not_read(api: Api, names: int, un
     refused = await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}/files")
 
     assert is_problem(refused, 409, "checkpoint_damaged")
-    assert "more than" in refused.json()["detail"]
 
 
 async def test_the_archive_is_a_tar_of_the_length_that_was_announced(api: Api) -> None:

@@ -84,7 +84,7 @@ async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobSt
 
     assert (refused.status_code, refused.json()["state"], refused.json().get("hint")) == (409, state, hint)
     assert "do" not in refused.json()["allowed"]
-    assert "so it takes no commands" in refused.json()["detail"]
+    assert job in refused.json()["detail"]
 
 
 async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_what_works(api: Api) -> None:
@@ -140,7 +140,9 @@ async def test_a_value_that_does_not_fit_the_spec_is_refused_at_its_place(api: A
     refused = await api.client.post(f"/jobs/{job}/do", json={"set": {"eval_steps": 7}})
 
     assert refused.status_code == 422, refused.text
-    assert "save_steps 10 is not a multiple of eval_steps 7" in refused.text
+    [error] = refused.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/set", "disagreement")
+    assert all(name in error["detail"] for name in ("save_steps", "eval_steps"))
 
 
 async def test_rates_by_optimizer_reach_the_loop_which_knows_the_optimizers(api: Api) -> None:
@@ -158,7 +160,6 @@ async def test_a_loop_of_one_s_own_and_a_job_that_trains_nothing_say_so(api: Api
     refused = await api.client.post(f"/jobs/{evaluates}/do", json={"save": True, "set": {"max_steps": 5}})
 
     assert [error["pointer"] for error in refused.json()["errors"]] == ["/save", "/set"]
-    assert refused.json()["errors"][0]["detail"] == "the job does not train, so it has no step after which to do this"
 
 
 async def test_what_no_script_s_trainer_can_do_is_refused_and_the_rest_is_sent_to_it(api: Api) -> None:

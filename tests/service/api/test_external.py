@@ -97,7 +97,7 @@ async def test_a_run_elsewhere_takes_no_verbs_and_can_be_deleted_while_it_runs(a
     for verb, body in (("pause", {}), ("cancel", {}), ("resume", {}), ("do", {"save": True})):
         refused = await api.client.post(f"/jobs/{job['id']}/{verb}", json=body)
         assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
-        assert "runs elsewhere" in refused.json()["detail"]
+        assert refused.json()["allowed"] == ["delete"]
 
     deleted = await api.client.delete(f"/jobs/{job['id']}")
     again = await told(api, 20)
@@ -129,7 +129,7 @@ async def test_a_silent_run_is_lost_and_a_later_report_is_a_new_job(api: Api) ->
 
     lost = (await api.client.get(f"/jobs/{job['id']}")).json()
     assert (lost["state"], lost["reason"], lost["actions"]) == ("failed", "node_lost", ["delete"])
-    assert lost["error"]["message"] == "attempt 1 was lost: no report came for 1800 s"
+    assert "1800 s" in lost["error"]["message"]
     assert (await told(api, 30))["id"] != job["id"]
 
 

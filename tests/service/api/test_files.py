@@ -339,11 +339,9 @@ async def test_rows_that_the_trainer_cannot_use_are_named_by_their_lines(api: Ap
     refused = await api.client.post("/jobs", json={**spec, "data": {"train": good, "eval": {"dev": wrong}}})
 
     assert is_problem(refused, 422, "invalid_spec")
-    assert [(error["pointer"], error["detail"]) for error in refused.json()["errors"]][:3] == [
-        ("/data/eval/dev", "line 3: there is no column 'text', only: txt"),
-        ("/data/eval/dev", "line 4: column 'text' is a number, a string is needed"),
-        ("/data/eval/dev", "line 5 is not an object, as rows are"),
-    ]
+    errors = refused.json()["errors"][:3]
+    assert [(error["pointer"], error["code"]) for error in errors] == [("/data/eval/dev", "wrong_row")] * 3
+    assert [f"line {number}" in error["detail"] for number, error in enumerate(errors, 3)] == [True] * 3
     mapped = {"train": wrong, "map": ["keep"]}
     for data in ({"train": good}, mapped):
         assert (await api.client.post("/jobs", json={**spec, "data": data})).status_code == 201
@@ -367,7 +365,7 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
         for test_size in (most, 0.999):
             (problem,) = (await answer(file, args, test_size)).json()["errors"]
             assert (problem["pointer"], problem["code"]) == ("/data/split/test_size", "no_row_left")
-            assert f"{most} of {most} rows" in problem["detail"]
+            assert str(most) in problem["detail"]
         assert (await answer(file, args, most - 1)).status_code == 201
     for file, args in ((with_a_bad_one, {}), (table, {"delimiter": ";"}), (lines, {"offset": 9})):
         assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"

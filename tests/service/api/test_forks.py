@@ -85,7 +85,7 @@ async def test_a_checkpoint_that_is_not_there_is_told_at_the_place_where_it_was_
     in_training = {**LEARNS, "training": {**LEARNS["training"], "resume_from_checkpoint": f"{job}/{gone}"}}  # type: ignore[dict-item]
     answer = await both.client.post("/jobs", json=in_training)
     assert first_problem(answer) == ("/training/resume_from_checkpoint", "checkpoint_gone")
-    assert "of step 5, was removed" in answer.json()["detail"]
+    assert gone in answer.json()["detail"]
 
 
 async def test_another_projects_job_is_as_missing_as_one_that_never_was(serve: Serve, sqlite_url: str) -> None:
@@ -120,7 +120,7 @@ async def test_what_cannot_go_on_from_there_is_refused_unless_it_takes_the_weigh
     assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
         ("/training/seed", "cannot_change")
     ]
-    assert f"was 7 in job {job}" in refused.json()["errors"][0]["detail"]
+    assert job in refused.json()["errors"][0]["detail"]
     assert first_problem(nothing_to_go_on) == ("/resume_from/mode", "cannot_continue")
     assert (begins_anew.status_code, begins_its_data_anew.status_code) == (201, 201)
 
@@ -151,10 +151,9 @@ async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> No
     assert spec["resume_from"] == {"job": job, "checkpoint": best, "path": None, "mode": "full"}
     events = (await both.client.get(f"/jobs/{made.id}/events")).json()["data"]
     assert [event["kind"] for event in events] == ["state", "note"]
-    assert f"goes on from job {job} at step 10" in events[1]["data"]["message"]
+    assert all(name in events[1]["data"]["message"] for name in (job, "step 10", "/training/learning_rate"))
     forks = (await both.client.get(f"/jobs?forked_from={job}")).json()
     assert ([fork["id"] for fork in forks["data"]], forks["total_estimate"]) == ([made.id], 1)
-    assert "/training/learning_rate" in events[1]["data"]["message"]
 
 
 async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
@@ -182,7 +181,7 @@ async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_sa
     ]
 
     assert [pointer["pointer"] for pointer in plain["breaks_exactness"]] == ["/training/learning_rate"]
-    assert "set it to 0.01 in job" in plain["breaks_exactness"][0]["detail"]
+    assert "0.01" in plain["breaks_exactness"][0]["detail"]
     assert [change["pointer"] for change in kept["changes"]] == ["/training/learning_rate"]
     assert kept["exact"], "that is how the job itself would have gone on"
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like
     assert (await command("pause", "--tag", "sweep", "--state", "queued"))[0] == 0
     assert await states(api) == {mine: "paused", too: "paused", other: "queued"}
     code, said, report = await command("rm", "--tag", "sweep")
-    assert (code, said, "no job matches the filters and can be changed by delete" in report) == (0, "", True)
+    assert (code, said, "no job matches" in report) == (0, "", True)
     await command("cancel", "--tag", "sweep")
     assert (await command("rm", "--state", "cancelled", "--created-before", "2020-01-01T00:00:00Z"))[1] == ""
     code, said, _ = await command("rm", "--state", "cancelled", "--created-after", "2020-01-01T00:00:00Z", "--json")
@@ -49,8 +50,8 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like
     ("words", "said"),
     [
         (["cancel"], "no job is named"),
-        (["rm", "@last", "--tag", "a"], "the command has both jobs and filters; use one of the two"),
-        (["resume", "--tag", "a", "--priority", "3"], "--max-steps and --priority cannot be used with filters"),
+        (["rm", "@last", "--tag", "a"], "both jobs and filters"),
+        (["resume", "--tag", "a", "--priority", "3"], "--max-steps and --priority"),
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )
@@ -71,7 +72,7 @@ async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None
     assert (await command("nodes", "--undrain", node["id"]))[0] == 0
     assert (await api.client.get("/nodes")).json()["data"][0]["state"] != "draining"
     code, _, err = await command("nodes", "--drain", "node-2")
-    assert (code, "no node is called 'node-2'; known: one" in err) == (3, True)
+    assert (code, "'node-2'" in err and "one" in err) == (3, True)
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
     assert audited == [f"bundle {bundle['sha256']} of project default kept for None"]
     twice = spec.replace('requires": []', f'bundle": "{bundle["sha256"]}"')
     code, _, err = await command("submit", twice, "--code", str(folder))
-    assert (code, "both --code and the spec's code.bundle name code" in err) == (2, True)
+    assert (code, "--code" in err and "code.bundle" in err) == (2, True)
 
 
 async def test_bundles_are_had_from_python(api: Api, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,9 +118,10 @@ async def test_bundles_are_had_from_python(api: Api, folder: Path, caplog: pytes
             client.bundles.delete(item.sha256)
             assert [entry.sha256 for entry in client.bundles.list()] == [kept.sha256]
             (folder / "torch.py").write_text("")
-            with pytest.raises(InvalidRequest, match="would hide a module of what training imports"):
+            with pytest.raises(InvalidRequest, match="torch") as hides:
                 client.bundles.upload(folder)
-            with pytest.raises(InvalidRequest, match="64 hex digits"):
+            assert [problem.code for problem in hides.value.problems] == ["name_taken"]
+            with pytest.raises(InvalidRequest):
                 client.bundles.get("..")
 
     with caplog.at_level(logging.INFO, "footplate.audit"):
@@ -139,5 +141,5 @@ def test_the_same_files_are_the_same_bundle_whenever_they_were_written(folder: P
     (folder / "my_code.py").write_text("def net(): return 1\n")
     assert packed(folder) != before
     (folder / ".git" / "hooks").mkdir()
-    with pytest.raises(InvalidRequest, match="has no file to upload"):
+    with pytest.raises(InvalidRequest, match=re.escape(".git/hooks")):
         packed(folder / ".git" / "hooks")

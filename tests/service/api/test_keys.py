@@ -84,7 +84,7 @@ async def test_a_request_for_another_project_gets_the_name_of_the_keys_project(g
     submitted = await guarded.client.post("/jobs", json={**SPEC, "project": "speech"}, headers=bearer(vision))
     agreed = await guarded.client.get("/jobs?project=vision", headers=bearer(vision))
 
-    assert (listed.status_code, listed.json()["detail"]) == (403, "this key acts on project 'vision' only")
+    assert (listed.status_code, "'vision'" in listed.json()["detail"]) == (403, True)
     assert (submitted.status_code, submitted.json()["errors"][0]["pointer"]) == (422, "/project")
     assert agreed.status_code == 200
 
@@ -184,7 +184,8 @@ async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api) -> No
 
     refused = await guarded.client.get("/jobs", headers=bearer(key))
     assert refused.status_code == 401
-    assert f"the key {key['prefix']} expired at {key['expires_at']}" in refused.json()["detail"]
+    assert key["prefix"] in refused.json()["detail"]
+    assert key["expires_at"] in refused.json()["detail"]
 
 
 async def test_the_last_use_of_a_key_is_stored_but_not_for_every_request(guarded: Api) -> None:
@@ -304,10 +305,10 @@ async def test_requests_without_a_valid_key_are_counted_by_address(
 
     assert [answer.status_code for answer in answers] == [401, 401, 429, 429]
     assert 500 < int(answers[-1].headers["retry-after"]) <= 1000
-    assert "without a valid key" in answers[-1].json()["detail"]
+    assert answers[-1].json()["code"] == "too_many_requests"
     assert (await api.client.get("/jobs")).status_code == 200
-    _, code, why = await api.frames(f"/jobs/{await api.submit()}/stream?ticket={'0' * 64}")
-    assert (code, "without a valid key" in why) == (4429, True)
+    _, code, _ = await api.frames(f"/jobs/{await api.submit()}/stream?ticket={'0' * 64}")
+    assert code == 4429
     async with api.socket("/stream?tag=a", additional_headers=bearer(KEY)):
         pass
 

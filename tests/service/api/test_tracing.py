@@ -166,7 +166,7 @@ async def test_where_the_extra_is_missing_readyz_says_what_to_install(
 
     assert not result.is_on
     assert "tracing" in body["degraded"]
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT is set" in body["details"]["tracing"]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in body["details"]["tracing"]
     assert "pip install 'footplate[otel]'" in body["details"]["tracing"]
 
 

@@ -545,7 +545,7 @@ async def test_a_secret_is_changed_and_for_a_while_either_is_good(
     leaked = await rotate(overlap=0)
     assert (await good(second, leaked["secret"]), leaked["old_secret_until"]) == ([False, True], None)
     assert "secret" not in await seen(api, hook)
-    assert "given a new secret by" in caplog.text
+    assert hook["id"] in caplog.text
     assert second not in caplog.text
 
 
@@ -623,7 +623,7 @@ async def test_a_receiver_that_hangs_delays_no_other_webhook(
 
         said = [message["error"] for message in await told(api, stuck) if message["tries"]]
         assert len(hanging.got) == deliveries.AT_ONCE + 1
-        assert said[-1] == "no answer within 0.2 s"
+        assert "0.2 s" in said[-1]
         never.set()
 
 
@@ -873,7 +873,7 @@ async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "300.1.1.1", "10.0.0.1/8", "::g"])
 def test_a_wrong_network_in_the_settings_ends_the_start(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a network"):
+    with pytest.raises(ValueError, match=re.escape(text)):
         ServiceSettings(webhooks_allow=text)
 
 

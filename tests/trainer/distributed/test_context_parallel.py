@@ -237,7 +237,7 @@ def test_what_accelerate_can_ask_for_and_is_not_here_is_refused(says: str, monke
         handler = accelerate.utils.TorchContextParallelConfig(cp_comm_strategy="alltoall")
         config = accelerate.ParallelismConfig(cp_handler=handler)
 
-    with pytest.raises(ValueError, match="cp_comm_strategy is 'alltoall', but only 'allgather' is supported"):
+    with pytest.raises(ValueError, match=r"cp_comm_strategy.*'alltoall'.*'allgather'"):
         choose(TrainingArguments("out", use_cpu=True, parallelism_config=config))
 
 

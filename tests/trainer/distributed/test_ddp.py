@@ -220,7 +220,7 @@ def test_a_launcher_s_compilation_works_in_one_process_and_is_refused_in_several
         "MASTER_PORT": "1",
     }.items():
         monkeypatch.setenv(name, said)
-    with pytest.raises(NotAvailableYet, match="the launcher sets ACCELERATE_DYNAMO_BACKEND=EAGER"):
+    with pytest.raises(NotAvailableYet, match="ACCELERATE_DYNAMO_BACKEND=EAGER"):
         choose(TrainingArguments("out"))
 
 
@@ -234,7 +234,7 @@ def test_a_launcher_s_cpu_is_the_arguments(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_half_a_launcher_is_said() -> None:
-    with pytest.raises(ValueError, match=r"LOCAL_RANK.*but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT: start.*torchrun"):
+    with pytest.raises(ValueError, match=r"LOCAL_RANK.*but.*WORLD_SIZE.*MASTER_ADDR.*MASTER_PORT"):
         Place.here(environment={"LOCAL_RANK": "1", "RANK": "1"})
 
 

@@ -134,7 +134,7 @@ def test_dicts_json_and_yaml_are_read(tmp_path: Path) -> None:
         parser.parse_yaml_file(str(tmp_path / "a.yaml")),
     ):
         assert (model.name, model.depth, data.parts) == ("x", 4, 2)
-    with pytest.raises(ValueError, match=r"Some keys are not used by the HfArgumentParser: \['odd'\]"):
+    with pytest.raises(ValueError, match=r"HfArgumentParser.*\['odd'\]"):
         parser.parse_dict({**values, "odd": 1})
     assert parser.parse_dict({**values, "odd": 1}, allow_extra_keys=True)[0].depth == 4
 
@@ -155,7 +155,7 @@ def test_the_training_arguments_are_read_with_their_meaning_as_help() -> None:
 
 def test_older_names_are_understood_on_the_command_line_too() -> None:
     parser = HfArgumentParser(TrainingArguments)
-    with pytest.warns(FutureWarning, match="evaluation_strategy is an older name"):
+    with pytest.warns(FutureWarning, match="evaluation_strategy"):
         (args,) = parser.parse_args_into_dataclasses(["--evaluation_strategy", "epoch"], look_for_args_file=False)
     assert args.eval_strategy == "epoch"
     assert "evaluation_strategy" not in parser.format_help()
@@ -212,7 +212,7 @@ def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, 
 def test_an_unknown_option_of_accumulation_is_refused() -> None:
     config = AcceleratorConfig.of({"gradient_accumulation_kwargs": {"num_step": 2}})
 
-    with pytest.raises(ValueError, match=r"gradient_accumulation_kwargs has no num_step\. Known: num_steps, sync_each"):
+    with pytest.raises(ValueError, match=r"gradient_accumulation_kwargs.*num_step.*num_steps.*sync_each"):
         config.refuse_unsupported(1)
 
 
@@ -234,7 +234,7 @@ def test_a_configured_state_must_exist_before_a_trainer(monkeypatch: pytest.Monk
     # Libraries make such arguments only to read the defaults.
     args = TrainingArguments(accelerator_config={"use_configured_state": True})
 
-    with pytest.raises(ValueError, match="use_configured_state: true, but there is no state"):
+    with pytest.raises(ValueError, match="use_configured_state"):
         Single(args)
 
 
@@ -243,5 +243,5 @@ def test_accumulation_that_happens_anyway_is_taken() -> None:
 
     config.refuse_unsupported(1)
     assert (config.accumulates(1), config.accumulates(3)) == (3, 3)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps is 2 and num_steps 3: keep one of the two"):
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps.*2.*num_steps 3"):
         config.accumulates(2)

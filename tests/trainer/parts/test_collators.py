@@ -158,9 +158,9 @@ def test_stacking_keeps_every_key_and_any_shape() -> None:
 def test_what_does_not_stack_is_named_with_its_shapes(collate: Any) -> None:
     with pytest.raises(ValueError, match=r"'points' cannot be stacked.*shape \(3, 2\), tensor of shape \(4, 2\)"):
         collate([{"points": torch.zeros(3, 2)}, {"points": torch.zeros(4, 2)}])
-    with pytest.raises(ValueError, match=r"'input_ids' cannot.*list of length 3, list of length 2"):
+    with pytest.raises(ValueError, match=r"'input_ids'.*length 3.*length 2"):
         collate([{"input_ids": [1, 2, 3]}, {"input_ids": [1, 2]}])
-    with pytest.raises(ValueError, match="the first sample of the batch has 'y', but sample 1 has only: x"):
+    with pytest.raises(ValueError, match=r"'y'.*sample 1"):
         collate([{"x": 1, "y": 1}, {"x": 1}])
 
 
@@ -423,12 +423,12 @@ def test_texts_cut_as_told_come_to_the_lengths_that_were_asked_for(length: int, 
     assert batch["labels"].shape[1] == targets
     assert batch["input_ids"].shape[1] in (length, length - 1)
     assert batch["decoder_input_ids"][:, 1:].equal(batch["labels"][:, :-1])
-    with pytest.raises(ValueError, match="input_length is 7, but this batch has length"):
+    with pytest.raises(ValueError, match=r"input_length.*7"):
         ours.DataCollatorForT5MLM(t5(), density, span, input_length=7)([text])
 
 
 def test_span_corruption_says_what_it_cannot_do() -> None:
-    with pytest.raises(ValueError, match="no sentinel <extra_id_0>"):
+    with pytest.raises(ValueError, match="<extra_id_0>"):
         ours.DataCollatorForT5MLM(bert())([[7, 8, 9]])
     with pytest.raises(ValueError, match="1 tokens is too short to mask"):
         ours.DataCollatorForT5MLM(t5())([[7, 1]])

@@ -253,9 +253,7 @@ def test_a_torchmetric_that_is_not_there_is_answered_with_the_nearest() -> None:
 
 def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    with pytest.raises(
-        ImportError, match=r"torchmetrics/F1Score needs the extra metrics: pip install 'footplate\[metrics\]'"
-    ):
+    with pytest.raises(ImportError, match=r"torchmetrics/F1Score.*'footplate\[metrics\]'"):
         make_metric("torchmetrics/F1Score")
 
 
@@ -280,7 +278,7 @@ def test_what_adds_batches_is_handed_classes_and_what_counts() -> None:
 def test_whole_numbers_are_wanted_where_classes_are_counted() -> None:
     with pytest.raises(ValueError, match="mcc counts classes"):
         streamed("mcc", torch.zeros(3, 2), torch.full((3, 2), 0.5))
-    with pytest.raises(UnknownComponent, match="no metric named 'acuracy'"):
+    with pytest.raises(UnknownComponent, match="'acuracy'"):
         make_metric("acuracy")
 
 
@@ -324,10 +322,10 @@ def test_bleu_is_torchmetrics_own() -> None:
 
 
 def test_a_metric_of_texts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="bleu compares texts: pass a processing_class that decodes"):
+    with pytest.raises(ValueError, match="processing_class"):
         make_metric("bleu")
-    with pytest.raises(ValueError, match="these are logits: use Seq2SeqTrainer with predict_with_generate"):
+    with pytest.raises(ValueError, match=r"Seq2SeqTrainer.*predict_with_generate"):
         make_metric("rouge", Words()).update(torch.zeros(2, 3, 9), WANTED)
     monkeypatch.setitem(sys.modules, "torchmetrics.text", None)
-    with pytest.raises(ImportError, match=r"chrf needs the extra metrics: pip install 'footplate\[metrics\]'"):
+    with pytest.raises(ImportError, match=r"'footplate\[metrics\]'"):
         make_metric("chrf", Words())

@@ -285,7 +285,7 @@ def test_a_loss_that_the_model_does_not_have_is_told_with_what_it_has() -> None:
     optimizer = NamedOptimizers(model, [MAIN, NamedOptimizer("aux", ["quantiles"], loss="ax_loss")])
     with pytest.raises(
         ValueError,
-        match=r"'ax_loss', which is neither a method of Codec nor .*: loss, rate_gap, logits; did you mean 'aux_loss'",
+        match=r"'ax_loss'.*rate_gap.*'aux_loss'",
     ):
         optimizer.backward(model(torch.ones(2, 6))["loss"])
 
@@ -349,12 +349,12 @@ def test_a_method_that_returns_no_loss_is_told_by_its_name() -> None:
             return [1]
 
     optimizer = NamedOptimizers(Odd(), [MAIN, NamedOptimizer("aux", ["quantiles"], loss="sizes")])
-    with pytest.raises(ValueError, match="'sizes' of Odd returned a list"):
+    with pytest.raises(ValueError, match="'sizes'"):
         optimizer.step()
 
 
 def test_a_pattern_that_matches_nothing_is_told() -> None:
-    with pytest.raises(ValueError, match="'decoder' of main matches none"):
+    with pytest.raises(ValueError, match="'decoder'"):
         NamedOptimizers(a_codec(), [NamedOptimizer("main", ["", "decoder"])])
 
 

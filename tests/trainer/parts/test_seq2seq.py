@@ -155,7 +155,7 @@ def test_sortish_samples_are_grouped_by_length(tmp_path: Path) -> None:
     trainer = Seq2SeqTrainer(a_model(), args, train_dataset=rows())
 
     assert isinstance(trainer._get_train_sampler(rows()), LengthGroupedSampler)
-    with pytest.raises(ValueError, match="sortish_sampler groups by length, but train_sampling_strategy is sequential"):
+    with pytest.raises(ValueError, match=r"sortish_sampler.*train_sampling_strategy"):
         Seq2SeqTrainingArguments(str(tmp_path), sortish_sampler=True, train_sampling_strategy="sequential")
 
 
@@ -191,7 +191,7 @@ def test_who_cannot_generate_or_streams_over_logits_is_told_at_once(tmp_path: Pa
     args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
     with pytest.raises(ValueError, match=r"calls model.generate, which Linear lacks"):
         Seq2SeqTrainer(nn.Linear(2, 2), args)
-    with pytest.raises(ValueError, match="accuracy is a metric of logits, but predict_with_generate returns tokens"):
+    with pytest.raises(ValueError, match="predict_with_generate"):
         Seq2SeqTrainer(Echo(), args, metrics=["accuracy"])
 
 
