@@ -186,9 +186,9 @@ def test_a_step_costs_two_microseconds_at_most(reader: socket.socket, tmp_path: 
     emit.on_step_end(None, state, control)
 
     def microseconds() -> float:
-        started = time.perf_counter()
+        started = time.thread_time()
         for _ in range(10_000):
             emit.on_step_end(None, state, control)
-        return (time.perf_counter() - started) * 100
+        return (time.thread_time() - started) * 100
 
     assert min(microseconds() for _ in range(5)) < at_ease(2)

@@ -45,7 +45,7 @@ class Attempt:
         return own_loop.Job(spec, self.order, self.emit, lambda: latest)
 
     def told(self) -> list[dict[str, Any]]:
-        self.wire.flush(within=5)
+        self.wire.flush(within=120)
         return [json.loads(line) for line in self.heard.recv(1 << 20).splitlines()]
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class Linked:
         self.process.sendall(Piece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
 
     def answer(self, name: str) -> Piece:
-        popped: Any = self.client.blpop([keys.serving_answer(name)], timeout=3)
+        popped: Any = self.client.blpop([keys.serving_answer(name)], timeout=60)
         assert popped is not None, f"no piece came for {name}"
         return Piece.model_validate_json(popped[1])
 

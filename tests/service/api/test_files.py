@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -373,8 +375,14 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
 
 def test_a_long_first_line_does_not_keep_requests_waiting_while_it_is_parsed() -> None:
     line = b"{" + b",".join(b'"%d":{}' % number for number in range(90_000)) + b"}"
-    began = time.thread_time()
 
-    check_content(io.BytesIO(line), "jsonl", len(line))
+    def seconds(work: Callable[[], object]) -> float:
+        began = time.thread_time()
+        work()
+        return time.thread_time() - began
 
-    assert time.thread_time() - began < 0.02
+    # The least of several, because processes that share this machine's caches make each of them slower.
+    checked = min(seconds(lambda: check_content(io.BytesIO(line), "jsonl", len(line))) for _ in range(3))
+    parsed = min(seconds(lambda: json.loads(line)) for _ in range(3))
+
+    assert checked < parsed / 2

@@ -19,6 +19,7 @@ from service.problems import TooManyRequests
 from service.rate_limit import BURST_SECONDS, AddressLimits, Quota, network_of
 from service.redaction import Redacting
 from service.store import keys
+from service.store.times import now_ms
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve, rest
 from tests.support.processes import until_async
 
@@ -175,11 +176,13 @@ async def test_another_process_refuses_a_deleted_key_within_a_second(serve: Serv
         assert (await there.client.get("/jobs", headers=bearer(key))).status_code == 401
 
 
-async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api) -> None:
-    key = await a_key(guarded, expires_in=3)
+async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = await a_key(guarded, expires_in=3600)
     path = await _a_job_of(guarded, key)
 
     async with guarded.socket(path, additional_headers=bearer(key)) as socket:
+        await socket.recv()
+        monkeypatch.setattr("service.keyring.now_ms", lambda: now_ms() + 3_600_001)
         assert (await rest(socket))[1] == 4401
 
     refused = await guarded.client.get("/jobs", headers=bearer(key))

@@ -108,9 +108,10 @@ def test_a_large_line_is_parsed_in_another_process_with_the_same_result() -> Non
     began = time.thread_time()
     with pytest.raises(InvalidRows) as refused:
         check_upload(bad)
-    here = time.thread_time() - began
-
+    sent = time.thread_time()
     with pytest.raises(InvalidRows) as expected:
         check_rows(io.BytesIO(bad.getvalue()))
+    parsed = time.thread_time() - sent
+
     assert refused.value.problems == expected.value.problems
-    assert here < 0.05, "while this process parses, it answers no request"
+    assert sent - began < parsed / 3, "while this process parses, it answers no request"
