@@ -25,9 +25,8 @@ from footplate.runtime.build import registered
 
 def write(path: Path) -> None:
     """Writes the catalogue atomically, because the heartbeat may read the file at any time."""
-    catalogue = Catalogue.of([*describe_all(), *packages()])
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"hash": catalogue.hash, "catalogue": catalogue.as_json()}))
+    new.write_text(json.dumps(Catalogue.of([*describe_all(), *packages()]).as_json()))
     new.rename(path)
 
 

@@ -13,7 +13,7 @@ from tests.simulation.control import SETTINGS
 from tests.simulation.pipe import Line, parted
 from tests.simulation.supervisor import Supervisor
 from worker.attempt.journal import SUFFIX
-from worker.node.heartbeat import Resender
+from worker.node.resender import Resender
 from worker.redis_client import REDIS_ERRORS, post
 
 if TYPE_CHECKING:

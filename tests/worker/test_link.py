@@ -24,7 +24,7 @@ from worker import redis_client
 from worker.attempt import control_link
 from worker.attempt.control_link import ControlLink, Sender
 from worker.attempt.journal import SUFFIX, Journal, JournalName
-from worker.node.heartbeat import KEEP_JOURNALS_SECONDS, Resender
+from worker.node.resender import KEEP_JOURNALS_SECONDS, Resender
 from worker.redis_client import connect
 
 

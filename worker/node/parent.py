@@ -252,7 +252,7 @@ def _end_when_drained() -> None:
     _heartbeat.send_now()
     # Supervisors have the same limit, which ends a little earlier.
     deadline = time.monotonic() + settings().drain_seconds + 5.0
-    while _heartbeat.running() and time.monotonic() < deadline:
+    while _heartbeat.resender.running() and time.monotonic() < deadline:
         time.sleep(0.05)
     celery_state.should_stop = 0
     time.sleep(CELERY_SECONDS)

@@ -1,0 +1,79 @@
+"""The canary: a message that a node sends to itself, through its own queue and pool.
+
+A canary that comes back shows that the node still takes messages. An idle node whose canary does not come back restarts
+itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from kombu.exceptions import KombuError
+
+from footplate.contract import keys
+from worker.celery_app import app, queue_of
+from worker.identity import Node
+from worker.redis_client import REDIS_ERRORS
+
+log = logging.getLogger("footplate.worker")
+
+CANARY_BEATS = 3
+"""The number of heartbeats after which the next canary is sent, if the last one has come back."""
+LOST_BEATS, LOST_SECONDS = 8, 4.0
+"""A canary that is out for this number of heartbeats, and for this time, means that the node takes no messages."""
+RESTART_BEATS, RESTART_SECONDS = 30, 8.0
+"""An idle node restarts if no canary has come back for this number of heartbeats, and for this time."""
+
+
+class Canary:
+    """Sends the canaries, and records when the last one came back."""
+
+    def __init__(self, node: Node, beat_seconds: float) -> None:
+        self._node = node
+        self._every = CANARY_BEATS * beat_seconds
+        self._lost_after = max(LOST_BEATS * beat_seconds, LOST_SECONDS)
+        self._restart_after = max(RESTART_BEATS * beat_seconds, RESTART_SECONDS)
+        self._sent = self._seen = 0
+        self._sent_at = 0.0
+        self._back_at = time.monotonic()
+
+    def record(self, seen: int) -> None:
+        """Records the number of the newest canary that came back, and sends the next canary when it is due."""
+        now = time.monotonic()
+        if seen >= self._sent:
+            self._back_at = now
+            if now - self._sent_at >= self._every:
+                self._send(now)
+        elif now - self._sent_at >= self._lost_after:
+            # The canary was lost with the data of Redis, or this node takes no messages.
+            self._send(now)
+
+    def is_back(self) -> bool:
+        return time.monotonic() - self._back_at < self._lost_after
+
+    def is_overdue(self) -> bool:
+        return time.monotonic() - self._back_at > self._restart_after
+
+    def reset_clock(self) -> None:
+        """Restarts the canary's clock, because no canary can come back while Redis does not answer."""
+        self._back_at = time.monotonic()
+        self._sent_at = 0.0
+
+    def _send(self, now: float) -> None:
+        self._sent += 1
+        self._sent_at = now
+        # A new connection declares the queue again, because an emptied Redis has lost its binding.
+        with suppress(KombuError, *REDIS_ERRORS), app.connection_for_write() as connection:
+            options: dict[str, Any] = {"queue": queue_of(self._node.id), "connection": connection, "retry": False}
+            app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
+
+
+def restart() -> None:
+    """Replaces this process by a new start of the node. Its children die when the thread that forked them ends."""
+    log.error("this node is idle and takes no messages, so it restarts")
+    os.execv(sys.executable, sys.orig_argv)
