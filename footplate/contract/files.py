@@ -54,27 +54,6 @@ INSTEAD = {
 """Hints for files that cannot be read, by suffix."""
 
 
-_HOLDERS = (
-    "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "optimizers", "callbacks",
-    "trainer", "loop",
-)  # fmt: skip
-"""The fields of a spec that hold components."""
-
-
-def texts_in_stored(spec: dict[str, Any]) -> list[ArgumentText]:
-    """Returns every text in the arguments of components of a stored spec, which is JSON in the long form."""
-    return [text for name in _HOLDERS for text in _below(spec.get(name), (name,))]
-
-
-def _below(value: Any, path: tuple[str | int, ...]) -> Iterator[ArgumentText]:
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _below(item, (*path, index))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from texts_in(item, (*path, key)) if key == "args" else _below(item, (*path, key))
-
-
 def named_in(arguments: Iterable[ArgumentText]) -> Iterator[tuple[str, FileId]]:
     """Yields (pointer, id) of every uploaded file that an argument names."""
     yield from ((argument.pointer, FileId(argument.text)) for argument in arguments if is_file(argument.text))

@@ -85,6 +85,11 @@ class Resources(Group):
     def world_size(self) -> int:
         return self.nodes * self.processes
 
+    @property
+    def needs_a_launcher(self) -> bool:
+        """True if even a single process needs the environment variables that a launcher sets, such as RANK."""
+        return self.strategy.type == "deepspeed"
+
     @model_validator(mode="after")
     def _several_processes_use_ddp(self) -> Self:
         """Chooses DDP, without which each process would train alone."""

@@ -139,6 +139,11 @@ class JobSpec(Group):
         """The trainer of another library, with its own arguments. None for our Trainer and its subclasses."""
         return None if self.trainer is None or self.trainer.is_own else self.trainer
 
+    @property
+    def is_script(self) -> bool:
+        """True if the job runs a script instead of the Trainer."""
+        return isinstance(self.loop, Script)
+
     @cached_property
     def components(self) -> tuple[Used, ...]:
         """Every component that the spec names. Walked once, and kept."""

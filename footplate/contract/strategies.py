@@ -29,15 +29,6 @@ STRATEGY = "/resources/strategy"
 SET_PROCESSES = 'set the number of processes, such as "processes_per_node": 2 or "gpus_per_node": 2'
 
 
-def needs_a_launcher(resources: Json) -> bool:
-    """Returns True if even a single process needs the environment variables that a launcher sets, such as RANK.
-
-    `resources` is JSON of a stored spec.
-    """
-    strategy = resources.get("strategy")
-    return isinstance(strategy, dict) and strategy.get("type") == "deepspeed"
-
-
 def strategy_arguments(strategy: Any) -> Json:
     """Returns the training arguments that are equivalent to the strategy in a spec's resources."""
     if strategy.type == "fsdp":

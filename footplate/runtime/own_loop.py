@@ -286,8 +286,7 @@ def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
 def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -> DoneData:
     folder = order.files.outputs
     try:
-        is_script = isinstance(spec.loop, Script)
-        if is_script and spec.code is not None:
+        if spec.is_script and spec.code is not None:
             archive = order.artifacts / bundle_file(spec.code.bundle)
             for sentence in working_folder.keep_outputs(order.files.folder, archive):
                 if order.rank == 0:
@@ -296,7 +295,7 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in (("spec.json", spec.as_json()), ("metrics.json", result)):
                 # A script's own file of that name is not replaced.
-                if not (is_script and (folder / name).exists()):
+                if not (spec.is_script and (folder / name).exists()):
                     (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CannotSave(f"the loop has ended, but its outputs could not be written to {folder}: {error}") from error

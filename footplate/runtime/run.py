@@ -37,7 +37,6 @@ from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
 from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read_order
 from footplate.contract.spec import JobSpec
-from footplate.contract.spec_parts import Script
 from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, notes, own_code, own_loop, predictions, process_group
 from footplate.runtime.build import Parts, build, check_trainer, save_model
@@ -120,7 +119,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
         if order.unpacked is not None:
             own_code.use(unpacked(spec.code.bundle, order.unpacked))
         # A script's bundle is copied into its working folder by own_loop.
-        elif not isinstance(spec.loop, Script):
+        elif not spec.is_script:
             kept = Path(order.environment[EXTENSIONS_VARIABLE]).parent
             place = partial(copy_to_fixed_path, folder=kept)
             own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)

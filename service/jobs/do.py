@@ -23,7 +23,6 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState
 from footplate.contract.messages import Command
 from footplate.contract.spec import JobSpec
-from footplate.contract.spec_parts import Script
 from service.jobs.stopping import lock_for, refuse
 from service.jobs.submit import IdempotencyUse
 from service.store import commands, events, idempotency, jobs
@@ -159,13 +158,13 @@ def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Prob
     if why := _has_no_loop(spec):
         wanted = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(request.arguments)
         yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
-    elif not isinstance(spec.loop, Script):
+    elif not spec.is_script:
         yield from _problems_of_the_spec(job, request.arguments, earlier)
 
 
 def _has_no_loop(spec: JobSpec) -> str | None:
     """Returns the reason why no loop of the job can carry out commands, or None."""
-    if spec.loop is not None and not isinstance(spec.loop, Script):
+    if spec.loop is not None and not spec.is_script:
         return "the job has a loop of its own, which receives stops and no other commands"
     if spec.loop is None and spec.data.train is None:
         return "the job does not train, so it has no step after which to do this"

@@ -7,11 +7,10 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from footplate.contract.errors import InvalidSpec
-from footplate.contract.files import texts_in_stored
 from footplate.contract.json_schema import violations
 from footplate.contract.lifecycle import Reason
 from footplate.contract.machine import RetryOn
@@ -60,16 +59,6 @@ def test_a_good_spec_fits_the_schema_and_its_effective_form_parses_back(body):
     assert again.as_json() == spec.as_json()
     assert violations(SCHEMA, body) == []
     assert body == before
-
-
-@given(SPECS)
-@example({"model": "toy/mlp", "data": {"train": "toy/text", "eval": {"one": "toy/text"}, "map": ["keep", "drop"]}})
-@example({**TOY, "metrics": ["f1"], "callbacks": ["ema"], "loss": "mse", "collator": "stack"})
-@example({**TOY, "optimizers": [{"id": "all", "use": "adamw", "params": [".*"], "schedule": {"use": "linear"}}]})
-def test_the_typed_spec_and_its_stored_form_have_the_same_texts_in_arguments(body):
-    spec = JobSpec.parse(body)
-
-    assert sorted(texts_in_stored(spec.as_json()), key=str) == sorted(spec.texts, key=str)
 
 
 @given(SPECS, st.data())

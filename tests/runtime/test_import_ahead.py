@@ -84,6 +84,6 @@ def test_an_import_beside_an_attempt_waits_until_the_newest_process_has_made_its
 def test_the_libraries_of_a_spec_are_those_of_its_model_and_processor() -> None:
     adapter = {"use": "hf/causal-lm", "args": {"path": "models://tiny", "peft": {"r": 8}}}
 
-    assert libraries_of(make_spec().as_json()) == ()
-    assert libraries_of(make_spec(model="hf/causal-lm").as_json()) == ("transformers",)
-    assert libraries_of(make_spec(model=adapter).as_json()) == ("transformers", "peft")
+    assert libraries_of(make_spec()) == ()
+    assert libraries_of(make_spec(model="hf/causal-lm")) == ("transformers",)
+    assert libraries_of(make_spec(model=adapter)) == ("transformers", "peft")

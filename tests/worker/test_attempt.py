@@ -206,6 +206,14 @@ def test_what_cannot_be_built_says_so(lasting: Lasting) -> None:
     assert "data://nowhere.jsonl" in lasting.control.done(missing)["error"]["message"]
 
 
+def test_a_spec_that_the_node_does_not_accept_fails_before_training(lasting: Lasting) -> None:
+    job = lasting.submit(spec={"model": "toy/mlp", "unheard_of": 1})
+
+    done = lasting.control.done(job)
+    assert (done["reason"], done["error"]["code"]) == ("not_buildable", "invalid_spec")
+    assert [event["kind"] for event in lasting.control.of(job)] == ["done"]
+
+
 def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("tell"), gpus=["GPU-a"])
 

@@ -72,12 +72,15 @@ class Attempt:
         is_for_another_user: bool,
     ) -> None:
         values = {"home": folder, "hub": "on", "hub_cache": folder / node, **settings}
+        asked = make_spec(**spec)
         grant = Grant(
             job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), source=source, nodes=source + 1,
-            spec=make_spec(**spec).as_json(), lease_seconds=30, beat_seconds=2,
+            spec=asked.as_json(), lease_seconds=30, beat_seconds=2,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self.hub = FetchThread(WorkerSettings(**values), grant, self.wake, is_for_another_user=is_for_another_user)
+        self.hub = FetchThread(
+            WorkerSettings(**values), grant, asked, self.wake, is_for_another_user=is_for_another_user
+        )
         self.notes: list[dict[str, Any]] = []
         self.hub.fetch()
 

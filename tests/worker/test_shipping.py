@@ -64,7 +64,7 @@ class Attempt:
             checkpoints=self.offers, lease_seconds=30, beat_seconds=2, source=source, nodes=nodes,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self.shipping = ArtifactSync(store, grant, self.root, self.wake)
+        self.shipping = ArtifactSync(store, grant, asked, self.root, self.wake)
         self.told: list[JSON] = []
 
     def save(self, step: int, content: str = "weights", best: JSON | None = None) -> JSON:

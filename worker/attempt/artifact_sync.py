@@ -29,14 +29,15 @@ from typing import Any
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, StoreUnreachable, stays_inside
 from footplate.contract.events import CheckpointData, Kind
-from footplate.contract.files import named_in, texts_in_stored
+from footplate.contract.files import named_in
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.safe_paths import NOT_THERE, link_below
+from footplate.contract.spec import JobSpec
 from worker.attempt.background import Background, Event
-from worker.attempt.output_files import AttemptOutputs, is_a_script
+from worker.attempt.output_files import AttemptOutputs
 
 log = logging.getLogger("footplate.worker")
 
@@ -47,11 +48,11 @@ _NAME = re.compile(r"checkpoint-\d+")
 class ArtifactSync(Background):
     """The thread that copies the files of one attempt. It puts events about checkpoints and outages into `events`."""
 
-    def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
+    def __init__(self, store: RemoteStore, grant: Grant, spec: JobSpec, root: Path, wake: int) -> None:
         super().__init__(wake)
-        self._store, self._grant, self._root = store, grant, root
+        self._store, self._grant, self._spec, self._root = store, grant, spec, root
         self._files = AttemptFiles(root, grant.job, grant.attempt)
-        self._outputs = AttemptOutputs(store, grant, self._files)
+        self._outputs = AttemptOutputs(store, grant, self._files, is_script=spec.is_script)
         self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._open_tasks = 0
         self._uploaded: set[Path] = set()
@@ -117,10 +118,10 @@ class ArtifactSync(Background):
     # Fetch
 
     def _fetch(self) -> None:
-        spec = self._grant.spec
-        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(texts_in_stored(spec))})]
-        if code := spec.get("code"):
-            paths.append(str(layout.bundle_file(code["bundle"])))
+        spec = self._spec
+        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(spec.texts)})]
+        if spec.code is not None:
+            paths.append(str(layout.bundle_file(spec.code.bundle)))
         for path in paths:
             # Training reports a missing file, and says what needs it.
             self._retry_while_unreachable(f"the download of {path}", partial(self._fetch_file, path))
@@ -146,7 +147,7 @@ class ArtifactSync(Background):
         if not self._fetch_verified(offer.path, offer.manifest_sha256):
             return False
         self._fetch_file(str(PurePosixPath(offer.path).parent / RECORD))
-        if (self._grant.spec.get("training") or {}).get("load_best_model_at_end"):
+        if self._spec.training.load_best_model_at_end:
             self._fetch_best(offer)
         return True
 
@@ -186,8 +187,8 @@ class ArtifactSync(Background):
 
     def _fetch_outputs(self) -> None:
         """Fetches the newest earlier attempt's files: those of a script, or those of the trackers."""
-        is_script, is_first = is_a_script(self._grant), self._grant.source == 0
-        tracks = self._grant.spec.get("report_to") and self._grant.checkpoints and is_first
+        is_script, is_first = self._spec.is_script, self._grant.source == 0
+        tracks = self._spec.report_to and self._grant.checkpoints and is_first
         for attempt in range(self._grant.attempt - 1, 0, -1):
             if is_script and self._outputs.fetch(attempt, report=self._note if is_first else None):
                 return
@@ -292,7 +293,7 @@ class ArtifactSync(Background):
 
     def _upload_outputs(self) -> bool:
         # A script may have checkpoints that it did not report, which are uploaded like its other files.
-        is_script = is_a_script(self._grant)
+        is_script = self._spec.is_script
         for file in self._outputs.files(is_skipped=lambda folder: not is_script and _is_checkpoint(folder)):
             if not self._goes_on():
                 return False

@@ -25,6 +25,7 @@ from footplate.contract.host.environment import job_environment
 from footplate.contract.host.outcome import Verdict
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import AttemptReply, Grant
+from footplate.contract.spec import JobSpec
 from worker.attempt.artifact_sync import ArtifactSync
 from worker.attempt.control_link import ControlLink
 from worker.attempt.fetch_thread import FetchThread
@@ -108,6 +109,7 @@ class Attempt:
     # The objects that run the attempt
     sync: ArtifactSync | None = field(default=None, init=False)
     """Copies artifacts from and to a bucket, if the artifact store is one."""
+    spec: JobSpec = field(init=False)
     environment: dict[str, str] = field(init=False)
     hidden: Hidden = field(init=False)
     journal: Journal = field(init=False)
@@ -127,22 +129,25 @@ class Attempt:
     def __post_init__(self) -> None:
         settings, node, grant = self.settings, self.node, self.grant
         self.enter(Phase.RENDEZVOUS)
-        secrets = [node.secrets.get(name, "") for name in grant.spec.get("secrets") or []]
+        self.spec = _spec(self)
+        secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
         # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
         self.hidden = Hidden([*secrets, os.environ.get("HF_TOKEN", "")])
         self.environment = _environment(self)
         self.journal = _new_journal(self)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.fetch_thread = FetchThread(settings, grant, self.wake, is_for_another_user=node.rights.is_given_up)
+        self.fetch_thread = FetchThread(
+            settings, grant, self.spec, self.wake, is_for_another_user=node.rights.is_given_up
+        )
         self.link = ControlLink(self.client, grant, self.journal, self.wake)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.wake, selectors.EVENT_READ, self.receive_from_threads)
-        self.ranks = LocalRanks(settings, node, grant)
+        self.ranks = LocalRanks(settings, node, grant, self.spec)
         self.rendezvous = Rendezvous(grant, self.claimed)
         self.training = Training(self.selector, self.receive_from_training)
         self.stopping = Stopping(self.training)
-        if (limits := grant.spec.get("serve")) is not None:
-            self.serving = ServeLink(self.client, grant.job, int(limits["max_batch"]), self.hidden)
+        if self.spec.serve is not None:
+            self.serving = ServeLink(self.client, grant.job, self.spec.serve.max_batch, self.hidden)
         self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
 
     def enter(self, phase: Phase) -> None:
@@ -230,13 +235,21 @@ class Attempt:
         return self.runs_since is not None and not was_running
 
 
+def _spec(attempt: Attempt) -> JobSpec:
+    """Returns the grant's spec. A spec that this version of the node does not accept ends the attempt."""
+    try:
+        return JobSpec.parse(attempt.grant.spec)
+    except InvalidSpec as error:
+        attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
+        # The attempt ends before anything reads this spec, which requests nothing.
+        return JobSpec()
+
+
 def _environment(attempt: Attempt) -> dict[str, str]:
     """Returns the variables that the spec requests. Variables that this node does not allow end the attempt."""
     settings, node = attempt.settings, attempt.node
     try:
-        return job_environment(
-            attempt.grant.spec, settings.env_allowed, node.secrets, node.folder.root, node.rights.user
-        )
+        return job_environment(attempt.spec, settings.env_allowed, node.secrets, node.folder.root, node.rights.user)
     except InvalidSpec as error:
         attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
         return {}

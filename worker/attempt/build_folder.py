@@ -9,10 +9,8 @@ If an attempt of the project builds from this bundle already, a second one build
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from footplate.contract import layout
 from footplate.contract.host.bundle_files import FOLDER, copy_to_fixed_path, unpack
@@ -20,12 +18,13 @@ from footplate.contract.host.environment import EXTENSIONS, EXTENSIONS_VARIABLE,
 from footplate.contract.host.linux import try_lock
 from footplate.contract.host.scratch import remove
 from footplate.contract.host.user import User, change_owner, close_to_lists, make_passable_folders, make_writable_folder
+from footplate.contract.spec import JobSpec
 
 
 class BuildFolder:
     """The folder in which one attempt builds extensions, and its bundle's files beside that folder."""
 
-    def __init__(self, root: Path, spec: Mapping[str, Any], project: str, user: User) -> None:
+    def __init__(self, root: Path, spec: JobSpec, project: str, user: User) -> None:
         self._root, self._spec, self._project, self._user = root, spec, project, user
         self._lock: int | None = None
         self.folder: Path | None = None
@@ -56,10 +55,10 @@ class BuildFolder:
 
         A script's training process unpacks the bundle into its working folder. Raises OwnCodeError for a bad bundle.
         """
-        if not (code := self._spec.get("code")) or "script" in (self._spec.get("loop") or {}):
+        if (code := self._spec.code) is None or self._spec.is_script:
             return None
-        unpacked = unpack(code["bundle"], artifacts / layout.bundle_file(code["bundle"]), Path(scratch, FOLDER))
-        copy = copy_to_fixed_path(unpacked, self._root / EXTENSIONS / code["bundle"])
+        unpacked = unpack(code.bundle, artifacts / layout.bundle_file(code.bundle), Path(scratch, FOLDER))
+        copy = copy_to_fixed_path(unpacked, self._root / EXTENSIONS / code.bundle)
         if copy.folder != unpacked.folder:
             remove(unpacked.folder)
         return copy.folder

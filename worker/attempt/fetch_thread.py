@@ -25,11 +25,12 @@ from pydantic import TypeAdapter
 from footplate.contract import layout
 from footplate.contract.errors import NotFetched
 from footplate.contract.events import Kind
-from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_in_stored
+from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown
 from footplate.contract.host.user import make_passable_folders
 from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import file_below
+from footplate.contract.spec import JobSpec
 from worker.attempt.background import FIRST_SECONDS, LONGEST_SECONDS, Background
 from worker.attempt.fetch_process import Commit, FetchItem, FetchOrder
 from worker.attempt.url_files import Fetched, FetchFailure, unfinished_file
@@ -46,11 +47,13 @@ _PINNED = TypeAdapter(dict[str, Commit])
 class FetchThread(Background):
     """Downloads the repositories and URLs that one attempt's spec names, and reports each download as an event."""
 
-    def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
+    def __init__(
+        self, settings: WorkerSettings, grant: Grant, spec: JobSpec, wake: int, *, is_for_another_user: bool
+    ) -> None:
         super().__init__(wake)
         self._settings, self._grant = settings, grant
         self._is_for_another_user = is_for_another_user
-        self.items = _fetch_items(grant.spec)
+        self.items = _fetch_items(spec)
         self.folders: dict[str, str] = {}
         """The downloaded folder of each repository and the downloaded file of each URL, by its place."""
         self.is_idle = True
@@ -234,11 +237,10 @@ class FetchThread(Background):
         self._report(Kind.NOTE, {"message": message, **more})
 
 
-def _fetch_items(spec: dict[str, Any]) -> list[FetchItem]:
+def _fetch_items(spec: JobSpec) -> list[FetchItem]:
     """Returns the URLs and repositories that a spec names. Two revisions of one repository are two items."""
-    texts = texts_in_stored(spec)
     names: dict[str, set[str]] = {}
-    for _, name in on_hub(texts):
+    for _, name in on_hub(spec.texts):
         names.setdefault(hub_name(name).place, set()).add(name)
     hub = [FetchItem(place=place, names=sorted(same), commit=hub_name(place).commit) for place, same in names.items()]
-    return hub + [FetchItem(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts)})]
+    return hub + [FetchItem(place=url, names=[url]) for url in sorted({url for _, url in by_url(spec.texts)})]

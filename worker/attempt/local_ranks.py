@@ -12,7 +12,7 @@ from footplate.contract.host.linux import try_lock
 from footplate.contract.host.user import give, hand_over, make_writable_folder
 from footplate.contract.layout import attempt_folder
 from footplate.contract.messages import Grant
-from footplate.contract.strategies import needs_a_launcher
+from footplate.contract.spec import JobSpec
 from worker.attempt.build_folder import BuildFolder
 from worker.attempt.rendezvous import RendezvousAddress
 from worker.identity import Node
@@ -23,8 +23,8 @@ from worker.user_range import ReservedUser, lock_folder, reserve_user
 class LocalRanks:
     """The user, the folders and the orders of an attempt's ranks on this node."""
 
-    def __init__(self, settings: WorkerSettings, node: Node, grant: Grant) -> None:
-        self._settings, self._node, self._grant = settings, node, grant
+    def __init__(self, settings: WorkerSettings, node: Node, grant: Grant, spec: JobSpec) -> None:
+        self._settings, self._node, self._grant, self._spec = settings, node, grant, spec
         self.user = node.rights.user
         self._reserved: ReservedUser | None = None
         """The attempt's own user and its lock, once reserved."""
@@ -37,13 +37,12 @@ class LocalRanks:
         """The folder that training uses as the artifact store."""
         self.scratch = ""
         """The folder for temporary files."""
-        resources = grant.spec.get("resources") or {}
         # Every node of the job has this many ranks.
-        here = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
+        here = spec.resources.processes_per_node or max(1, len(grant.gpus))
         self.world = grant.nodes * here
         """The number of ranks on all nodes."""
         self._ranks = range(grant.source * here, (grant.source + 1) * here)
-        self.needs_rendezvous = self.world > 1 or needs_a_launcher(resources)
+        self.needs_rendezvous = self.world > 1 or spec.resources.needs_a_launcher
         """True if ranks connect to each other, or use a library that expects a launcher."""
 
     def reserve_user(self) -> bool:
@@ -79,7 +78,7 @@ class LocalRanks:
 
     def _lend(self, reserved: ReservedUser, room: Path, *, was_fetched: bool) -> None:
         grant = self._grant
-        self._build = BuildFolder(self._node.folder.root, grant.spec, grant.project or grant.job, reserved.user)
+        self._build = BuildFolder(self._node.folder.root, self._spec, grant.project or grant.job, reserved.user)
         self._build_variables = self._build.environment(self.scratch)
         reserved.lend(folder for folder in (room, self._build.folder) if folder is not None)
         self._unpacked = self._build.unpacked(self.root, self.scratch)

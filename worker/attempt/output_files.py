@@ -33,17 +33,12 @@ from footplate.contract.safe_paths import NOT_THERE, file_below
 NODES, BEFORE = ".nodes", ".nodes/before"
 
 
-def is_a_script(grant: Grant) -> bool:
-    """Returns True if the job runs a script. All files in its folder may matter to the next attempt."""
-    loop = grant.spec.get("loop")
-    return isinstance(loop, dict) and "script" in loop
-
-
 class AttemptOutputs:
     """The upload of one attempt's files from one node, and the download of the files of the attempt before it."""
 
-    def __init__(self, store: RemoteStore, grant: Grant, files: AttemptFiles) -> None:
+    def __init__(self, store: RemoteStore, grant: Grant, files: AttemptFiles, *, is_script: bool) -> None:
         self._store, self._grant, self._files, self._folder = store, grant, files, files.folder
+        self._is_script = is_script
         self._place = str(layout.attempt_folder(grant.job, grant.attempt))
         self._fetched: dict[str, tuple[int, int]] = {}
         """Size and time of each file that `fetch` has put into the folder."""
@@ -102,7 +97,7 @@ class AttemptOutputs:
         return True
 
     def mark_complete(self) -> None:
-        if is_a_script(self._grant):
+        if self._is_script:
             mark = f"{self._place}/{_mark(self._grant.source, self._grant.nodes)}"
             self._store.write(json.dumps(self._links).encode(), mark)
 
@@ -125,7 +120,7 @@ class AttemptOutputs:
         """Returns True if a file of a script has a hard link among the outputs, under the same path."""
         with suppress(OSError):
             about, output = os.fstat(opened), os.lstat(self._files.outputs / path)
-            return is_a_script(self._grant) and os.path.samestat(about, output)
+            return self._is_script and os.path.samestat(about, output)
         return False
 
 

@@ -25,6 +25,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import Kind
 from footplate.contract.host import outcome
+from footplate.contract.host.launch import libraries_of
 from footplate.contract.host.scratch import scratch
 from footplate.contract.lifecycle import Reason, StopMode
 from footplate.contract.messages import Grant, Stop
@@ -109,7 +110,7 @@ def artifact_folder(attempt: Attempt) -> Iterator[None]:
         root = attempt.ranks.root = Path(folder)
         # Training's user must not list the folder, because the names of bundles and uploaded files are secret.
         root.chmod(0o711)
-        attempt.sync = ArtifactSync(bucket, attempt.grant, root, attempt.wake)
+        attempt.sync = ArtifactSync(bucket, attempt.grant, attempt.spec, root, attempt.wake)
         try:
             yield
         finally:
@@ -168,7 +169,8 @@ def _start(attempt: Attempt) -> None:
         orders = ranks.orders(address, attempt.environment, attempt.fetch_thread.folders)
         # A serving session is one process, so it needs no rendezvous, and inherits the socket of its requests instead.
         inherited = address.listening if attempt.serving is None else attempt.serving.theirs
-        attempt.training.start(attempt.node.folder.run, orders, inherited, ranks.user, ranks.lock)
+        libraries = libraries_of(attempt.spec)
+        attempt.training.start(attempt.node.folder.run, orders, inherited, ranks.user, ranks.lock, libraries)
         if attempt.serving is not None:
             attempt.serving.start()
 
@@ -236,14 +238,14 @@ def _check_training(attempt: Attempt, now: float) -> None:
         return
     if attempt.phase is Phase.LAUNCH:
         attempt.enter(Phase.TRAIN)
-    limit = _stall_seconds(attempt.grant)
-    if now - training.last_event_at > limit:
-        attempt.end_with(outcome.stalled(limit, training.tail()))
+    _check_stall(attempt, now)
     _measure(attempt, now)
 
 
-def _stall_seconds(grant: Grant) -> float:
-    return float((grant.spec.get("resources") or {}).get("stall_limit") or 600.0)
+def _check_stall(attempt: Attempt, now: float) -> None:
+    limit = attempt.spec.resources.stall_limit
+    if now - attempt.training.last_event_at > limit:
+        attempt.end_with(outcome.stalled(limit, attempt.training.tail()))
 
 
 def _measure(attempt: Attempt, now: float) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from footplate.contract.events import DoneData, Ending, Kind
 from footplate.contract.host import launch
-from footplate.contract.host.launch import COMMANDS_AT, FROM_WARM, STOP_BYTES, STORED_AT, Kill, Order, Started
+from footplate.contract.host.launch import COMMANDS_AT, FROM_WARM, STOP_BYTES, STORED_AT, Kill, Order, Start, Started
 from footplate.contract.host.linux import kill_group
 from footplate.contract.host.user import User
 from footplate.contract.lifecycle import StopMode
@@ -63,11 +63,12 @@ class Training:
         inherited: socket.socket | None = None,
         user: User | None = None,
         lock: int | None = None,
+        libraries: Sequence[str] = (),
     ) -> None:
         """Sends the orders to the warm parent in this folder. Raises OSError while there is no warm parent.
 
         The first rank gets the socket `inherited`: that of the rendezvous, or that of a serving session. The warm
-        parent gets `lock`, which reserves the attempt's user.
+        parent gets `lock`, which reserves the attempt's user, and the `libraries` that the ranks will import.
         """
         warm = launch.connect(folder)
         self.close_ranks()
@@ -77,7 +78,8 @@ class Training:
                 more = [] if lock is None else [lock]
                 more += [inherited.fileno()] if inherited is not None and rank is self.ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
-                    launch.send_start(warm, order, user, events, self._stop_fd, stdout, stderr, *more)
+                    start = Start(rank=order.rank, user=user, libraries=tuple(libraries))
+                    launch.send_start(warm, start, order, events, self._stop_fd, stdout, stderr, *more)
         except OSError:
             warm.close()
             raise

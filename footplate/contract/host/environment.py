@@ -10,13 +10,12 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from footplate.contract.environment import refused_env, unknown_secrets
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.host.scratch import remove
 from footplate.contract.host.user import User, make_writable_folder
-from footplate.contract.strategies import needs_a_launcher
+from footplate.contract.spec import JobSpec
 
 EXTENSIONS = "extensions"
 """The folder of compiled extensions in a node's folder, one below each bundle's hash, beside a copy of its sources."""
@@ -25,31 +24,29 @@ UNUSED_SECONDS = 30 * 86_400
 
 
 def job_environment(
-    spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str], root: Path, user: User | None = None
+    spec: JobSpec, allowed: str, secrets: Mapping[str, str], root: Path, user: User | None = None
 ) -> dict[str, str]:
     """Returns the job's `env`, its secrets, and the folder for its extensions, which belongs to `user`.
 
     Raises InvalidSpec if this node does not allow a variable, or lacks a secret. The service has checked that before,
     but by its own settings and for all nodes together.
     """
-    env: dict[str, str] = spec.get("env") or {}
-    names: list[str] = spec.get("secrets") or []
-    if problems := [*refused_env(env, allowed), *unknown_secrets(names, secrets)]:
+    if problems := [*refused_env(spec.env, allowed), *unknown_secrets(spec.secrets, secrets)]:
         raise InvalidSpec(problems)
-    variables = {**env, **{name: secrets[name] for name in names}}
+    variables = {**spec.env, **{name: secrets[name] for name in spec.secrets}}
     if (whose := extensions_owner(spec)) is not None:
         variables[EXTENSIONS_VARIABLE] = str(_extensions(root, whose, user) / built_for())
     return variables
 
 
-def extensions_owner(spec: Mapping[str, Any]) -> str | None:
+def extensions_owner(spec: JobSpec) -> str | None:
     """Returns the name of the folder for the job's extensions: its bundle's sha256, or `deepspeed`.
 
     Returns None for a job that builds no extensions.
     """
-    if code := spec.get("code"):
-        return str(code["bundle"])
-    return "deepspeed" if needs_a_launcher(spec.get("resources") or {}) else None
+    if spec.code is not None:
+        return spec.code.bundle
+    return "deepspeed" if spec.resources.needs_a_launcher else None
 
 
 def _extensions(root: Path, whose: str, user: User | None) -> Path:

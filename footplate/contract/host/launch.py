@@ -25,6 +25,7 @@ from footplate.contract.ids import ClaimId, Fence, JobId
 from footplate.contract.layout import UPLOADS
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import CheckpointOffer, Command
+from footplate.contract.spec import JobSpec
 
 SOCKET = "warm.sock"
 LOOPBACK = "127.0.0.1"
@@ -205,33 +206,25 @@ def listen(folder: Path) -> socket.socket:
 
 
 def send_start(
-    connection: socket.socket,
-    order: Order,
-    user: User | None,
-    events: int,
-    stop: int,
-    stdout: int,
-    stderr: int,
-    *more: int,
+    connection: socket.socket, start: Start, order: Order, events: int, stop: int, stdout: int, stderr: int, *more: int
 ) -> None:
     memory = os.memfd_create("footplate-order", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(memory), "wb") as file:
             file.write(order.model_dump_json().encode())
         os.lseek(memory, 0, os.SEEK_SET)
-        start = Start(rank=order.rank, user=user, libraries=libraries_of(order.spec))
         message = start.model_dump_json().encode()
         socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *more])
     finally:
         os.close(memory)
 
 
-def libraries_of(spec: dict[str, Any]) -> tuple[str, ...]:
+def libraries_of(spec: JobSpec) -> tuple[str, ...]:
     """Returns the libraries that training will import for the spec's model and processor: transformers and peft."""
-    parts = [part for part in (spec.get("model"), spec.get("processor")) if part]
-    if not any(part["use"].startswith("hf/") for part in parts):
+    parts = [part for part in (spec.model, spec.processor) if part is not None]
+    if not any(part.use.startswith("hf/") for part in parts):
         return ()
-    return ("transformers", "peft") if any(part["args"].get("peft") for part in parts) else ("transformers",)
+    return ("transformers", "peft") if any(part.args.get("peft") for part in parts) else ("transformers",)
 
 
 def read_order(fd: int) -> Order:
