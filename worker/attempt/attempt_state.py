@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """The steps of an attempt, in their order. Later steps are skipped if the attempt is called off."""
+    """The phases of an attempt, in their order. Each is one step of `supervise.py`."""
 
     RENDEZVOUS = "rendezvous"
     FETCH = "fetch"
+    RESERVE = "reserve"
     LAUNCH = "launch"
     TRAIN = "train"
     UPLOAD = "upload"
@@ -85,12 +86,14 @@ class Attempt:
 
     # Progress
     phase: Phase = Phase.RENDEZVOUS
-    since: dict[Phase, float] = field(default_factory=dict)
-    """The time at which each phase began."""
+    since: dict[Phase, float] = field(default_factory=lambda: {Phase.RENDEZVOUS: time.monotonic()})
+    """The time at which each phase began. Phases that were skipped are not in it."""
     runs_since: float | None = None
     """The time at which training reported that it runs. Time limits count from there, here and in control."""
 
     # What has happened
+    has_launched: bool = False
+    """True if the warm parent has received the orders of all ranks."""
     verdict: Verdict | None = None
     """The reason why the supervisor ended the attempt, if no stop did."""
     is_superseded: bool = False
@@ -128,7 +131,6 @@ class Attempt:
 
     def __post_init__(self) -> None:
         settings, node, grant = self.settings, self.node, self.grant
-        self.enter(Phase.RENDEZVOUS)
         self.spec = _spec(self)
         secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
         # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
@@ -153,6 +155,12 @@ class Attempt:
     def enter(self, phase: Phase) -> None:
         self.phase = phase
         self.since[phase] = time.monotonic()
+
+    def needs(self, phase: Phase) -> bool:
+        """Returns False if what has happened makes this phase unnecessary."""
+        if phase in (Phase.TRAIN, Phase.UPLOAD):
+            return self.has_launched
+        return not (self.is_superseded if phase in (Phase.CONCLUDE, Phase.DELIVER) else self.is_called_off)
 
     def end_with(self, verdict: Verdict) -> None:
         """Sets the reason why the supervisor ends the attempt. Later reasons are ignored."""

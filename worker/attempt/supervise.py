@@ -1,7 +1,8 @@
 """Supervises one attempt, from its grant until SQL has its last event.
 
-`supervise` lists the steps. Each step is a function on one `Attempt`, whose `phase` is the current step. A step with a
-reason to end the attempt only sets `Attempt.verdict`. `watch` then ends training, and `conclude` reports the verdict.
+`STEPS` lists the steps. Each step is a function on one `Attempt`, whose `phase` names the current step. A step with a
+reason to end the attempt only sets `Attempt.verdict`. The steps before training are then skipped, `watch` ends
+training, and `conclude` reports the verdict.
 
 The supervisor imports no torch, and blocks only in `select`. Only the thread in `control_link.py` waits for Redis, so
 that training goes on without Redis.
@@ -71,19 +72,10 @@ def supervise(
     try:
         # Killed processes do not clean up. The temporary files of training and its data workers are in this folder.
         with scratch(node.id) as attempt.ranks.scratch, artifact_folder(attempt):
-            await_nodes(attempt)
-            fetch(attempt)
-            if launch(attempt):
-                reached(Moment.AFTER_LAUNCH)
-                watch(attempt)
-                take_files_back(attempt)
-                upload_outputs(attempt)
-            if not attempt.is_superseded:
-                reached(Moment.AFTER_TRAINING)
-                conclude(attempt)
-                reached(Moment.AFTER_DONE_WRITTEN)
-                deliver(attempt)
-                reached(Moment.AFTER_HAND_OVER)
+            for phase, step in STEPS.items():
+                if attempt.needs(phase):
+                    attempt.enter(phase)
+                    step(attempt)
     finally:
         close(attempt)
 
@@ -119,7 +111,6 @@ def artifact_folder(attempt: Attempt) -> Iterator[None]:
 
 def fetch(attempt: Attempt) -> None:
     """Downloads the attempt's files from the bucket, and those that the spec names on hubs and by URLs."""
-    attempt.enter(Phase.FETCH)
     for source in (attempt.sync, attempt.fetch_thread):
         if source is None or attempt.is_called_off:
             continue
@@ -130,37 +121,31 @@ def fetch(attempt: Attempt) -> None:
     attempt.receive_from_threads()
 
 
-def launch(attempt: Attempt) -> bool:
-    """Starts training by the warm parent. Returns False if the attempt is called off before training starts."""
-    if attempt.is_called_off:
-        return False
-    attempt.spans.begin_phase("launch")
-    _await_user(attempt)
-    attempt.enter(Phase.LAUNCH)
-    try:
-        if not attempt.is_called_off:
-            attempt.ranks.make_folders(was_fetched=attempt.sync is not None)
-    except (OSError, OwnCodeError) as error:
-        attempt.end_with(outcome.of_exception(error))
-    while not attempt.is_called_off:
-        try:
-            _start(attempt)
-        except OSError:
-            # The warm parent is being restarted.
-            turn(attempt, 0.1)
-        else:
-            return True
-    return False
-
-
-def _await_user(attempt: Attempt) -> None:
+def reserve_user(attempt: Attempt) -> None:
     """Waits for a free operating-system user, if each attempt on this node runs as a user of its own."""
+    attempt.spans.begin_phase("launch")
     if attempt.ranks.reserve_user():
         return
     text = "waits, because each attempt on this node runs as a user of its own, and no user is free"
     attempt.append([event_of(Kind.NOTE, {"message": text, "code": "no_free_user"})])
     while not attempt.is_called_off and not attempt.ranks.reserve_user():
         turn(attempt)
+
+
+def launch(attempt: Attempt) -> None:
+    """Makes training's folders, and starts training by the warm parent. Waits while the warm parent is restarted."""
+    try:
+        attempt.ranks.make_folders(was_fetched=attempt.sync is not None)
+    except (OSError, OwnCodeError) as error:
+        attempt.end_with(outcome.of_exception(error))
+    while not (attempt.is_called_off or attempt.has_launched):
+        try:
+            _start(attempt)
+        except OSError:
+            turn(attempt, 0.1)
+        else:
+            attempt.has_launched = True
+            reached(Moment.AFTER_LAUNCH)
 
 
 def _start(attempt: Attempt) -> None:
@@ -185,7 +170,10 @@ def _wait(attempt: Attempt, is_done: Callable[[], bool]) -> None:
 
 
 def watch(attempt: Attempt) -> None:
-    """Runs the loop until all training processes have ended, and kills them once the attempt has a verdict."""
+    """Runs the loop until all training processes have ended, and kills them once the attempt has a verdict.
+
+    Then makes root the owner of training's files. If the warm parent has died, the user's next attempt does that.
+    """
     training = attempt.training
     while not training.is_gone:
         turn(attempt)
@@ -197,6 +185,8 @@ def watch(attempt: Attempt) -> None:
     while not training.is_read_out and time.monotonic() < deadline:
         turn(attempt, 0.1)
     training.check_ranks()
+    if training.has_exited:
+        attempt.ranks.take_files_back()
 
 
 def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
@@ -231,15 +221,11 @@ def _check_drain(attempt: Attempt) -> None:
 
 
 def _check_training(attempt: Attempt, now: float) -> None:
-    training = attempt.training
-    if not training.has_started:
-        if attempt.phase is Phase.LAUNCH and now - attempt.since[Phase.LAUNCH] > WARM_SECONDS:
-            attempt.end_with(crashed(f"this node's warm parent has not started training within {WARM_SECONDS:.0f} s"))
-        return
-    if attempt.phase is Phase.LAUNCH:
-        attempt.enter(Phase.TRAIN)
-    _check_stall(attempt, now)
-    _measure(attempt, now)
+    if attempt.training.has_started:
+        _check_stall(attempt, now)
+        _measure(attempt, now)
+    elif now - attempt.since.get(Phase.LAUNCH, now) > WARM_SECONDS:
+        attempt.end_with(crashed(f"this node's warm parent has not started training within {WARM_SECONDS:.0f} s"))
 
 
 def _check_stall(attempt: Attempt, now: float) -> None:
@@ -274,15 +260,8 @@ def _sync_journal(attempt: Attempt) -> None:
 # ── After training ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def take_files_back(attempt: Attempt) -> None:
-    """Makes root the owner of training's files. If the warm parent has died, the user's next attempt does that."""
-    if attempt.training.has_exited:
-        attempt.ranks.take_files_back()
-
-
 def upload_outputs(attempt: Attempt) -> None:
     """Uploads training's files to a bucket before its end is reported, unless a stop leaves no time for that."""
-    attempt.enter(Phase.UPLOAD)
     sync = attempt.sync
     if sync is None or attempt.is_superseded:
         return
@@ -302,18 +281,18 @@ def upload_outputs(attempt: Attempt) -> None:
 
 def conclude(attempt: Attempt) -> None:
     """Decides how the attempt ended, and appends the last event, `done`, which says so."""
-    attempt.enter(Phase.CONCLUDE)
+    reached(Moment.AFTER_TRAINING)
     done = exit_report(attempt)
     attempt.journal.append([attempt.hidden(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
     attempt.spans.record_outcome(done)
     # Training may have sent any text as its reason.
     reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
     log.info("%s attempt %s: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
+    reached(Moment.AFTER_DONE_WRITTEN)
 
 
 def deliver(attempt: Attempt) -> None:
     """Waits until SQL has every event. A node that drains waits less long, because its next start sends the rest."""
-    attempt.enter(Phase.DELIVER)
     link, journal = attempt.link, attempt.journal
     link.is_hurried = True
     link.send_now(beat=True)
@@ -326,6 +305,7 @@ def deliver(attempt: Attempt) -> None:
         if deadline is not None and time.monotonic() > deadline:
             return
     attempt.is_delivered = True
+    reached(Moment.AFTER_HAND_OVER)
 
 
 def close(attempt: Attempt) -> None:
@@ -344,3 +324,16 @@ def close(attempt: Attempt) -> None:
     attempt.ranks.close()
     attempt.selector.close()
     os.close(attempt.wake)
+
+
+STEPS: dict[Phase, Callable[[Attempt], None]] = {
+    Phase.RENDEZVOUS: await_nodes,
+    Phase.FETCH: fetch,
+    Phase.RESERVE: reserve_user,
+    Phase.LAUNCH: launch,
+    Phase.TRAIN: watch,
+    Phase.UPLOAD: upload_outputs,
+    Phase.CONCLUDE: conclude,
+    Phase.DELIVER: deliver,
+}
+"""The steps of an attempt, in their order."""
