@@ -138,7 +138,8 @@ def events_page() -> str:
             "An event is one immutable fact about a job. Every event has the same envelope: "
             + ", ".join(envelope)
             + ".",
-            "`no` is dense per job and is a reader's cursor; (`attempt`, `source`, `seq`) is the worker's own count.",
+            "`no` numbers the events of a job without gaps, and is the cursor of readers. The node's own numbers are",
+            "`attempt`, `source` and `seq`.",
             'NaN and infinities travel as the strings `"NaN"`, `"Infinity"`, `"-Infinity"`. Readers ignore kinds that',
             "they do not know.",
             "\n## Kinds\n",

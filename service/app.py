@@ -198,7 +198,7 @@ def _route(scope: Scope) -> str:
 
 
 def _request_id(scope: Scope, credentials: Credentials) -> bytes:
-    """Returns the request id that the client sent, so that both logs have the same. Makes one if it is not valid."""
+    """Returns the request id that the client sent, so that its log and ours agree. Makes one if none valid was sent."""
     request_id = credentials.request_id
     if not _REQUEST_ID.fullmatch(request_id):
         request_id = f"req_{uuid7()}".encode()

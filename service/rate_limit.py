@@ -16,7 +16,7 @@ from service.problems import TooManyRequests
 BURST_SECONDS = 5.0
 """A key or address that was quiet may send the requests of this many seconds at once."""
 MOST_REMEMBERED = 10_000
-"""The most addresses that are counted. Then the address whose last request is the oldest is dropped."""
+"""The most addresses that are counted. If there are more, the one that was quiet for the longest time is dropped."""
 _NOBODY = "nowhere"
 
 

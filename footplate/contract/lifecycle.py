@@ -9,13 +9,14 @@ class JobState(StrEnum):
     QUEUED = "queued"
     """The job waits in SQL for a placement. The reason says what it waits for."""
     STARTING = "starting"
-    """The job is placed on its nodes, with a new attempt and fence. The state becomes RUNNING when every rank has
-    reported, and QUEUED again if the nodes do not claim the job in time."""
+    """The job is placed on its nodes, with a new attempt. It becomes `running` when every rank has reported that it
+    trains, and `queued` again if a node does not claim the job in time."""
     RUNNING = "running"
-    """A worker holds the lease. If the worker dies, rescue moves the job to QUEUED, and the next placement starts a new
-    attempt. A run elsewhere begins in this state, has no worker, and ends in SUCCEEDED or FAILED."""
+    """The job trains. If its node is lost, the job becomes `queued`, and the next attempt continues from its newest
+    checkpoint. A run elsewhere begins in this state."""
     STOPPING = "stopping"
-    """The job was told to stop by a cancel, a pause or a drain. After a stored deadline the job counts as stopped."""
+    """A cancel, a pause, a drain or the time limit stops the job, which saves a checkpoint first. Training that does
+    not end before the deadline is killed."""
     PAUSED = "paused"
     """The job holds no slots. A resume queues the job again, and training continues from its newest verified
     checkpoint."""
@@ -72,34 +73,47 @@ class Reason(StrEnum):
     RESUMED = "resumed"
     """The user resumed the job. A job that is still stopping for a pause is queued again as soon as it has stopped."""
     SUBMITTED = "submitted"
+    """The job is new, and placement has not looked at it yet."""
     # starting, running
     PLACED = "placed"
+    """Control has chosen the job's nodes, and waits for them to claim the job."""
     CLAIMED = "claimed"
+    """A node has claimed the job, and prepares its training."""
     TRAINING = "training"
+    """Every rank of the job has reported that it trains."""
     # stopping, paused, cancelled
     CANCEL = "cancel"
+    """A user cancelled the job."""
     PAUSE = "pause"
+    """A user paused the job."""
     DRAIN = "drain"
+    """The job's node is being drained, so the job saves a checkpoint and continues on another node."""
     FINISHED_FIRST = "finished_first"
     """The job was cancelled, but training had finished before the stop arrived. The outputs are kept."""
     # succeeded
     COMPLETED = "completed"
+    """The job trained to its end, and its outputs are stored."""
     # failed, or the cause of a retry
     ERROR = "error"
     """The user's code, model or data raised an exception."""
     CRASHED = "crashed"
     """The training process died by a signal, an exit code or a segfault."""
     OOM = "oom"
+    """The memory of a GPU or of the machine was not enough for training."""
     STALLED = "stalled"
     """There was no progress within the stall limit."""
     NODE_LOST = "node_lost"
     """The job's worker stopped sending heartbeats, or a run elsewhere stopped sending reports."""
     POISON = "poison"
-    """Three attempts in a row were lost without a new checkpoint."""
+    """Three attempts in a row failed or were lost without a new checkpoint."""
     TIME_LIMIT = "time_limit"
+    """The job ran for as long as its `time_limit` allows."""
     NO_VALID_CHECKPOINT = "no_valid_checkpoint"
+    """The job has checkpoints, but all of them are damaged or missing, so there is none to continue from."""
     DATASET_ERROR = "dataset_error"
+    """Rows or files of the data are missing, changed or unreadable."""
     JOURNAL_FULL = "journal_full"
+    """The node's disk is full, or holds too many of the attempt's events that the service has not stored yet."""
     NOT_BUILDABLE = "not_buildable"
     """The spec names something that the node does not have or cannot build."""
 

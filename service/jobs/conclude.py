@@ -191,7 +191,7 @@ def _out_of_time(job: JobRow) -> Move:
 
 
 def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
-    """Moves a job that finished before it was reported as running to RUNNING first, because the table requires it."""
+    """Moves a job that finished while STARTING to RUNNING first, because MOVES allows no direct move to SUCCEEDED."""
     if end.ending != "finished" or job.state is not JobState.STARTING:
         return job
     jobs.move(conn, job.id, to=JobState.RUNNING, expect=[job.state], reason=Reason.TRAINING, now=now)

@@ -97,7 +97,7 @@ def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:
     """Returns the new job's spec before any check. Raises InvalidSpec if the patch has a forbidden field."""
     document = document_of(start.job)
     if "resume_from" in patch:
-        hint = "say checkpoint and mode beside the patch, or POST /jobs with a spec"
+        hint = "send checkpoint and mode as fields beside `patch`, or submit a whole spec with POST /jobs"
         raise InvalidSpec([Problem("/patch/resume_from", "not_patchable", "a fork starts from its job", hint)])
     if patch.get("project", document["project"]) != document["project"]:
         detail = f"a fork stays in its job's project, {document['project']!r}"

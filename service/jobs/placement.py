@@ -381,5 +381,8 @@ def _suits(needs: Needs, gpu: Gpu) -> bool:
 def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed: list[str]) -> Wait:
     if exists:
         return Wait(Reason.CAPACITY, "; ".join([f"waits for capacity: {needs}", *closed[:MOST_REFUSALS]]))
-    finding = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
+    such = f"only {fitting} such nodes that take work" if fitting != 1 else "only 1 such node that takes work"
+    finding = (
+        "no node that takes work has it" if needs.nodes == 1 else f"there {'is' if fitting == 1 else 'are'} {such}"
+    )
     return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {finding}", *refusals[:MOST_REFUSALS]]))

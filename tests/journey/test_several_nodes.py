@@ -90,7 +90,7 @@ def the_save(system: System, job: str) -> list[JSON]:
 def more_than_there_are(system: System) -> None:
     """A job for four nodes where there are three: it is taken, waits, and says for what."""
     asked = {**TOGETHER, "resources": {"nodes": 4}}
-    why = "waits for 4 nodes with 1 slot each in pool 'default': 3 that take work fit"
+    why = "waits for 4 nodes with 1 slot each in pool 'default': there are only 3 such nodes that take work"
     would = system.client.post("/jobs/validate", json=asked).json()["placement"]
     assert (would["waits"], would["message"]) == (True, why)
     job = system.submit(asked)
