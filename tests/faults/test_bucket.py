@@ -59,7 +59,7 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.fault(1, without="a checkpoint is told once the store has it", red="nobody has all of checkpoint-20")
-def test_a_checkpoint_that_was_half_sent_was_never_heard_of(
+def test_a_half_uploaded_checkpoint_is_never_reported(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = attempt(1)
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_was_half_sent_was_never_heard_of(
 
 
 @pytest.mark.fault(10, without="what is replaced loses its manifest first", red="vouches for what was replaced")
-def test_no_manifest_vouches_for_a_checkpoint_that_is_being_replaced(
+def test_a_checkpoint_that_is_being_replaced_never_has_a_wrong_manifest(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that is saved twice has one place: whoever reads it meanwhile gets the one, the other or nothing."""
@@ -110,7 +110,7 @@ def test_no_manifest_vouches_for_a_checkpoint_that_is_being_replaced(
 @pytest.mark.fault(
     1, without="what a script continues with was left by all of its nodes", red="a state that no run was in"
 )
-def test_a_script_does_not_go_on_in_what_only_some_of_its_nodes_have_left(attempt: Make) -> None:
+def test_a_script_does_not_continue_with_files_of_only_some_of_its_nodes(attempt: Make) -> None:
     for number, steps in ((1, "10"), (2, "20")):
         for source in (0, 1):
             node = attempt(number, source=source, nodes=2, **SCRIPT)
@@ -123,7 +123,7 @@ def test_a_script_does_not_go_on_in_what_only_some_of_its_nodes_have_left(attemp
 
 
 @pytest.mark.fault(1, without="what lay there already is nobody's to leave again", red="which is older")
-def test_what_a_node_only_found_is_not_taken_for_what_another_wrote(attempt: Make) -> None:
+def test_files_that_a_node_found_do_not_replace_files_that_another_wrote(attempt: Make) -> None:
     """Each node's folder begins with everybody's files, and only one of them writes a newer one of each."""
     for number, steps in ((1, "10"), (2, "20"), (3, "30")):
         for source in (0, 1):
@@ -140,7 +140,7 @@ def test_what_a_node_only_found_is_not_taken_for_what_another_wrote(attempt: Mak
 @pytest.mark.fault(
     1, without="what a script continues with was left by all of its nodes", red="a state that no run was in"
 )
-def test_a_script_does_not_go_on_in_half_of_what_was_handed_in(
+def test_a_script_does_not_continue_with_half_uploaded_files(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt(1, **SCRIPT).leaves({"model": "10", "optimizer": "10"})

@@ -262,7 +262,7 @@ OFTEN = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60, "save
 
 @pytest.mark.fault(11, without="a save that failed is borne", red="training goes on")
 @pytest.mark.fault(11, without="failed saves are counted", red="gives up")
-def test_a_disk_that_is_full_while_saving_is_told_and_borne_three_times(system: System, disk: Disk) -> None:
+def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: System, disk: Disk) -> None:
     """The older checkpoint stays. The next successful save resets the count."""
     system.start()
     gate = system.gate()

@@ -125,7 +125,7 @@ def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, 
 
 
 @pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
-def test_a_schema_that_goes_away_under_a_service_is_told_and_waited_for(system: System, database_url: str) -> None:
+def test_a_service_whose_schema_disappears_reports_it_and_waits(system: System, database_url: str) -> None:
     system.start_service()
     with Visitor(system) as visitor:
         visitor.until_served()
@@ -143,7 +143,7 @@ def test_a_schema_that_goes_away_under_a_service_is_told_and_waited_for(system: 
     without="a driver's error means that SQL is away",
     red="answered 500|Traceback|not within 60 s: a request is refused",
 )
-def test_a_sqlite_file_that_is_broken_is_told_and_never_served(
+def test_a_broken_sqlite_file_is_reported_and_never_served(
     processes: Processes, redis: RedisServer, tmp_path: Path, protection_off: list[str]
 ) -> None:
     path = tmp_path / "footplate.db"

@@ -21,7 +21,7 @@ ENDLESS: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 1
 
 @pytest.mark.fault(12, without="every line is checked", red="is not told as lost")
 @pytest.mark.fault(12, without="what is lost is told as a gap", red="it is known what became of")
-def test_what_a_disk_has_torn_or_changed_is_cut_or_told_as_a_gap(system: System) -> None:
+def test_torn_lines_of_a_journal_are_cut_and_changed_ones_become_gaps(system: System) -> None:
     system.start()
     job = system.submit(ENDLESS)
     system.until_step(job, 5)

@@ -188,7 +188,7 @@ def test_redis_may_be_down_for_ten_minutes(system: System, books: Books) -> None
 
 
 @pytest.mark.fault(7, without="a stop is told until it is heard", red="was lost, and not told to stop")
-def test_what_is_asked_while_redis_is_down_is_accepted_and_applied_when_it_returns(system: System) -> None:
+def test_requests_while_redis_is_down_are_accepted_and_applied_later(system: System) -> None:
     system.start(slots=3)
     # Longer than a stop may take: whoever is not told goes on until it is given up.
     slow = {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.008}}

@@ -40,7 +40,7 @@ def lairs(system: System) -> Iterator[Path]:
 
 @pytest.mark.fault(2, without="hearing how training ended", red="told within 5 s")
 @pytest.mark.fault(2, without="the table of foreign errors", red=r"told as \('error'")
-def test_training_that_dies_is_told_by_its_reason_and_the_node_takes_its_next_job(system: System, lairs: Path) -> None:
+def test_training_that_dies_is_reported_and_the_node_takes_its_next_job(system: System, lairs: Path) -> None:
     system.start()
     jobs = {do: system.submit(toy(do, lairs / do, steps=[5])) for do in DEATHS}
 

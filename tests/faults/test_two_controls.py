@@ -57,7 +57,7 @@ def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: Syst
 @pytest.mark.fault(
     8, without="a control writes only while it is sure of its lock", red="it knows that another may work"
 )
-def test_a_control_whose_lock_was_lost_without_a_word_stops_writing(
+def test_a_control_that_lost_its_lock_unnoticed_stops_writing(
     processes: Processes,
     redis: RedisServer,
     postgres_server: PostgresServer,

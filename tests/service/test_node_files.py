@@ -52,7 +52,7 @@ def test_a_pattern_that_matches_nothing_in_its_folder_is_refused(home: Path) -> 
     assert len(lacking(node(home), data={"use": "files/jsonl", "args": {"paths": ["data://sst2/dev-*.jsonl"]}})) == 1
 
 
-def test_one_node_that_has_it_is_enough(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_one_node_with_the_file_is_enough(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
 
     assert lacking(node(other), node(home), data="data://sst2/train.jsonl") == []

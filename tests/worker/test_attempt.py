@@ -103,7 +103,7 @@ def test_the_best_model_is_evaluated_on_the_split_after_training(lasting: Lastin
 
 
 @pytest.mark.parametrize("because", ["cancel", "pause", "drain"])
-def test_a_stop_saves_and_says_whose_wish_it_was(lasting: Lasting, because: str) -> None:
+def test_a_stop_saves_and_reports_its_cause(lasting: Lasting, because: str) -> None:
     job = lasting.submit(data=SLOW, training=ENDLESS)
     lasting.control.await_kind(job, "log")
 
@@ -116,7 +116,7 @@ def test_a_stop_saves_and_says_whose_wish_it_was(lasting: Lasting, because: str)
     assert saved[0]["step"] == done["result"]["steps"]
 
 
-def test_what_is_asked_a_hundred_times_is_done_once_and_holds_in_the_next_attempt(lasting: Lasting) -> None:
+def test_a_command_sent_a_hundred_times_is_done_once_and_holds_in_later_attempts(lasting: Lasting) -> None:
     job = lasting.submit(data=SLOW, training=ENDLESS)
     lasting.control.await_kind(job, "log")
 
@@ -256,7 +256,7 @@ def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     assert "accuracy" in catalogue.known("metrics")
 
 
-def test_a_sentence_from_anywhere_in_the_users_code_is_in_the_history(lasting: Lasting) -> None:
+def test_a_note_from_anywhere_in_users_code_is_in_the_history(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("note", marker="here"))
     lasting.control.done(job)
 
@@ -265,7 +265,7 @@ def test_a_sentence_from_anywhere_in_the_users_code_is_in_the_history(lasting: L
     assert "x" * 4000 + "… (3,000,000 characters)" in notes
 
 
-def test_nonsense_on_the_socket_that_user_code_shares_hurts_nobody(lasting: Lasting) -> None:
+def test_nonsense_on_the_socket_that_users_code_shares_is_ignored(lasting: Lasting) -> None:
     done = lasting.control.done(lasting.submit(**misbehaving("babble")))
 
     assert done["ending"] == "finished"
@@ -279,7 +279,7 @@ def test_nonsense_in_redis_does_not_silence_an_attempt(lasting: Lasting) -> None
     assert lasting.control.done(job)["ending"] == "finished"
 
 
-def test_a_journal_that_nobody_understands_does_not_silence_a_node(
+def test_an_unreadable_journal_does_not_stop_the_heartbeats_of_a_node(
     start_node: NodeStarter, control: FakeControl
 ) -> None:
     start_node.journals.mkdir(parents=True)

@@ -166,7 +166,7 @@ def test_a_lock_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
     assert not Path(path).exists()
 
 
-def test_who_builds_the_same_takes_turns(tmp_path: Path) -> None:
+def test_attempts_that_build_the_same_extension_take_turns(tmp_path: Path) -> None:
     path, order = str(tmp_path / "lock"), []
     first, second = Baton(path), Baton(path)
     first.try_acquire()

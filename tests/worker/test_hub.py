@@ -228,7 +228,7 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
         ("off", "not_buildable", "hub_is_off", "may not fetch from a hub"),
     ],
 )
-def test_what_is_not_to_be_had_is_said(
+def test_what_a_hub_does_not_have_is_reported(
     hub: HubServer, attempt: Make, wrong: str, reason: str, code: str, says: str
 ) -> None:
     if wrong not in ("nothing", "data"):
@@ -305,7 +305,7 @@ def test_a_link_in_the_records_place_leads_nowhere(attempt: Make, hub: HubServer
     assert not then.hub.folders
 
 
-def test_who_is_called_off_leaves_no_process_behind(hub: HubServer, attempt: Make) -> None:
+def test_a_fetch_that_is_called_off_leaves_no_process(hub: HubServer, attempt: Make) -> None:
     hub.push("models/me/tiny", FILES)
     hub.hold()
     others = set(children(os.getpid()))

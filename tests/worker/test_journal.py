@@ -49,7 +49,7 @@ def test_events_come_back_numbered_and_from_any_place(tmp_path: Path) -> None:
     assert read(journal, 2000) == []
 
 
-def test_a_bite_is_as_large_as_asked_and_never_empty(tmp_path: Path) -> None:
+def test_a_read_is_at_most_as_large_as_requested_and_never_empty(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(text="x" * 1000) for _ in range(10)])
 
@@ -58,7 +58,7 @@ def test_a_bite_is_as_large_as_asked_and_never_empty(tmp_path: Path) -> None:
     assert len(journal.read(0, 100, 1)) == 1
 
 
-def test_who_reopens_a_living_ones_journal_gets_nothing(tmp_path: Path) -> None:
+def test_a_journal_of_a_living_supervisor_cannot_be_reopened(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 10)
 
     assert is_owned(journal.path)
@@ -143,7 +143,7 @@ def test_what_the_disk_lost_in_the_middle_becomes_gaps(tmp_path: Path, where: st
     assert events[5]["data"]["from"] == events[5]["data"]["to"] == 6
 
 
-def test_a_full_journal_says_so_and_still_takes_the_end(tmp_path: Path) -> None:
+def test_a_full_journal_reports_it_and_still_accepts_the_last_event(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 0.01)
     while journal.size < 10_000:
         journal.append([log(text="x" * 100)])
@@ -171,7 +171,7 @@ def test_an_end_that_the_disk_does_not_take_is_still_read(tmp_path: Path, monkey
     assert [(event["seq"], event["kind"]) for event in read(journal)] == [(1, "log"), (2, "done")]
 
 
-def test_what_no_database_takes_never_gets_into_it(tmp_path: Path) -> None:
+def test_characters_that_no_database_accepts_never_get_into_a_journal(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(loss=float("nan"), most=float("inf"), text="a\0b", half="\ud800", huge="y" * 10_000_000)])
 
@@ -199,7 +199,7 @@ def test_it_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
     assert max(rates) > 50_000 / at_ease(1), rates
 
 
-def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
+def test_acknowledged_events_make_room_for_new_ones(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 0.1)
     sizes = []
     for n in range(200):

@@ -107,7 +107,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_processes, "LAST_REPORTS_SECONDS", -1.0)
 
 
-def test_every_rank_is_heard_under_its_number_and_the_first_tells_what_all_know(stage: Stage) -> None:
+def test_every_rank_reports_under_its_number_and_the_first_reports_for_all(stage: Stage) -> None:
     for rank in range(3):
         stage.prints(rank, f"hello {rank}")
         stage.say(rank, "log", loss=float(rank))
@@ -161,7 +161,7 @@ def test_a_stop_reaches_every_rank(stage: Stage) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_one_that_dies_without_a_word_is_the_reason_and_the_rest_are_ended(stage: Stage) -> None:
+def test_a_rank_that_dies_silently_is_the_reason_and_the_others_are_killed(stage: Stage) -> None:
     stage.fails(0, "Connection closed by peer", is_follow_up=True)
     stage.exits(2, -9)
     stage.turn()
@@ -175,7 +175,7 @@ def test_one_that_dies_without_a_word_is_the_reason_and_the_rest_are_ended(stage
 
 
 @pytest.mark.usefixtures("at_once")
-def test_one_that_raises_is_the_reason_of_those_that_lost_it(stage: Stage) -> None:
+def test_a_rank_that_raises_is_the_reason_and_not_the_ranks_that_lost_it(stage: Stage) -> None:
     stage.fails(2, "Connection closed by peer", is_follow_up=True)
     stage.fails(1, "ValueError: a bad sample")
     assert not stage.asked_to_kill()
@@ -187,7 +187,7 @@ def test_one_that_raises_is_the_reason_of_those_that_lost_it(stage: Stage) -> No
     assert stage.asked_to_kill()
 
 
-def test_of_several_that_fail_alike_the_first_rank_speaks(stage: Stage) -> None:
+def test_of_several_equal_failures_the_lowest_rank_is_reported(stage: Stage) -> None:
     for rank in (2, 0, 1):
         stage.fails(rank, f"no such model, says {rank}")
 
@@ -195,7 +195,7 @@ def test_of_several_that_fail_alike_the_first_rank_speaks(stage: Stage) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_an_exit_that_is_heard_before_the_last_words_is_no_death(stage: Stage) -> None:
+def test_an_exit_that_is_noticed_before_the_last_report_is_not_a_crash(stage: Stage) -> None:
     stage.is_gone(1)
     stage.turn()
     assert stage.training.failed is None
@@ -207,14 +207,14 @@ def test_an_exit_that_is_heard_before_the_last_words_is_no_death(stage: Stage) -
     assert not stage.asked_to_kill()
 
 
-def test_what_comes_after_the_first_rank_has_finished_fails_nothing(stage: Stage) -> None:
+def test_failures_after_the_first_rank_has_finished_do_not_count(stage: Stage) -> None:
     stage.finishes(0)
     stage.exits(1, -6)
 
     assert stage.training.failed is None
 
 
-def test_what_ranks_make_of_being_ended_is_no_reason(stage: Stage) -> None:
+def test_errors_of_ranks_that_are_being_killed_are_not_the_reason(stage: Stage) -> None:
     stage.training.signal(signal.SIGTERM)
     stage.fails(0, "Connection closed by peer")
     stage.exits(1, -15)

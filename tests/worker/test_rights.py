@@ -75,7 +75,7 @@ def test_each_attempt_has_a_user_of_its_own_if_such_a_user_can_work(home: Path) 
     assert list((home / "node-1" / "extensions").iterdir()) == []
 
 
-def test_where_he_cannot_the_node_says_why_and_training_has_its_own_rights(home: Path) -> None:
+def test_if_no_user_can_work_the_node_says_why_and_training_has_its_rights(home: Path) -> None:
     report = settled(home)
 
     assert report["uid"] is report["users"] is None
@@ -84,7 +84,7 @@ def test_where_he_cannot_the_node_says_why_and_training_has_its_own_rights(home:
 
 
 @pytest.mark.parametrize("name", ["artifacts", "data", "models"])
-def test_a_root_that_is_closed_to_him_is_named(home: Path, name: str) -> None:
+def test_an_error_names_a_folder_that_the_training_user_may_not_pass(home: Path, name: str) -> None:
     (home / name).mkdir(parents=True)
     (home / name).chmod(0o700)
 

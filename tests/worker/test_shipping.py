@@ -190,7 +190,7 @@ def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: 
     assert not (second.root / events[0]["data"]["path"]).exists(), "one is enough"
 
 
-def test_nobody_hears_of_a_checkpoint_before_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:
+def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:
     """Training rotates meanwhile, and loses no checkpoint that it reports later."""
     first = attempt(1)
     events = [first.save(10), first.save(20), first.save(30)]
@@ -233,7 +233,7 @@ def test_what_is_given_up_half_way_is_not_there(
 
 @pytest.mark.parametrize("verifies", [True, False], ids=["protected", "control"])
 @pytest.mark.parametrize("harm", ["flipped", "torn", "missing", "never finished", "another one"])
-def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
+def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, harm: str, verifies: bool
 ) -> None:
     first = attempt(1)
@@ -420,7 +420,7 @@ def test_each_node_of_a_script_begins_with_what_all_have_left(attempt: Make, sto
     assert {file.path for file in store.files(f"{place}/outputs")} == {"curve", "other"}
 
 
-def test_the_best_one_comes_along_where_it_is_to_be_loaded(attempt: Make, store: RemoteStore) -> None:
+def test_the_best_checkpoint_is_fetched_too_if_it_will_be_loaded(attempt: Make, store: RemoteStore) -> None:
     first = attempt(1)
     best = first.save(10, "better")
     newest = first.save(20, best=best)

@@ -45,7 +45,7 @@ def refused(made: UrlFiles, url: str) -> tuple[str, str]:
     return error.value.failed.code, error.value.failed.message
 
 
-def test_it_is_kept_by_what_it_holds_and_asked_for_once(tmp_path: Path, store: FileServer) -> None:
+def test_the_file_of_a_url_is_stored_by_its_sha256_and_downloaded_once(tmp_path: Path, store: FileServer) -> None:
     kept = stores(tmp_path)
 
     result = kept.fetch_newest(f"{store.url}/rows.jsonl?key=abc")
@@ -58,7 +58,7 @@ def test_it_is_kept_by_what_it_holds_and_asked_for_once(tmp_path: Path, store: F
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000])
-def test_a_length_that_is_no_number_is_as_good_as_none(tmp_path: Path, store: FileServer, length: str) -> None:
+def test_a_content_length_that_is_not_a_number_is_ignored(tmp_path: Path, store: FileServer, length: str) -> None:
     store.files["/long.jsonl"] = b"x" * 1001
     store.lengths = dict.fromkeys(store.files, length)
 
@@ -66,7 +66,7 @@ def test_a_length_that_is_no_number_is_as_good_as_none(tmp_path: Path, store: Fi
     assert refused(stores(tmp_path / "2"), f"{store.url}/long.jsonl")[0] == "dataset_too_large"
 
 
-def test_what_became_another_file_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
+def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
     url = f"{store.url}/rows.jsonl"
     result = stores(tmp_path / "first").fetch_newest(url)
     store.files["/rows.jsonl"] = b'{"x": 2}\n'
@@ -113,7 +113,7 @@ def test_a_public_host_is_asked_by_https_only() -> None:
 @pytest.mark.parametrize(
     "to", ["{secret}/secret.jsonl", "file:///etc/passwd", "http://me:pw@127.0.0.1/x", "//127.0.0.2/x"]
 )
-def test_a_redirect_is_looked_at_as_the_url_was(tmp_path: Path, store: FileServer, secret: FileServer, to: str) -> None:
+def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, secret: FileServer, to: str) -> None:
     store.redirects["/rows.jsonl"] = to.format(secret=secret.url)
 
     code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
@@ -155,7 +155,7 @@ def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Pat
         ({"files": b"x" * 1001}, "dataset_too_large", False, "0.000953674 MiB"),
     ],
 )
-def test_what_cannot_be_had_is_said(
+def test_what_a_url_does_not_give_is_reported(
     tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, may_retry: bool, says: str
 ) -> None:
     for name, value in what.items():

@@ -40,7 +40,7 @@ async def test_each_job_has_the_answer_that_it_would_have_had_alone(both: Api) -
     assert version == 2
 
 
-async def test_jobs_that_match_are_asked_where_the_verb_can_change_them(both: Api) -> None:
+async def test_a_bulk_verb_is_applied_to_matching_jobs_that_it_can_change(both: Api) -> None:
     mine = [await both.submit(tags=["sweep"]) for _ in range(3)]
     other = await both.submit()
     await both.end(mine[0], JobState.FAILED)
@@ -68,7 +68,7 @@ async def test_what_is_deleted_is_gone_with_its_files(api: Api) -> None:
     assert not folder.exists()
 
 
-async def test_more_than_one_answer_holds_go_on_behind_its_cursor(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_further_matching_jobs_follow_after_the_cursor(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MOST", 2)
     for _ in range(5):
         await api.submit(tags=["sweep"])
@@ -96,7 +96,7 @@ async def test_more_than_one_answer_holds_go_on_behind_its_cursor(api: Api, monk
     ({"action": "do", "ids": ["a"]}, "/action"),
     ({"action": "stop", "ids": ["a"]}, "/action"),
 ])  # fmt: skip
-async def test_what_does_not_say_which_is_refused(api: Api, body: Any, pointer: str) -> None:
+async def test_a_bulk_request_without_a_selection_is_refused(api: Api, body: Any, pointer: str) -> None:
     refused = await api.client.post("/jobs/bulk", json=body)
 
     assert refused.status_code == 422, refused.text

@@ -31,7 +31,7 @@ async def asked(api: Api, job: JobId) -> list[dict[str, Any]]:
     return [event["data"] for event in page["data"]]
 
 
-async def test_what_is_asked_is_written_down_and_answered_with_the_job(both: Api) -> None:
+async def test_a_command_is_stored_and_answered_with_the_job(both: Api) -> None:
     job = await running(both)
 
     answer = await both.client.post(f"/jobs/{job}/do", json={"save": True, "set": {"learning_rate": 1e-5}})
@@ -76,7 +76,9 @@ async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
     (JobState.PAUSED, "resume the job, and send the command once it runs; a resume itself can change max_steps"),
     (JobState.SUCCEEDED, "fork it to train longer, or delete it"),
 ])  # fmt: skip
-async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobState, hint: str | None) -> None:
+async def test_a_command_without_a_running_loop_is_refused_with_what_would_work(
+    api: Api, state: JobState, hint: str | None
+) -> None:
     job = await api.submit()
     await api.db.write(lambda conn: jobs.record(conn, job, state=state))
 
@@ -110,7 +112,7 @@ async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_wha
      f"no field is named 'per_device_train_batch_size'; {SETTABLE}", None),
     ({"set": {"max_steps": 40.5}}, "/set/max_steps", "is a number, a whole number is needed", None),
 ])  # fmt: skip
-async def test_what_cannot_be_asked_is_refused_at_its_place(
+async def test_a_wrong_command_is_refused_with_its_pointer(
     api: Api, body: Any, pointer: str, said: str, hint: str | None
 ) -> None:
     job = await running(api)
@@ -175,7 +177,7 @@ async def test_what_no_script_s_trainer_can_do_is_refused_and_the_rest_is_sent_t
     assert taken.status_code == 202, taken.text
 
 
-async def test_a_deleted_job_s_wishes_go_with_it(api: Api) -> None:
+async def test_the_commands_of_a_deleted_job_are_deleted_with_it(api: Api) -> None:
     job = await running(api)
     await api.client.post(f"/jobs/{job}/do", json={"save": True})
     await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.FAILED))
@@ -184,7 +186,7 @@ async def test_a_deleted_job_s_wishes_go_with_it(api: Api) -> None:
     assert await api.db.read(lambda conn: commands.of_job(conn, job)) == []
 
 
-def test_a_do_is_among_what_is_never_dropped() -> None:
+def test_the_event_of_a_command_is_never_dropped() -> None:
     from footplate.contract.events import KEPT
 
     assert Kind.DO in KEPT

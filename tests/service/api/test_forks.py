@@ -232,7 +232,7 @@ async def test_a_job_without_a_checkpoint_cannot_be_forked_and_is_not_said_to_be
     assert (await api.client.get(f"/jobs/{job}")).json()["actions"] == ["resume", "fork", "delete"]
 
 
-async def test_one_key_is_one_fork_even_when_its_checkpoint_is_gone_meanwhile(both: Api) -> None:
+async def test_a_repeated_request_is_one_fork_even_if_its_checkpoint_was_deleted(both: Api) -> None:
     job = await trained(both)
     body, headers = {"patch": {"name": "again"}}, {"Idempotency-Key": "k"}
     first = await both.client.post(f"/jobs/{job}/fork", json=body, headers=headers)
@@ -250,7 +250,7 @@ async def test_one_key_is_one_fork_even_when_its_checkpoint_is_gone_meanwhile(bo
     assert other_body.json()["code"] == "idempotency_key_reused"
 
 
-async def test_a_fork_of_what_brings_its_own_code_needs_the_scope_for_it(serve: Serve, sqlite_url: str) -> None:
+async def test_a_fork_of_a_job_with_own_code_needs_the_scope_code(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY, code="on")
     brings, plain = await a_key(api), await a_key(api, scopes=["read", "submit"])
     sent = await api.client.post(
@@ -268,7 +268,7 @@ async def test_a_fork_of_what_brings_its_own_code_needs_the_scope_for_it(serve: 
     assert "'code'" in refused.json()["detail"]
 
 
-async def test_a_fork_is_a_line_of_the_audit(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fork_is_logged_in_the_audit_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     job = await trained(api)
 
     with caplog.at_level(logging.INFO, logger="footplate.audit"):

@@ -69,7 +69,7 @@ async def test_half_a_request_does_not_hold_a_connection(api: Api, parts: list[b
 
 
 @pytest.mark.parametrize("more", [b"GET /jo", b"\r\n"])
-async def test_half_of_a_second_request_does_not_hold_it_either(api: Api, more: bytes) -> None:
+async def test_a_partial_second_request_does_not_hold_a_connection_either(api: Api, more: bytes) -> None:
     async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')
@@ -79,7 +79,7 @@ async def test_half_of_a_second_request_does_not_hold_it_either(api: Api, more: 
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_who_sends_in_pieces_and_keeps_the_pace_is_served(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_slowly_but_steadily_is_served(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     look = http_timeouts.TimedProtocol._late
     monkeypatch.setattr(http_timeouts, "BODY_BYTES", 1)

@@ -464,7 +464,7 @@ async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeyp
     assert seen == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
 
 
-async def test_who_asks_for_a_watched_job_by_another_project_finds_nothing(guarded: Api) -> None:
+async def test_a_watched_job_is_not_found_by_another_project(guarded: Api) -> None:
     vision, speech = await a_key(guarded, "vision"), await a_key(guarded, "speech")
     path = await _a_job_of(guarded, vision)
 

@@ -51,7 +51,9 @@ async def test_lines_are_paged_by_number_up_to_the_end(both: Api) -> None:
     assert (first["next_cursor"], second["next_cursor"], second["last"]) == ("4", None, 6)
 
 
-async def test_a_page_looks_only_so_far_and_says_where_to_look_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_lines_searches_a_limited_range_and_returns_a_cursor(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_lines, "STRIDE", 2)
     monkeypatch.setattr(log_lines, "REACH", 4)
     job = await printed(api)

@@ -99,7 +99,7 @@ async def test_an_unexpected_error_shows_its_details_in_the_log_only_under_its_r
     assert "RuntimeError: a secret of ours" in caplog.text
 
 
-async def test_sql_that_is_away_is_a_503_with_a_time_to_come_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_database_is_a_503_with_retry_after(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*given: object, **named: object) -> None:
         raise Unavailable("the database cannot serve this right now")
 

@@ -160,7 +160,7 @@ async def test_the_metrics_socket_replays_follows_and_closes(both: Api) -> None:
     assert polled["data"] == rows
 
 
-async def test_a_reader_that_does_not_read_is_sent_away_with_its_cursor(
+async def test_a_reader_that_does_not_read_is_disconnected_with_its_cursor(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SLOW_SECONDS", 0.3)
@@ -199,7 +199,7 @@ async def test_a_stopping_service_closes_its_sockets_with_1012(api: Api) -> None
     assert code == 1012
 
 
-async def test_what_a_reader_says_is_ignored_and_a_big_frame_ends_it(api: Api) -> None:
+async def test_messages_of_a_reader_are_ignored_and_a_big_frame_closes_its_socket(api: Api) -> None:
     job = await api.submit()
     async with api.socket(f"/jobs/{job}/stream") as socket:
         await socket.send("hello")

@@ -230,7 +230,7 @@ async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) 
     assert "cannot write to the artifact store" in result["artifacts"]
 
 
-async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_say_so(
+async def test_readyz_tells_a_missing_control_from_an_unreachable_redis(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_redis = await readiness.degraded(api.services, [])
