@@ -19,6 +19,7 @@ from footplate.trainer.samplers import (
     lengths_of,
 )
 from footplate.trainer.seeds import data_seed
+from footplate.trainer.stream import has_position
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -79,6 +80,11 @@ def get_dataloader(
     loader = strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, share))
     if key is not None and trainer.args.dataloader_persistent_workers:
         trainer._eval_dataloaders[key] = loader
+    if is_training and trainer.args.dataloader_persistent_workers and has_position(loader):
+        log.warning(
+            "dataloader_persistent_workers: the training data is a stream that resumes at its position, so each epoch "
+            "starts new loading processes"
+        )
     return loader
 
 

@@ -2,7 +2,8 @@
 
 A dataset gives its position by `state_dict` and restores it by `load_state_dict`, like those of `datasets`. Each
 loading process has its own copy of the dataset, so each batch carries its process's position. Random draws in a loading
-process depend only on the epoch, the process and its number of batches, so a resumed run repeats them.
+process depend only on the epoch, the process and its number of batches, so a resumed run repeats them. Therefore each
+epoch starts new loading processes, also with `persistent_workers`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Stream:
             if self._states:
                 self.loader.dataset.load_state_dict(self._states[0])  # type: ignore[attr-defined]
             return iter(self.loader)
+        # Persistent processes of the epoch before would keep its seeds, and after a resume another process's number.
+        self.loader._iterator = None
         collate: Any = self.loader.collate_fn
         prepare = self.loader.worker_init_fn
         reader = _Reader(collate, prepare, self._states, self._numbers, self._last, self.processes)

@@ -108,6 +108,24 @@ def test_a_run_over_a_stream_or_over_random_draws_resumes_as_the_same_run(
         assert read[1] + read[2] == read[0], "nothing is read twice"
 
 
+def test_a_stream_with_persistent_loading_processes_resumes_as_the_same_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """90 samples are 8 windows a pass, so 11 is in the second of three passes."""
+
+    def part(folder: str, **more: Any) -> Fingerprint:
+        stay = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True}
+        return run(tmp_path / folder, Stream(tmp_path / "log"), collator=noisy, **stay, **more)
+
+    whole = part("whole")
+    part("cut", stop_at=11)
+    after = part("cut", resume=True)
+
+    assert after.losses == whole.losses[11:]
+    assert after.weights == whole.weights
+    assert caplog.text.count("dataloader_persistent_workers") == 3, "once in each training"
+
+
 def test_a_stream_is_not_continued_by_another_number_of_processes(tmp_path: Path) -> None:
     run(tmp_path, Stream(tmp_path / "log"), stop_at=3, dataloader_num_workers=2)
 

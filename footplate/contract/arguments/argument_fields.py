@@ -350,7 +350,8 @@ class Fields:
     dataloader_pin_memory: bool = True
     """Copy batches to pinned memory, from which a GPU can read without making the host wait. No effect on a CPU."""
     dataloader_persistent_workers: bool = False
-    """Keep loading processes running between epochs and between evaluations."""
+    """Keep loading processes running between epochs and between evaluations. If the training data is a stream that
+    resumes at its position, each epoch starts new ones."""
     dataloader_prefetch_factor: Count | None = None
     """The number of batches that each loading process loads in advance."""
     dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
