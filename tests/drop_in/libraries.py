@@ -214,17 +214,25 @@ CASES: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
-def of_spec(trainer: str, like: str = "", model: str = "causal", **model_args: Any) -> Callable[[str], Any]:
+def of_spec(
+    trainer: str,
+    like: str = "",
+    model: str = "causal",
+    training: dict[str, Any] | None = None,
+    resources: dict[str, Any] | None = None,
+    **model_args: Any,
+) -> Callable[[str], Any]:
     """Returns a function that makes the trainer of a job spec, with the rows and arguments of the case `like`."""
 
     def make(folder: str) -> Any:
         from footplate.contract.arguments import stated
         from footplate.contract.host.file_roots import Roots
         from footplate.contract.spec import JobSpec
+        from footplate.contract.strategies import strategy_arguments
         from footplate.runtime.build import build
 
         case = like or trainer.removeprefix("trl/")
-        arguments = {**common(folder), "bf16": False, **LIKE.get(case, {})}
+        arguments = {**common(folder), "bf16": False, **LIKE.get(case, {}), **(training or {})}
         for owned in ("output_dir", "use_cpu", "report_to"):
             del arguments[owned]
         file = {"use": "files/jsonl", "args": {"paths": [f"data://{written(case)}"]}}
@@ -234,12 +242,17 @@ def of_spec(trainer: str, like: str = "", model: str = "causal", **model_args: A
                 "model": {"use": KINDS[model], "args": {"path": f"models://{model}", **model_args}},
                 "data": {"train": file, "eval": {**file, "args": {**file["args"], "limit": 4}}},
                 "training": arguments,
+                **({"resources": resources} if resources else {}),
             }
         )
         parts = build(spec, Roots(FOLDER / "data", FOLDER))
-        training = {**stated(spec.training), "output_dir": folder, "report_to": "none"}
+        strategy = strategy_arguments(spec.resources.strategy)
         assert parts.make_trainer is not None
-        return parts.make_trainer(parts, training, **parts.trainer_args)
+        return parts.make_trainer(
+            parts,
+            {**stated(spec.training), **strategy, "output_dir": folder, "report_to": "none"},
+            **parts.trainer_args,
+        )
 
     return make
 
@@ -252,8 +265,12 @@ def written(name: str) -> str:
     columns = ROWS[name]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     (FOLDER / "data").mkdir(exist_ok=True)
-    (FOLDER / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 6))
-    return f"{name}.jsonl"
+    lines = "".join(json.dumps(row) + "\n" for row in rows * 6)
+    file = FOLDER / "data" / f"{name}.jsonl"
+    # Another process of the same job may be reading the file.
+    if not file.exists():
+        file.write_text(lines)
+    return file.name
 
 
 SPECS: dict[str, Callable[[str], Any]] = {
