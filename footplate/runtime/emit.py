@@ -31,7 +31,7 @@ from footplate.contract.events import (
     now_text,
 )
 from footplate.contract.host.artifacts import AttemptFiles
-from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
+from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TERMINATED_AT, TICK, steps_held
 from footplate.contract.lifecycle import Reason, StopMode
 from footplate.contract.messages import CheckpointOffer
 from footplate.trainer.callbacks import TrainerCallback
@@ -291,6 +291,11 @@ class Emit(TrainerCallback):
         if self._stop[0]:
             self._obey(TrainerControl())
         return self.obeyed is not None
+
+    @property
+    def was_terminated(self) -> bool:
+        """True after SIGTERM, which training gets if it has not stopped in time. What ends then has not finished."""
+        return self._stop[TERMINATED_AT] != 0
 
     @property
     def reported_step(self) -> int:

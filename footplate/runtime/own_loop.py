@@ -213,7 +213,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
     result = {"steps": emit.reported_step, "final": json_safe(emit.latest), "best": None}
     if isinstance(returned, Mapping):
         result["returned"] = json_safe(dict(returned))
-    if emit.obeyed is not None:
+    if emit.obeyed is not None or emit.was_terminated:
         return emit.stopped(result)
     return _finished(spec, order, emit, result)
 
@@ -247,7 +247,7 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     except ScriptStopped:
         pass
     except SystemExit as error:
-        if error.code not in (None, 0):
+        if error.code not in (None, 0) and not emit.was_terminated:
             raise
     except FileNotFoundError as error:
         folder = order.files.folder

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.examples.conftest import Examples
 from tests.support.system import assert_whole
 
@@ -84,6 +86,54 @@ def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downlo
     assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json"}
     assert json.loads(outputs["told.json"]) == [2, 0.5, ["accuracy"] * 3, 2], "the second attempt found the first's"
     assert outputs["metrics.json"] == b"mine"
+
+
+PLAIN = """
+import signal, sys, time
+from pathlib import Path
+import torch
+
+place = Path("state.pt")
+state = torch.load(place) if place.exists() else {"step": 0}
+print("begins at step", state["step"], flush=True)
+last = 10_000 if state["step"] == 0 else state["step"] + 3
+
+def save_and_end(*_):
+    torch.save(state, place)
+    sys.exit(143)
+
+HANDLER
+for state["step"] in range(state["step"] + 1, last):
+    print("step", state["step"], flush=True)
+    time.sleep(0.01)
+torch.save(state, "model.pt")
+"""
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("handler", ["signal.signal(signal.SIGTERM, save_and_end)", "torch.save({'step': 1}, place)"])
+def test_a_script_with_neither_a_trainer_nor_accelerate_is_paused_by_sigterm(examples: Examples, handler: str) -> None:
+    """The first script saves when it gets SIGTERM. The second one has no handler, and has saved before."""
+    system = examples.system
+    script = PLAIN.replace("HANDLER", handler)
+    job = system.submit({"loop": {"script": "train.py"}, "code": {"bundle": system.upload({"train.py": script})}})
+
+    def printed() -> list[str]:
+        return [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
+
+    system.until(lambda: any("step 3" in line for line in printed()), within=60, what="it trains", job=job)
+
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded", "failed", within=60)
+    system.do(job, "resume")
+    done = examples.ended(job)
+
+    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 2), (paused, done)
+    begun = [line for line in printed() if "begins at step" in line]
+    assert "begins at step 0" in begun[0]
+    assert "begins at step 0" not in begun[1], "it found what the first attempt had saved"
+    assert "model.pt" in examples.outputs(job)
+    assert done["result"]["steps"] == 0, "only a Trainer or Accelerate reports steps"
 
 
 def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbed(examples: Examples) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import mmap
 import os
 import shutil
 import socket
+import sys
+import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +20,11 @@ import pytest
 import torch
 
 from footplate.contract.errors import OwnCodeError
+from footplate.contract.events import Ending
 from footplate.contract.host.bundle_files import Bundle
-from footplate.contract.host.launch import Order
+from footplate.contract.host.launch import TERMINATED_AT, Order
 from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
+from footplate.contract.layout import bundle_file
 from footplate.contract.spec import JobSpec
 from footplate.runtime import own_code, own_loop, process_group
 from footplate.runtime.emit import Emit, Wire
@@ -107,6 +114,31 @@ def test_a_stop_is_seen_where_it_is_looked_for(attempt: Attempt) -> None:
     assert attempt.emit.obeyed is None
     assert job.should_stop
     assert attempt.emit.obeyed is not None
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_script_that_ends_after_sigterm_was_stopped_and_has_not_finished(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as bundle:
+        bundle.writestr("train.py", f"import sys\nsys.exit({code})\n")
+    sha256 = hashlib.sha256(archive.getvalue()).hexdigest()
+    place = attempt.order.artifacts / bundle_file(sha256)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(archive.getvalue())
+    monkeypatch.chdir(attempt.order.files.folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(attempt.order.artifacts))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = JobSpec.parse({"loop": {"script": "train.py"}, "code": {"bundle": sha256}})
+    with mmap.mmap(attempt.stop_fd, mmap.PAGESIZE) as page:
+        page[TERMINATED_AT] = 1
+
+    try:
+        assert own_loop.run(spec, attempt.order, attempt.emit, lambda: None).ending is Ending.STOPPED
+    finally:
+        close_bundle()
 
 
 def test_what_it_saves_lies_among_the_outputs(attempt: Attempt, tmp_path: Path) -> None:

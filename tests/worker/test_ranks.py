@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from footplate.contract.host import launch
-from footplate.contract.host.launch import FD_NAMES, Exited, Order, Started
+from footplate.contract.host.launch import FD_NAMES, TERMINATED_AT, Exited, Order, Started
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.contract.lifecycle import StopMode
 from worker.attempt import training_processes
@@ -220,3 +220,4 @@ def test_errors_of_ranks_that_are_being_killed_are_not_the_reason(stage: Stage) 
     stage.exits(1, -15)
 
     assert stage.training.failed is None
+    assert stage.training._stop_byte[TERMINATED_AT] == 1, "ranks can see that they were told to end"

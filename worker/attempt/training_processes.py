@@ -21,7 +21,17 @@ from typing import Any
 
 from footplate.contract.events import DoneData, Ending, Kind
 from footplate.contract.host import launch
-from footplate.contract.host.launch import COMMANDS_AT, FROM_WARM, STOP_BYTES, STORED_AT, Kill, Order, Start, Started
+from footplate.contract.host.launch import (
+    COMMANDS_AT,
+    FROM_WARM,
+    STOP_BYTES,
+    STORED_AT,
+    TERMINATED_AT,
+    Kill,
+    Order,
+    Start,
+    Started,
+)
 from footplate.contract.host.linux import kill_group
 from footplate.contract.host.user import User
 from footplate.contract.lifecycle import StopMode
@@ -159,6 +169,8 @@ class Training:
         """Signals all ranks through the warm parent, because only a parent knows that a child's pid is not reused."""
         # From now on a rank's failure is a result of the signal.
         self._is_being_killed = True
+        if number is signal.SIGTERM:
+            self._stop_byte[TERMINATED_AT] = 1
         if self.has_exited:
             return
         if self._warm is None:
