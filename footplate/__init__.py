@@ -115,9 +115,9 @@ if TYPE_CHECKING:
 
 @cache
 def home_of() -> dict[str, str]:
-    """Returns the module of each name that users import, read from the block above.
+    """Returns the module of each name that users import, as the imports under `if TYPE_CHECKING` state it.
 
-    The block is for type checkers. It is read here as well, so that every name is written once.
+    This function reads these imports from the source, so that every name is written once.
     """
     import ast
     import inspect

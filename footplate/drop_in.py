@@ -37,11 +37,11 @@ OUR_MODULES = (
 SUBCLASSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
 
 _originals: list[tuple[ModuleType, str, Any]] = []
-"""(module, name, theirs). Empty if nothing is replaced."""
+"""Each replaced name: its module, the name, and transformers' own object. Empty if nothing is replaced."""
 
 
 class ImportedTooEarly(FootplateError, ImportError):
-    """A library already holds transformers' Trainer or arguments, so it would train on theirs."""
+    """A library has already imported transformers' Trainer or arguments, so it would not train on Footplate's."""
 
     code = "imported_too_early"
     title = "A library was imported before footplate.install()"
@@ -58,7 +58,7 @@ def install() -> list[str]:
         pairs = dict(_pairs(modules))
         _refuse_early_imports([theirs for name, (theirs, _) in pairs.items() if name in SUBCLASSED])
         for kind in (footplate.TrainingArguments, footplate.Seq2SeqTrainingArguments):
-            # Now, because Hugging Face's HfArgumentParser changes the types of the fields that it reads.
+            # pydantic reads the types of the fields now, because Hugging Face's HfArgumentParser may change them later.
             rebuild_dataclass(kind)  # type: ignore[arg-type]
         for module in modules:
             for name, (theirs, ours) in pairs.items():
@@ -95,7 +95,7 @@ class _Messages(logging.Handler):
         ours = logging.getLogger("footplate.trainer")
         if self not in ours.handlers:
             ours.addHandler(self)
-            # Transformers' loggers decide which messages are shown.
+            # Every message is passed on, and transformers' loggers decide which ones are shown.
             ours.setLevel(logging.DEBUG)
             ours.propagate = False
             LEVEL_LOGGERS.append("transformers")
@@ -145,7 +145,8 @@ def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 
 _ALSO = {
-    # Unequal to transformers' own, which is a plain enum. Helpers would then not gather from several processes.
+    # transformers compares a Trainer's mode with its own ParallelMode, to which ours is never equal. It would then not
+    # gather values from several processes.
     "footplate.trainer.arguments": ("ParallelMode",),
     "footplate.trainer.callbacks": ("DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK"),
 }

@@ -1,7 +1,7 @@
 """The tree of the client's errors.
 
-    FootplateError                   message and hint; every one of ours carries both
-    ├── Unreachable                  no answer at that address, or no longer
+    FootplateError                   the root: every error has a message and a hint
+    ├── Unreachable                  the service does not answer, or has stopped answering
     ├── WaitTimeout                  the job had not ended in time (a TimeoutError too)
     ├── DownloadFailed               a file did not arrive as the service announced it
     ├── JobEnded                     raised by raise_for_status(): the job, and the reason
@@ -37,12 +37,12 @@ class Unreachable(FootplateError):
 
 class WaitTimeout(FootplateError, TimeoutError):
     code = "wait_timeout"
-    title = "Not ended in time"
+    title = "The job did not end in time"
 
 
 class DownloadFailed(FootplateError):
     code = "download_failed"
-    title = "A file did not arrive whole"
+    title = "A file was not downloaded completely"
 
 
 class JobEnded(FootplateError):
@@ -106,7 +106,7 @@ class InvalidRequest(ApiError):
 class Unauthorized(ApiError):
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
         """Replaces the service's hint, which is about HTTP headers."""
-        hint = "set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key)"
+        hint = "set FOOTPLATE_API_KEY to a valid key, or pass one in Python: Client(url, api_key)"
         super().__init__(status, {**document, "hint": hint})
 
 

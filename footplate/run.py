@@ -28,7 +28,7 @@ def main(words: list[str]) -> None:
     if is_module:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     else:
-        # Python looks for a script's imports beside the script, and `-m` put the current folder there.
+        # Python looks for a script's imports beside the script. `-m footplate.run` has set the current folder instead.
         sys.path[0] = str(Path(words[0]).resolve().parent)
         runpy.run_path(words[0], run_name="__main__")
 

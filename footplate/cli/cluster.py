@@ -29,13 +29,13 @@ def run_nodes(options: Options) -> int:
     client = client_of(options)
     nodes = client.nodes()
     if wanted := options.drain or options.undrain:
-        nodes = [client.drain(_meant(nodes, wanted).id, drain=options.drain is not None)]
+        nodes = [client.drain(_node_named(nodes, wanted).id, drain=options.drain is not None)]
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
     empty = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
     return show(options, nodes, head, _node_row, empty=empty)
 
 
-def _meant(nodes: Sequence[Node], word: str) -> Node:
+def _node_named(nodes: Sequence[Node], word: str) -> Node:
     """Returns the node with this name or id."""
     matches = [node for node in nodes if word in (node.name, node.id)]
     if not matches:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import JOB_HELP, Options, UsageError, Verbs, add_verb, client_of, find_all
-from footplate.cli.text import number, print_json, print_lines, rank, short, sparkline, table
+from footplate.cli.text import metric_order, number, print_json, print_lines, short, sparkline, table
 from footplate.contract.events import json_safe
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options) -> None:
 def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
     """Prints a table with a line for each metric of each job, sorted by metric."""
     summaries = {job.id: job.metrics.summary() for job in jobs}
-    recorded = sorted({name for summary in summaries.values() for name in summary}, key=rank)
+    recorded = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
     names = _chosen(recorded, wanted)
     curves = {job.id: job.metrics.series(*(names if wanted else ()), points=4 * WIDTH) for job in jobs}
     rows = (
@@ -118,7 +118,7 @@ def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
 def _draw(job: Job, wanted: str | None) -> int:
     """Prints a table with the curve of each metric, and returns the number of lines."""
     summary = job.metrics.summary()
-    names = _chosen(sorted(summary, key=rank), wanted)
+    names = _chosen(sorted(summary, key=metric_order), wanted)
     curves = job.metrics.series(*(names if wanted else ()), points=4 * WIDTH)
     table(
         HEAD,

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from footplate.cli.event_lines import line_of
-from footplate.cli.text import clean, duration, number, rank, sparkline
+from footplate.cli.text import clean, duration, metric_order, number, sparkline
 
 if TYPE_CHECKING:
     from footplate import Job
@@ -88,7 +88,7 @@ class Screen:
         table.add_column(no_wrap=True, justify="right")
         table.add_column(no_wrap=True, overflow="crop")
         width = max(LEAST_WIDTH, min(MOST_WIDTH, self._console.width - BESIDE_CURVE))
-        for name in sorted(self._curves, key=rank)[:MOST_CURVES]:
+        for name in sorted(self._curves, key=metric_order)[:MOST_CURVES]:
             value = self._values.get(name, self._curves[name][-1])
             table.add_row(Text(clean(name)), number(value), Text(sparkline(self._curves[name], width), style="cyan"))
         return table

@@ -186,7 +186,7 @@ def why(job: JobInfo) -> str:
     return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
 
 
-def rank(name: str) -> tuple[bool, bool, str]:
+def metric_order(name: str) -> tuple[bool, bool, str]:
     """Returns the sorting key of a metric that puts the loss and evaluations first."""
     return name != "loss", not name.startswith("eval_"), name
 

@@ -190,7 +190,9 @@ log_learning_rate = component(
 gradient_norms = component(
     GradientNorms,
     "Logs the norm of each layer's gradients with the loss, after clipping, as grad_norm/<layer>.",
-    depth=Annotated[int | None, "Group layers by the first components of their name, this many; null logs every layer"],
+    depth=Annotated[
+        int | None, "The number of components of a layer's name by which layers are grouped; null logs every layer"
+    ],
 )
 stop_on_nan = component(
     StopOnNan,

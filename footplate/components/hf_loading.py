@@ -114,7 +114,7 @@ def _quantization(kind: str | None, double: bool, dtype: str) -> dict[str, Any]:
             bnb_4bit_use_double_quant=double,
             bnb_4bit_compute_dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype),
         )
-    # Without a place, transformers takes the first GPU in each of several processes.
+    # Without a device map, transformers would load the model on the first GPU in each of several processes.
     gpu = {"device_map": {"": int(os.environ.get("LOCAL_RANK", 0))}} if torch.cuda.is_available() else {}
     return {"quantization_config": config, **gpu}
 
@@ -122,7 +122,8 @@ def _quantization(kind: str | None, double: bool, dtype: str) -> dict[str, Any]:
 def _compute_alike_everywhere(model: Any) -> None:
     """Keeps bitsandbytes from packing 4-bit weights for the CPU at the first evaluation.
 
-    Training would compute other last bits after it, so a resumed job would differ from one that was not interrupted.
+    With packed weights, training computes slightly different values. A resumed job, in which no evaluation has packed
+    them yet, would then differ from one that was not interrupted.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):

@@ -164,7 +164,7 @@ class LmEvalRows(OwnEvaluation):
         from lm_eval.api.task import ConfigurableTask
         from lm_eval.tasks._yaml_loader import load_yaml
 
-        # Its warnings are about options of its own command.
+        # The library warns about options of its own command, which a job does not use.
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
         if not self.is_trusted:
             _require_no_code(self.file)
@@ -208,7 +208,7 @@ class LmEvalRows(OwnEvaluation):
 
 
 class _reported:
-    """Calls the Trainer's callbacks before each forward pass, so that the job reports life and can be stopped."""
+    """Calls the Trainer's callbacks before each forward pass, so that the job shows progress and can be stopped."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

@@ -161,7 +161,7 @@ cross_entropy = component(
 focal = component(
     Focal,
     "Focal loss: cross entropy in which badly predicted labels count more (arXiv:1708.02002).",
-    gamma=Annotated[float, "How much less well predicted labels count; 0 is cross entropy"],
+    gamma=Annotated[float, "How strongly the loss of labels that are predicted well is reduced; 0 is cross entropy"],
     weights=Weights,
 )
 bce = component(

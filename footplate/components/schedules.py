@@ -92,7 +92,7 @@ warmup_stable_decay = component(
     defaults=OVER_THE_RUN,
     num_decay_steps=Annotated[int, "Steps over which the rate falls at the end"],
     num_warmup_steps=Warmup, num_training_steps=Total,
-    warmup_type=Annotated[Ramp, "How it rises"], decay_type=Annotated[Ramp, "How it falls"],
+    warmup_type=Annotated[Ramp, "The curve of the rise"], decay_type=Annotated[Ramp, "The curve of the fall"],
     min_lr_ratio=Annotated[float, "Rate at the end, as a share of the peak"],
 )  # fmt: skip
 
@@ -150,8 +150,11 @@ cyclic_lr = component(
     base_lr=Bottom, max_lr=Top,
     step_size_up=Annotated[int, "Steps up"],
     step_size_down=Annotated[int | None, "Steps down; null uses as many as up"],
-    mode=Annotated[Literal["triangular", "triangular2", "exp_range"], "How the top falls"],
-    gamma=Annotated[float, "The factor for the top in every step, for exp_range"],
+    mode=Annotated[
+        Literal["triangular", "triangular2", "exp_range"],
+        "The change of the upper rate: none, halved in each cycle, or times gamma in each step",
+    ],
+    gamma=Annotated[float, "The factor of the upper rate in each step, for exp_range"],
     cycle_momentum=CycleMomentum,
 )  # fmt: skip
 
@@ -163,7 +166,7 @@ def one_cycle_lr(
     max_lr: Top,
     num_training_steps: Total = None,
     pct_start: Annotated[float, "Share of the steps in which the rate rises"] = 0.3,
-    anneal_strategy: Annotated[Literal["cos", "linear"], "How it falls"] = "cos",
+    anneal_strategy: Annotated[Literal["cos", "linear"], "The curve of the rise and of the fall"] = "cos",
     cycle_momentum: CycleMomentum = True,
     div_factor: Annotated[float, "The divisor of max_lr for the first rate"] = 25.0,
     final_div_factor: Annotated[float, "The divisor of the first rate for the last rate"] = 1e4,

@@ -73,5 +73,5 @@ compression = component(
     "A codec with an entropy bottleneck. A second loss, `aux_loss`, trains its parameters `.quantiles`.",
     in_features=Annotated[int, "Numbers per sample"],
     channels=Annotated[int, "Numbers in a compressed sample"],
-    rate_weight=Annotated[float, "The weight of the bits beside the error"],
+    rate_weight=Annotated[float, "The weight of the number of bits in the loss, beside the reconstruction error"],
 )

@@ -57,7 +57,7 @@ def describe_all() -> Iterator[Described]:
     names = [name for name in public_names("torchmetrics", "__init__.py") if name[0].isupper()]
     lacks = "" if names else "torchmetrics (pip install 'footplate[metrics]')"
     for name in sorted(set(TEXTS) - set(registered("metrics"))):
-        yield Described(name=name, group="metrics", summary=f"{name} of what was generated", needs=lacks)
+        yield Described(name=name, group="metrics", summary=f"{name} of generated texts", needs=lacks)
     for name in names:
         anything = {"type": "object", "additionalProperties": True}
         yield Described(name=PREFIX + name, group="metrics", summary=f"{name} of torchmetrics", args=anything)

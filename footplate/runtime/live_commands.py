@@ -94,11 +94,11 @@ class TransformersRun:
         if name != "learning_rate":
             return f"{name} of a script under transformers' Trainer cannot change while it trains"
         if isinstance(value, dict):
-            return "the script has one optimizer, so its learning_rate is a number"
+            return "the script has one optimizer, so learning_rate must be a number"
         if not isinstance(schedule, LambdaLR):
-            return f"its schedule, {type(schedule).__name__}, is not one that follows learning_rate"
+            return f"the schedule, {type(schedule).__name__}, does not follow learning_rate"
         if any(base != args.learning_rate for base in schedule.base_lrs):
-            return "its groups of parameters have different learning rates"
+            return "the optimizer's parameter groups have different learning rates"
         return None
 
     def can_evaluate(self) -> bool:
@@ -148,10 +148,11 @@ class LiveCommands(TrainerCallback):
         step, peers = state.global_step, self.run.peers
         for command in self._again.pop(step, ()) if self._again else ():
             self._do(command, state, control, "again")
-        # Only the first rank reads the commands, for all. The other ranks never read the lines, so they are always new.
+        # Only the first rank reads the commands, and sends them to the others. On another rank, which never reads them,
+        # the same commands would look new at every step.
         has_news = peers.is_main and (bool(self._waiting) or self._page[COMMANDS_AT] != self._seen)
         if peers.any([has_news])[0]:
-            # All ranks do this at the same step, although one may have seen the news before another.
+            # All ranks get here at the same step, so all carry out the commands after the same step.
             for command in peers.from_main(self._receive):
                 self._do(command, state, control, "done")
         return control

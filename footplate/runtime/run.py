@@ -196,7 +196,7 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mappin
     else:
         trainer = parts.make_trainer(parts, written, **parts.trainer_args)
     check_trainer(trainer, parts.loss, parts.optimizers)
-    # These two print lines that repeat the events.
+    # The lines that these two callbacks print would repeat the job's events.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     # This callback is the last one, so that it sees the decisions of the job's own callbacks, and decides about stops.

@@ -46,7 +46,7 @@ from footplate.trainer.trainer import Trainer
 
 COPY = "checkpoint-of-the-first-rank"
 """The folder for a copy of the checkpoint, in the temporary folder of a node that cannot see the original."""
-STAGE = "footplate-part.json"
+STAGE = "footplate-stage.json"
 """A file in a script's checkpoint. It holds the number of the stage that wrote it, and the job's steps before that."""
 LINKED_FROM_BYTES = 2**20
 """The size from which files are linked. Smaller files are copied, because a Trainer may write to them again."""
@@ -104,7 +104,7 @@ class ScriptReports:
         @functools.wraps(init)
         def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
             init(trainer, *args, **kwargs)
-            # A subclass may call this twice.
+            # The patched constructors of a class and of its base both come here.
             if _reporter_of(trainer) is None:
                 trainer.add_callback(_reporter(self, trainer))
 
@@ -192,7 +192,7 @@ class ScriptReports:
         resume_from = start.folder
         library = sys.modules[THEIRS]
         state = library.TrainerState.load_from_json(str(Path(resume_from) / checkpoints.STATE))
-        # Another job may have ended earlier than this script does.
+        # A checkpoint of another job has that job's max_steps, which may be less than this script's.
         steps = state.max_steps if start.is_own else trainer.args.max_steps
         if steps <= 0 or state.global_step < steps:
             return None
@@ -209,9 +209,10 @@ class ScriptReports:
 
     def _stage_of(self, offer: CheckpointOffer) -> int:
         try:
-            return int(json.loads((self._order.files.root / offer.path / STAGE).read_text())["part"])
+            return int(json.loads((self._order.files.root / offer.path / STAGE).read_text())["stage"])
         except (OSError, ValueError, KeyError, TypeError):
-            # Written by a Trainer straight into the attempt's folder, or damaged: verifying it will tell.
+            # A Trainer has written the checkpoint straight into the attempt's folder, or the checkpoint is damaged. Its
+            # verification will find the damage.
             return 0
 
     def stop_if_asked(self) -> None:
@@ -279,7 +280,7 @@ class ScriptReports:
 
         def fill(target: Path) -> None:
             _copy(source, target, may_link=may_link)
-            (target / STAGE).write_text(json.dumps({"part": stage.number, "first_step": stage.first_step}))
+            (target / STAGE).write_text(json.dumps({"stage": stage.number, "first_step": stage.first_step}))
 
         return checkpoints.commit(folder, step, fill, stamp)
 

@@ -341,7 +341,8 @@ def main() -> None:
     except BaseException as error:
         _give_up(node_folder, f"training cannot be imported here: {type(error).__name__}: {error}")
         raise
-    # It listens only now. A supervisor that connected to a parent whose imports fail would report a crashed attempt.
+    # The warm parent listens only after its imports. If it listened before and an import failed, a supervisor that had
+    # connected would report a crashed attempt.
     warm = WarmParent(listen(folder), lifeline)
     node_folder.be_ready()
     log.info("the warm parent is ready after %.1f s", time.monotonic() - started)

@@ -178,6 +178,8 @@ class Client(Blocking[Operations]):
 
 def _clock_ahead(date: str | None) -> float | None:
     try:
-        return parsedate_to_datetime(date or "").timestamp() + 0.5 - time.time()  # its seconds are cut off
+        return (
+            parsedate_to_datetime(date or "").timestamp() + 0.5 - time.time()
+        )  # the header has whole seconds, rounded down
     except ValueError:
         return None

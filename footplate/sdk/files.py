@@ -106,7 +106,7 @@ async def _fetch(wire: Wire, remote: Remote, temporary: Path) -> None:
     while True:
         have = temporary.stat().st_size if version else 0
         if version and have == remote.bytes:
-            break  # only the end of the connection was missing
+            break  # complete: the connection broke after the last byte
         headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
         # A range of a compressed answer would not be a range of the file.
         request = ApiRequest("GET", remote.address, headers={**headers, "Accept-Encoding": "identity"}).on(wire)

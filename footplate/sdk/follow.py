@@ -126,7 +126,7 @@ async def follow(
         request = _opening(wire, path, position)
         try:
             async with wire.open(request) as answer:
-                source = await _source(answer, position)
+                source = await _frame_reader(answer, position)
                 while position.end is None:
                     position.check_deadline()  # server-sent events are read without a limit of their own
                     for frame in await source.frames(position.seconds_to_read):
@@ -186,8 +186,8 @@ class Interrupted(Exception):
         """The exception to raise if no other connection succeeds."""
 
 
-class Source(Protocol):
-    """The interface of Websocket and Messages."""
+class FrameReader(Protocol):
+    """The common interface of Websocket and Messages, which read the frames of a stream."""
 
     async def frames(self, within: float) -> Sequence[dict[str, Any]]:
         """Returns the frames that arrive next, possibly none if none is complete yet.
@@ -233,7 +233,7 @@ class Websocket:
             self._end = Interrupted(1006, str(protocol.parser_exc) or "the stream ended early")
         # Sent before the frames are returned, because their reader may take longer than the service waits for a pong.
         if reply := b"".join(protocol.data_to_send()):
-            with suppress(httpx2.TransportError):  # The next read raises it, too.
+            with suppress(httpx2.TransportError):  # The next read raises this error, too.
                 await self._answer.write(reply)
 
     def _messages(self) -> Iterator[bytes]:
@@ -275,12 +275,12 @@ class Messages:
         return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _source(answer: OpenAnswer, position: AnyPosition) -> Source:
+async def _frame_reader(answer: OpenAnswer, position: AnyPosition) -> FrameReader:
     response = answer.response
     if response.status_code == 101:
         return Websocket(answer)
     if response.status_code == 204:
-        position.end = "ended"  # there are no more events
+        position.end = "ended"  # 204: there are no more events
     if response.status_code == 204 or "event-stream" in response.headers.get("content-type", ""):
         return Messages(answer)
     complete = httpx2.Response(response.status_code, content=await answer.rest(), request=response.request)

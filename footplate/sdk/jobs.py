@@ -37,7 +37,7 @@ from footplate.sdk.texts import Prompt, generated
 from footplate.sdk.waiting import Wire
 
 if TYPE_CHECKING:
-    from footplate.contract.spec import JobSpec  # Not at run time: importing it costs as much as all of the client.
+    from footplate.contract.spec import JobSpec  # not at run time: the import takes as long as that of the whole client
 
 Spec: TypeAlias = "JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None"
 """A JobSpec, a dict with the JSON of a spec, the path of a JSON file, or None if keywords give all fields."""

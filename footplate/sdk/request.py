@@ -125,7 +125,7 @@ def refusal(answer: httpx2.Response) -> Exception:
     except ValueError:
         document = None
     if not isinstance(document, dict) or "code" not in document:
-        if answer.status_code in RETRIED_STATUSES:  # A proxy whose service is unreachable.
+        if answer.status_code in RETRIED_STATUSES:  # the answer of a proxy that cannot reach the service
             return of_answer(answer.status_code, {"detail": f"{_origin(answer.url)} answers {answer.status_code}"})
         return _no_footplate(answer)
     return of_answer(answer.status_code, document)

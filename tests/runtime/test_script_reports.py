@@ -299,4 +299,4 @@ def test_a_bare_accelerate_loop_reports_through_its_tracker_and_stops_after_a_sa
     assert [event["step"] for event in scripts.of_kind("checkpoint")] == [1, 2, 3]
     for event in scripts.of_kind("checkpoint"):
         verify(scripts.folder / event["data"]["path"], event["data"]["manifest_sha256"])
-        assert json.loads((scripts.folder / event["data"]["path"] / STAGE).read_text())["part"] == 0
+        assert json.loads((scripts.folder / event["data"]["path"] / STAGE).read_text())["stage"] == 0

@@ -20,9 +20,9 @@ from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
 STOP_WINDOW = 8
-"""The number of tokens beside a stop text's characters in which this text is searched after each step."""
+"""A stop text is searched in the last tokens only: as many as it has characters, and this number more."""
 REPLACEMENT = "\ufffd"
-"""The character that stands for an incomplete one. Its other bytes are in the next token."""
+"""The decoder's output for an incomplete character, whose other bytes are in the next token."""
 
 
 class Clients(Protocol):
