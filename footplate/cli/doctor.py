@@ -34,7 +34,7 @@ SUBSYSTEMS = {
 class Finding:
     what: str
     is_well: bool
-    said: str
+    text: str
     is_note: bool = False
     """True for a finding that is not an error, but that the reader should know."""
 
@@ -55,7 +55,7 @@ def run_doctor(options: Options) -> int:
         if options.json:
             print_json(asdict(finding))
         else:
-            print_wrapped(f"{finding.mark}  {finding.what:<9}  {finding.said}", indent=18)
+            print_wrapped(f"{finding.mark}  {finding.what:<9}  {finding.text}", indent=18)
     if any(finding.what == "service" and not finding.is_well for finding in findings):
         return UNREACHABLE
     return 0 if all(finding.is_well for finding in findings) else FAILED
@@ -114,7 +114,7 @@ def _clock(health: Health) -> Finding:
     if ahead is None:
         return Finding("clock", True, "cannot be compared: the service's answer has no time", is_note=True)
     if abs(ahead) <= CLOCK_SECONDS:
-        return Finding("clock", True, "as the service's")
+        return Finding("clock", True, "equal to the service's")
     how = f"{abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the service's"
     return Finding(
         "clock", False, f"this machine's clock is {how}, so printed ages are wrong; turn on time synchronisation"

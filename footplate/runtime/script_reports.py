@@ -117,7 +117,7 @@ class ScriptReports:
                 return train(trainer, resume_from_checkpoint, *args, **kwargs)
             reporter = _reporter_of(trainer)
             if reporter is not None:
-                # Last of all callbacks, so that no other one takes a stop back.
+                # The reporter is always the last callback, so that no other callback takes back its stop.
                 trainer.remove_callback(reporter)
             trainer.add_callback(_reporter(self, trainer))
             with self._next_stage(trainer):

@@ -71,8 +71,8 @@ class AcceleratorConfig:
 
         if self.use_configured_state and not PartialState._shared_state:
             raise ValueError(
-                "accelerator_config has use_configured_state: true, but there is no state: make an Accelerator or a "
-                "PartialState before the Trainer, or leave it out"
+                "accelerator_config has use_configured_state: true, but no PartialState exists: make an "
+                "Accelerator or a PartialState before the Trainer, or leave it out"
             )
 
     def accumulates(self, accumulation_steps: int) -> int:

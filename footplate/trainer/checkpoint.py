@@ -132,14 +132,14 @@ def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
     """Deletes the oldest checkpoints until `limit` remain. Those in `protect` count, but are never deleted."""
     if limit is None:
         return
-    kept = [path for _, path in _numbered(parent)]
-    spare = {path.resolve() for path in protect}
-    for path in list(kept):
-        if len(kept) <= limit:
+    remaining = [path for _, path in _numbered(parent)]
+    protected = {path.resolve() for path in protect}
+    for path in list(remaining):
+        if len(remaining) <= limit:
             return
-        if path.resolve() not in spare:
+        if path.resolve() not in protected:
             shutil.rmtree(path, ignore_errors=True)
-            kept.remove(path)
+            remaining.remove(path)
             reached(Moment.AFTER_CHECKPOINT_ROTATED)
 
 

@@ -82,7 +82,7 @@ class _ConfigReading:
         kind = _word(config.get("distributed_type", "NO"))
         if kind not in _TYPES:
             detail = f"is {_short(config['distributed_type'])}, which is not available; available: {', '.join(_TYPES)}"
-            self._tell("distributed_type", "not_available_yet", detail, did_you_mean(kind, _TYPES))
+            self._add_problem("distributed_type", "not_available_yet", detail, did_you_mean(kind, _TYPES))
             return
         self._shape(kind)
         self._precision()
@@ -94,17 +94,24 @@ class _ConfigReading:
         processes, machines = self._config.get("num_processes", 1), self._config.get("num_machines", 1)
         for name, count in (("num_processes", processes), ("num_machines", machines)):
             if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 2**16:
-                self._tell(name, "wrong_type", "is not a whole number of 1 or more", None)
+                self._add_problem(name, "wrong_type", "is not a whole number of 1 or more", None)
                 return
         if processes % machines:
-            self._tell("num_processes", "does_not_divide", f"is {processes}, for {machines} machines", None)
+            self._add_problem(
+                "num_processes",
+                "does_not_divide",
+                f"is {processes}, which {machines} machines cannot share equally",
+                None,
+            )
         if machines > 1:
             self._put(self.resources, "/resources", "nodes", "num_machines", {"num_machines": machines})
         if kind != "NO":
             per_node = {"num_processes": processes // machines}
             self._put(self.resources, "/resources", "processes_per_node", "num_processes", per_node)
         elif processes > 1:
-            self._tell("distributed_type", "disagreement", f"is NO, but num_processes is {processes}", "use MULTI_GPU")
+            self._add_problem(
+                "distributed_type", "disagreement", f"is NO, but num_processes is {processes}", "use MULTI_GPU"
+            )
         if self._config.get("use_cpu"):
             self._put(self.resources, "/resources", "gpus_per_node", "use_cpu", {"use_cpu": 0})
         elif kind in ("MULTI_CPU", "MULTI_GPU"):
@@ -114,27 +121,31 @@ class _ConfigReading:
     def _precision(self) -> None:
         word = str(_word(self._config.get("mixed_precision", "NO"))).lower()
         if word not in ("no", "bf16", "fp16"):
-            self._tell("mixed_precision", "not_available_yet", f"is {word[:40]}, available: no, bf16, fp16", "use bf16")
+            self._add_problem(
+                "mixed_precision", "not_available_yet", f"is {word[:40]}, available: no, bf16, fp16", "use bf16"
+            )
             return
         for name in ("bf16", "fp16"):
             there = self.training.get(name)
             if there is not None and there is not (name == word) and "mixed_precision" in self._config:
                 detail = f"is {word}, but /training/{name} is {_short(there)}"
-                self._tell("mixed_precision", "disagreement", detail, "keep one of the two")
+                self._add_problem("mixed_precision", "disagreement", detail, "keep one of the two")
         if word != "no":
             self.training[word] = True
             self._origins[f"/training/{word}"] = f"{CONFIG}/mixed_precision"
 
     def _sharing(self, kind: str) -> Json:
-        for name, of in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
+        for name, strategy in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
             section = self._config.get(name) or {}
             if not isinstance(section, dict):
-                self._tell(name, "wrong_type", "is not an object", None)
-            elif kind == of:
+                self._add_problem(name, "wrong_type", "is not an object", None)
+            elif kind == strategy:
                 self._origins[CONFIG] = f"{CONFIG}/{name}"
-                return {"config": fsdp_config(section) if of == "FSDP" else self._of_zero(section)}
+                return {"config": fsdp_config(section) if strategy == "FSDP" else self._of_zero(section)}
             elif section:
-                self._tell(name, "disagreement", f"is for {of}, but distributed_type is {kind}", "keep one of the two")
+                self._add_problem(
+                    name, "disagreement", f"is for {strategy}, but distributed_type is {kind}", "keep one of the two"
+                )
         return {}
 
     def _of_zero(self, given: Json) -> Json:
@@ -142,7 +153,7 @@ class _ConfigReading:
             if name not in _OF_ZERO and value not in (None, False, ""):
                 hint = _NOT_OF_ZERO.get(name) or did_you_mean(name[:80], _OF_ZERO)
                 where = f"deepspeed_config{pointer_to(name[:80])}"
-                self._tell(where, "not_available_yet", f"is {_short(value)}, which is not supported", hint)
+                self._add_problem(where, "not_available_yet", f"is {_short(value)}, which is not supported", hint)
         at = "deepspeed_config/"
         numbers = {at + name: value for name, value in given.items() if value != "auto"}
         steps, clips = f"{at}gradient_accumulation_steps", f"{at}gradient_clipping"
@@ -157,12 +168,12 @@ class _ConfigReading:
             return
         if there is not None and there != value:
             detail = f"sets {place}/{name} to {_short(value)}, but the spec has {_short(there)}"
-            self._tell(key, "disagreement", detail, "keep one of the two")
+            self._add_problem(key, "disagreement", detail, "keep one of the two")
             return
         where[name] = value
         self._origins[f"{place}/{name}"] = f"{CONFIG}/{key}"
 
-    def _tell(self, key: str, code: str, detail: str, hint: str | None) -> None:
+    def _add_problem(self, key: str, code: str, detail: str, hint: str | None) -> None:
         self.problems.append(Problem(f"{CONFIG}/{key}", code, detail, hint))
 
 

@@ -44,22 +44,23 @@ def fill_and_commit(
     `write` makes every process call `fill` with a folder. A process that does not see the main process's folder gets a
     temporary folder below `own`, from which its files are sent.
     """
-    opened = False
+    is_written = False
 
     def write(folder: Path) -> None:
-        nonlocal opened
-        opened = True
+        nonlocal is_written
+        is_written = True
         _filled(peers, folder, fill, own)
 
-    def lead() -> T:
+    def commit_in_main() -> T:
         try:
             return commit(write)
         except Exception as error:
-            if not opened:
+            if not is_written:
+                # The other processes wait in `_filled` for the main process's folder, and get the error instead.
                 peers.from_main(partial(_raise, error))
             raise
 
-    work: Callable[[], Any] = lead if peers.is_main else lambda: _filled(peers, None, fill, own)
+    work: Callable[[], Any] = commit_in_main if peers.is_main else lambda: _filled(peers, None, fill, own)
     result: T = peers.gather_results(work)[0]
     return result
 
