@@ -17,6 +17,8 @@ from footplate.contract.settings import RedisUrl, Settings
 
 
 class WorkerSettings(Settings):
+    """The settings of a node. Each is the variable FOOTPLATE_ with the field's name in capitals."""
+
     home: Path = Path(".footplate")
     """The folder that holds all files of a one-machine set-up."""
     node_home: Path | None = None

@@ -55,6 +55,8 @@ class SpanExporter:
 
 
 class AttemptSpans:
+    """The open spans of one attempt: the whole attempt, and its current phase."""
+
     def __init__(self, tracer: Tracer, grant: Grant, node: str, since: int) -> None:
         self._tracer = tracer
         about: dict[str, AttributeValue] = {

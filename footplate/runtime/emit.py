@@ -10,6 +10,7 @@ import json
 import math
 import mmap
 import os
+import select
 import socket
 import time
 from collections import deque
@@ -101,7 +102,7 @@ class Wire:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return
-                self._wait_writable(remaining)
+                select.select([], [self._socket], [], remaining)
                 continue
             except OSError:
                 # The supervisor has died, so this process will be killed in a moment.
@@ -125,11 +126,6 @@ class Wire:
     def _queue(self, line: bytes) -> None:
         self._waiting.append(line)
         self._waiting_bytes += len(line)
-
-    def _wait_writable(self, seconds: float) -> None:
-        import select
-
-        select.select([], [self._socket], [], seconds)
 
     def _silence(self) -> None:
         self._is_silent = True

@@ -1,7 +1,7 @@
-"""Runs the user's own code: the bundle is checked, unpacked into a read-only folder, and imported by training only.
+"""Runs the user's own code, which only training processes import, from the files of the job's bundle.
 
-    opened(sha256, artifacts, scratch)   once per training process, after which `module:Attr` is found in its bundle
-    OwnComponent(group, name).load()     returns the function that makes the part, as an entry point does
+    use(bundle)                        once per training process, after which `module:Attr` is found in its bundle
+    OwnComponent(group, name).load()   returns the function that makes the part, as an entry point does
 
 A fault of the code is an OwnCodeError, with the lines of the user's own files and none of ours.
 """
@@ -25,9 +25,8 @@ from typing import Any, cast
 from packaging.requirements import Requirement
 
 import footplate
-from footplate.contract import layout
 from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
-from footplate.contract.host.bundle_files import FOLDER, Bundle, unpack
+from footplate.contract.host.bundle_files import Bundle
 
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics", "rewards"})
 """The groups of components in which a function is used itself. In other groups, the function's result is used."""
@@ -39,13 +38,6 @@ OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
 
 
 _opened: Bundle | None = None
-
-
-def opened(
-    sha256: str, artifacts: Path, scratch: Path, place: Callable[[Bundle], Bundle] = lambda unpacked: unpacked
-) -> Bundle:
-    """Unpacks the job's bundle, lets `place` copy it to another folder, and lets Python find its modules there."""
-    return use(place(unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER)))
 
 
 def use(bundle: Bundle) -> Bundle:

@@ -29,6 +29,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, json_safe
+from footplate.contract.host.bundle_files import unpack
 from footplate.contract.host.file_roots import resolved
 from footplate.contract.host.launch import Order
 from footplate.contract.layout import attempt_folder, bundle_file
@@ -227,8 +228,8 @@ def _run_function(loop: Component, job: Job) -> Any:
 def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     process_group.run_on_first_rank(order, lambda: _continue_in_a_copy(order))
     assert spec.code is not None
-    laid_out = partial(working_folder.lay_out, folder=order.files.folder)
-    bundle = own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), laid_out)
+    unpacked = unpack(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
+    bundle = own_code.use(working_folder.lay_out(unpacked, order.files.folder))
     path = bundle.folder / loop.script
     if not path.is_file():
         raise OwnCodeError(f"the bundle has no file {loop.script!r}")

@@ -31,7 +31,7 @@ from footplate.contract.arguments import stated
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host import outcome, tracker_folders
-from footplate.contract.host.bundle_files import copy_to_fixed_path, unpacked
+from footplate.contract.host.bundle_files import copy_to_fixed_path, unpack, unpacked
 from footplate.contract.host.data_fingerprint import fingerprints, require_same, write_record
 from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
@@ -120,9 +120,8 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
             own_code.use(unpacked(spec.code.bundle, order.unpacked))
         # A script's bundle is copied into its working folder by own_loop.
         elif not spec.is_script:
-            kept = Path(order.environment[EXTENSIONS_VARIABLE]).parent
-            place = partial(copy_to_fixed_path, folder=kept)
-            own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
+            bundle = unpack(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
+            own_code.use(copy_to_fixed_path(bundle, Path(order.environment[EXTENSIONS_VARIABLE]).parent))
     if EXTENSIONS_VARIABLE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:

@@ -61,6 +61,8 @@ class ScriptStopped(BaseException):
 
 @dataclass(slots=True)
 class Stage:
+    """One call of `train` in a script. A script may train several times."""
+
     number: int
     """The number of calls of `train` before this one."""
     first_step: int

@@ -40,7 +40,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
     def make(**files: str) -> Bundle:
         sha = kept(tmp_path, {f"{name.replace('__', '/')}.py": text for name, text in files.items()})
-        return own_code.opened(sha, tmp_path, tmp_path / "scratch")
+        return own_code.use(unpack(sha, tmp_path, tmp_path / "scratch"))
 
     yield make
     close_bundle()
@@ -75,9 +75,9 @@ def test_a_changed_or_missing_file_in_the_store_is_not_unpacked(opened: Open, tm
     file = tmp_path / layout.bundle_file(bundle.sha256)
     file.write_bytes(file.read_bytes() + b"\0")
 
-    assert bundle.sha256 in fails(lambda: unpack(bundle.sha256, file, tmp_path / "again")).message
+    assert bundle.sha256 in fails(lambda: unpack(bundle.sha256, tmp_path, tmp_path / "again")).message
     file.unlink()
-    gone = fails(lambda: unpack(bundle.sha256, file, tmp_path / "again"))
+    gone = fails(lambda: unpack(bundle.sha256, tmp_path, tmp_path / "again"))
     assert bundle.sha256 in gone.message
     assert gone.hint
     assert not (tmp_path / "again").exists()

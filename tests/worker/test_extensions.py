@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from footplate.contract import layout
 from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, copy_to_fixed_path, unpack
 from footplate.runtime import extensions
 from footplate.runtime.extensions import Baton, BuildReporter
@@ -99,7 +98,7 @@ def test_a_build_is_no_stall_happens_once_and_leaves_no_lock(
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Callable[[str], Bundle]:
     sha = kept(tmp_path, FILES)
-    return lambda name: unpack(sha, tmp_path / layout.bundle_file(sha), tmp_path / name)
+    return lambda name: unpack(sha, tmp_path, tmp_path / name)
 
 
 def test_every_attempt_has_its_sources_at_one_place_and_as_old(

@@ -12,8 +12,7 @@ import os
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
-from footplate.contract import layout
-from footplate.contract.host.bundle_files import FOLDER, copy_to_fixed_path, unpack
+from footplate.contract.host.bundle_files import copy_to_fixed_path, unpack
 from footplate.contract.host.environment import EXTENSIONS, EXTENSIONS_VARIABLE, built_for, extensions_owner
 from footplate.contract.host.linux import try_lock
 from footplate.contract.host.scratch import remove
@@ -57,7 +56,7 @@ class BuildFolder:
         """
         if (code := self._spec.code) is None or self._spec.is_script:
             return None
-        unpacked = unpack(code.bundle, artifacts / layout.bundle_file(code.bundle), Path(scratch, FOLDER))
+        unpacked = unpack(code.bundle, artifacts, Path(scratch))
         copy = copy_to_fixed_path(unpacked, self._root / EXTENSIONS / code.bundle)
         if copy.folder != unpacked.folder:
             remove(unpacked.folder)

@@ -55,6 +55,8 @@ class FetchItem(Model):
 
 
 class FetchOrder(Model):
+    """The instructions of a supervisor for its download process."""
+
     parent: int
     """The process id of the supervisor. The download ends with this process."""
     cache: Path

@@ -43,6 +43,8 @@ NO_RENDEZVOUS = RendezvousAddress()
 
 
 class Rendezvous:
+    """The place where the ranks of one attempt meet. It is open at once if the job has only one node."""
+
     def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
         """Takes the socket that this node bound for its claim. Other nodes connect to it if this is the first node."""
         self._is_first, self._has_several_nodes = grant.source == 0, grant.nodes > 1

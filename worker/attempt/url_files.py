@@ -57,6 +57,8 @@ def unfinished_file(stores: Path, pid: int) -> Path:
 
 
 class FetchError(Exception):
+    """A download that failed. `failed` is what the job's user reads."""
+
     def __init__(self, code: str, message: str, hint: str, *, may_retry: bool = False) -> None:
         super().__init__(message)
         self.failed = FetchFailure(code=code, message=message, hint=hint, may_retry=may_retry)

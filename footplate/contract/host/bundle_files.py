@@ -12,12 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from footplate.contract import layout
 from footplate.contract.bundles import InvalidBundle, look_into, modules
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.host.artifacts import FileChanged, open_stored
 from footplate.contract.host.scratch import remove
 
 FOLDER = "code"
+"""The folder of a bundle's files, below an attempt's temporary folder."""
 UNPACKED_AT = 315_532_800
 """The modification time of unpacked files: 1980, the first second that a zip can name, before any compiled file."""
 _PIECE = 1024 * 1024
@@ -43,10 +45,14 @@ def unpacked(sha256: str, folder: Path) -> Bundle:
     return Bundle(sha256, folder, tuple(paths))
 
 
-def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
-    """Unpacks a bundle into a new, read-only folder. Raises OwnCodeError if its bytes do not have this sha256."""
+def unpack(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
+    """Unpacks a bundle of the artifact store into a new, read-only folder below `scratch`.
+
+    Raises OwnCodeError if the store does not have the bundle, or if its bytes do not have this sha256.
+    """
+    folder = scratch / FOLDER
     try:
-        with open_stored(file, sha256) as archive:
+        with open_stored(artifacts / layout.bundle_file(sha256), sha256) as archive:
             entries = look_into(archive, os.fstat(archive.fileno()).st_size)
             folder.mkdir(parents=True)
             with zipfile.ZipFile(archive) as packed:

@@ -113,6 +113,8 @@ class Order(BaseModel):
 
 
 class Started(BaseModel):
+    """The warm parent's message that a rank's process was forked."""
+
     type: Literal["started"] = "started"
     rank: int
     pid: int
@@ -120,6 +122,8 @@ class Started(BaseModel):
 
 
 class Exited(BaseModel):
+    """The warm parent's message that a rank's process has ended, or could not be started."""
+
     type: Literal["exited"] = "exited"
     rank: int
     code: int
@@ -130,6 +134,8 @@ class Exited(BaseModel):
 
 
 class Start(BaseModel):
+    """A supervisor's request to fork one rank. The packet also carries the descriptors of FD_NAMES."""
+
     type: Literal["start"] = "start"
     rank: int = 0
     user: User | None = None

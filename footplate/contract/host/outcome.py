@@ -33,6 +33,8 @@ class Verdict(NamedTuple):
 
 
 class _Row(NamedTuple):
+    """The reason and code of all exceptions that `matches` accepts. An empty code keeps the exception's own."""
+
     matches: Callable[[BaseException], bool]
     reason: Reason
     code: str
@@ -48,8 +50,8 @@ def _says(*texts: str) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
-def _not_fetched(code: str) -> Callable[[BaseException], bool]:
-    return lambda error: isinstance(error, NotFetched) and error.code.startswith(code)
+def _not_fetched(*codes: str) -> Callable[[BaseException], bool]:
+    return lambda error: isinstance(error, NotFetched) and error.code.startswith(codes)
 
 
 _LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
@@ -85,9 +87,7 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
-    _Row(_not_fetched("hub_unreachable"), Reason.CRASHED, ""),
-    _Row(_not_fetched("store_unreachable"), Reason.CRASHED, ""),
-    _Row(_not_fetched("hub_cache"), Reason.CRASHED, ""),
+    _Row(_not_fetched("hub_unreachable", "store_unreachable", "hub_cache"), Reason.CRASHED, ""),
     _Row(_not_fetched("dataset_"), Reason.DATASET_ERROR, ""),
     _Row(_not_fetched(""), Reason.NOT_BUILDABLE, ""),
     _Row(lambda error: isinstance(error, OwnCodeError), Reason.NOT_BUILDABLE, ""),

@@ -12,6 +12,8 @@ from footplate.runtime.serving.texts import Clients
 
 
 class Embeddings:
+    """Answers requests for embeddings with a loaded model."""
+
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 

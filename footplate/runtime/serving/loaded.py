@@ -30,6 +30,8 @@ class CannotAnswer(FootplateError):
 
 @dataclass(frozen=True)
 class Loaded:
+    """The model of a session, on its device and ready for evaluation, with all that requests need beside it."""
+
     spec: JobSpec
     limits: Serve
     trainer: Trainer

@@ -25,6 +25,8 @@ READS_ROWS = "hf/seq2seq"
 
 
 class Predictions:
+    """Answers requests for predictions with a loaded model."""
+
     def __init__(self, loaded: Loaded, texts: Texts, roots: Roots) -> None:
         self._loaded, self._texts, self._roots = loaded, texts, roots
         spec = loaded.spec

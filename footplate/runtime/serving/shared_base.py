@@ -18,6 +18,8 @@ MOST = 8
 
 
 class SharedBase:
+    """The loaded model and its adapters, of which one is active."""
+
     def __init__(self, model: Any, files: AttemptFiles) -> None:
         self._model, self._files = model, files
         self._names = [FIRST]

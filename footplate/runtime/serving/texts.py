@@ -113,6 +113,8 @@ class Watch:
 
 
 class Texts:
+    """Generates texts with a loaded language model."""
+
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 
