@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -75,6 +76,7 @@ def main(root: Path, strategy: str) -> None:
     import footplate
 
     libraries.FOLDER = root
+    tempfile.tempdir = str(root)
     torch.set_num_threads(1)
     footplate.install()
     if strategy == "single":
