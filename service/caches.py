@@ -21,7 +21,7 @@ from service.store.database import Database
 
 class PolledCache(ABC):
     SECONDS: ClassVar[float]
-    """The seconds between two reads of SQL, and so the greatest age of the content."""
+    """The seconds between two reads of SQL, and so the greatest age of the cached rows."""
 
     @property
     def seconds(self) -> float:

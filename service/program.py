@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def run(role: str, settings: ServiceSettings) -> int:
-    """Runs until a signal, or until control fails. Returns the exit status."""
+    """Runs the role until a signal, or until control fails. Returns the exit status."""
     db = Database(settings.database_url, settings.readers, settings.writers)
     tracing = _tracing(role)
     try:

@@ -59,7 +59,7 @@ class WaitingRow:
     waits_since: int
     """The time at which the job was submitted or resumed, or at which its last attempt ended."""
     not_before: int | None
-    """The time before which it may not start."""
+    """The time before which the job may not start. None for a job that may start now."""
     needs: str
     shape: str
     reason: Reason

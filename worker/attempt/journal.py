@@ -141,7 +141,7 @@ class Journal:
         return journal
 
     def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
-        """Numbers events and writes them to the file. If one must never be lost, waits until the disk has them."""
+        """Numbers events and writes them to the file. Waits for the disk if one of the events must never be lost."""
         lines: list[bytes] = []
         offset, seq, must_sync, done = self.size, self.last, False, False
         for event in events:

@@ -112,7 +112,7 @@ class Heartbeat(threading.Thread):
         until = time.monotonic() + self._settings.beat_seconds
         key = keys.node_reply(self._node.id, self._node.boot)
         while not self._wanted.is_set() and (left := until - time.monotonic()) > 0:
-            # In short turns while journals are being sent, or the catalogue is awaited.
+            # The wait is short while journals are being sent, or while the catalogue is not known yet.
             longest = 0.1 if self.resender.senders or self._catalogue is None else 0.5
             popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
             if popped is not None:
