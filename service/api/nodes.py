@@ -30,10 +30,10 @@ class Drain(Group):
 @router.get("/nodes", operation_id="list_nodes", summary="Every node")
 async def list_nodes(request: Request) -> NodeList:
     services = services_of(request)
-    rows, sources, mine = await services.db.read(
+    rows, sources, visible = await services.db.read(
         lambda conn: (nodes.all_nodes(conn), attempts.open_sources(conn), _visible(conn, services))
     )
-    return NodeList(data=tuple(views.node(row, sources, mine) for row in rows), next_cursor=None)
+    return NodeList(data=tuple(views.node(row, sources, visible) for row in rows), next_cursor=None)
 
 
 def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
@@ -56,7 +56,7 @@ async def drain_node(request: Request, node: str) -> Node:
     if not is_id(node, "node"):
         raise NotFound(f"there is no node {node!r}", hint="GET /nodes lists them")
     row = await services.db.write(partial(nodes.request_drain, node_id=NodeId(node), drain=body.drain))
-    sources, mine = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
+    sources, visible = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.wake_control()
     audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
-    return views.node(row, sources, mine)
+    return views.node(row, sources, visible)

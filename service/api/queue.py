@@ -43,16 +43,16 @@ async def get_queue(
     """
     services = services_of(request)
     project = services.caller.limit
-    asked = None if job is None else job_id(job)
+    wanted_job = None if job is None else job_id(job)
 
     behind = None if cursor is None else _read(cursor)
 
     def read(conn: Connection) -> tuple[Page, tuple[int, int]]:
-        if asked is None:
+        if wanted_job is None:
             return waiting.page(conn, project, behind, limit), count(conn, project)
         if project is not None:
-            jobs.get(conn, project, asked)
-        return waiting.of_job(conn, project, asked), count(conn, project)
+            jobs.get(conn, project, wanted_job)
+        return waiting.of_job(conn, project, wanted_job), count(conn, project)
 
     page, (yours, others) = await services.db.read(read)
     now = now_ms()

@@ -106,13 +106,13 @@ def checkpoint_fields(row: CheckpointRow) -> Json:
 
 
 def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId]) -> Node:
-    mine = [source for source in sources if source.node == row.id]
+    on_node = [source for source in sources if source.node == row.id]
     others = {
         "state": node_state(row),
         "takes_work": row.takes_work,
         "message": row.why_not,
-        "slots_used": sum(source.slots for source in mine),
-        "jobs": tuple(sorted({source.job_id for source in mine if source.job_id in visible})),
+        "slots_used": sum(source.slots for source in on_node),
+        "jobs": tuple(sorted({source.job_id for source in on_node if source.job_id in visible})),
         "actions": () if row.lost or row.draining or row.drain_requested else ("drain",),
     }
     return Node(**resource_values(row, Node, **others))

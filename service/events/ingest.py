@@ -216,9 +216,9 @@ class _Ledger:
         return source.running_at is not None or (page is not None and page.is_running)
 
     def _note_text(self, event: Incoming, source: SourceRow) -> str:
-        said = str((event.data or {}).get("state"))[:100]
+        reported = str((event.data or {}).get("state"))[:100]
         where = f" on node {source.source + 1} of {len(self.sources)}" if len(self.sources) > 1 else ""
-        return f"attempt {source.attempt} reports that it is {said}{where}"
+        return f"attempt {source.attempt} reports that it is {reported}{where}"
 
     def _apply(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """Collects what an event changes in its job, such as progress, metrics, checkpoints or the end of an attempt.

@@ -175,10 +175,10 @@ class JobWatch:
     async def look(self, filter: JobFilter) -> JobsSeen:
         """Returns the jobs that match the filter, from a search that is at most a second old."""
         now = time.monotonic()
-        begun, task = self._looks.get(filter, (-LOOK_SECONDS, None))
-        if task is None or now - begun >= LOOK_SECONDS:
+        begun_at, task = self._looks.get(filter, (-LOOK_SECONDS, None))
+        if task is None or now - begun_at >= LOOK_SECONDS:
             self._looks = {key: look for key, look in self._looks.items() if now - look[0] < LOOK_SECONDS}
-            begun, task = self._looks[filter] = (now, asyncio.create_task(self.since(filter, now_ms() - WINDOW_MS)))
+            begun_at, task = self._looks[filter] = (now, asyncio.create_task(self.since(filter, now_ms() - WINDOW_MS)))
         return await asyncio.shield(task)
 
     async def since(self, filter: JobFilter, moment: int) -> JobsSeen:

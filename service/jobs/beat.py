@@ -152,13 +152,13 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
 
 
 def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None) -> str | None:
-    mine = {gpu.uuid for gpu in beat.gpus}
+    announced = {gpu.uuid for gpu in beat.gpus}
     was_fine = known is not None and known.boot == beat.boot and not known.lost and known.refused is None
-    if not mine or was_fine:
+    if not announced or was_fine:
         return None
     for other in nodes.all_nodes(conn):
         if other.id != beat.node and not other.lost and other.refused is None:
-            shared = mine & {gpu["uuid"] for gpu in json.loads(other.gpus)}
+            shared = announced & {gpu["uuid"] for gpu in json.loads(other.gpus)}
             if shared:
                 return f"GPU {min(shared)} is already announced by node {other.name} ({other.id})"
     return None

@@ -89,8 +89,8 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
 def document_of(job: JobRow) -> Json:
     """Returns a job's spec with defaults filled in and with its amended fields, but without `resume_from`."""
     spec: Json = json.loads(job.spec)
-    said = {"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata), "priority": job.priority}
-    return {**spec, **said, "resume_from": None}
+    amended = {"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata), "priority": job.priority}
+    return {**spec, **amended, "resume_from": None}
 
 
 def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:

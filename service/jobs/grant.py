@@ -76,7 +76,11 @@ def _why_not(conn: Connection, claim: Claim, job: JobRow | None) -> str:
         return f"attempt {claim.attempt} is over: the job is at attempt {job.attempt}"
     if not job.state.holds_slots:
         return f"the job is {job.state}"
-    mine = [source for source in attempts.sources_of(conn, job.id, job.attempt) if source.node == claim.node]
-    if not mine:
+    own_sources = [source for source in attempts.sources_of(conn, job.id, job.attempt) if source.node == claim.node]
+    if not own_sources:
         return "the attempt was placed on another node"
-    return "another supervisor has claimed the attempt" if mine[0].claim else f"the job is {job.state}, not starting"
+    return (
+        "another supervisor has claimed the attempt"
+        if own_sources[0].claim
+        else f"the job is {job.state}, not starting"
+    )

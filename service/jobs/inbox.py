@@ -114,6 +114,6 @@ def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, in
                 replies[source.claim, job.version] = AttemptReply(
                     claim=source.claim, stop=stop_of(job, stop_left), watermark=source.watermark
                 )
-    for claim, asked in commands.undone_by_claim(conn).items():
-        replies[claim, -asked[-1].no] = AttemptReply(claim=claim, commands=asked)
+    for claim, undone in commands.undone_by_claim(conn).items():
+        replies[claim, -undone[-1].no] = AttemptReply(claim=claim, commands=undone)
     return replies

@@ -86,30 +86,30 @@ class Installed:
         return tuple(_missing(needs, self._catalogue)) if self._catalogue else ()
 
 
-def _missing(needs: Sequence[str], there: Catalogue) -> Iterator[str]:
+def _missing(needs: Sequence[str], catalogue: Catalogue) -> Iterator[str]:
     for need in needs:
         group, _, name = need.partition("/")
         if group == HUBS:
-            if there.get(HUBS, name) is None:
+            if catalogue.get(HUBS, name) is None:
                 yield name
         elif group in (PACKAGES, SECRETS):
             # A node of an older version announces neither, and reports what it lacks when it runs the job.
-            if there.names(group) is not None and not _has(there, group, name):
+            if catalogue.names(group) is not None and not _has(catalogue, group, name):
                 yield f"{group.removesuffix('s')} {name.replace(EITHER, ' or ')}"
-        elif (member := there.get(group, name)) is None or member.needs:
+        elif (member := catalogue.get(group, name)) is None or member.needs:
             # POST may have accepted a wrong name, if no node had announced its components by then.
-            how = member.needs if member else did_you_mean(name, there.known(group))
+            how = member.needs if member else did_you_mean(name, catalogue.known(group))
             yield f"{GROUPS[group]} {name}" + (f" ({how})" if how else "")
 
 
-def _has(there: Catalogue, group: str, name: str) -> bool:
+def _has(catalogue: Catalogue, group: str, name: str) -> bool:
     if group == SECRETS:
-        return there.get(SECRETS, name) is not None
-    return any(has_package(there, Requirement(text)) for text in name.split(EITHER))
+        return catalogue.get(SECRETS, name) is not None
+    return any(has_package(catalogue, Requirement(text)) for text in name.split(EITHER))
 
 
-def has_package(there: Catalogue, need: Requirement) -> bool:
-    installed = there.get(PACKAGES, canonicalize_name(need.name))
+def has_package(catalogue: Catalogue, need: Requirement) -> bool:
+    installed = catalogue.get(PACKAGES, canonicalize_name(need.name))
     return installed is not None and meets(need, installed.summary)
 
 

@@ -30,13 +30,13 @@ class Needs:
 
     @classmethod
     def of(cls, spec: JobSpec) -> Needs:
-        asked = spec.resources
+        resources = spec.resources
         return cls(
-            nodes=asked.nodes,
-            gpus_per_node=asked.gpus_per_node,
-            processes_per_node=asked.processes_per_node,
-            pool=asked.pool,
-            gpu=asked.gpu,
+            nodes=resources.nodes,
+            gpus_per_node=resources.gpus_per_node,
+            processes_per_node=resources.processes_per_node,
+            pool=resources.pool,
+            gpu=resources.gpu,
             capability=_capability(spec),
             requirements=needs_of(spec),
         )

@@ -44,14 +44,14 @@ def seen_path(name: str, nodes: Sequence[FileRoots | None]) -> Path | None:
 
 
 def _missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
-    for said in arguments:
-        if not said.text.startswith(ROOTS):
+    for argument in arguments:
+        if not argument.text.startswith(ROOTS):
             continue
-        scheme, _, name = said.text.partition("://")
+        scheme, _, name = argument.text.partition("://")
         roots = list(dict.fromkeys(node.data if scheme == "data" else node.models for node in nodes))
         if roots and not any(_is_there(root, name) for root in roots):
             hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}, or upload it: POST /files"
-            yield Problem(said.pointer, "file_missing", f"{said.text[:200]!r} is on no node", hint)
+            yield Problem(argument.pointer, "file_missing", f"{argument.text[:200]!r} is on no node", hint)
 
 
 def _is_seen(node: FileRoots | None) -> bool:

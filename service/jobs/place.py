@@ -132,12 +132,12 @@ def load_capacities(conn: Connection, only: Collection[NodeId] | None = None) ->
 
     Refused and drained nodes are included, so that the reason for which a job waits can name them.
     """
-    taken: dict[str, list[SourceRow]] = {}
+    open_sources: dict[str, list[SourceRow]] = {}
     for source in attempts.open_sources(conn, only):
-        taken.setdefault(source.node, []).append(source)
+        open_sources.setdefault(source.node, []).append(source)
     up = [node for node in (nodes.all_nodes(conn) if only is None else nodes.by_ids(conn, only)) if not node.lost]
     installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
-    return [_capacity(node, taken.get(node.id, []), installed) for node in up]
+    return [_capacity(node, open_sources.get(node.id, []), installed) for node in up]
 
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
@@ -159,15 +159,15 @@ def _understood(body: dict[str, Any]) -> Catalogue | None:
         return None
 
 
-def _capacity(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Installed]) -> NodeCapacity:
+def _capacity(node: NodeRow, open_sources: list[SourceRow], installed: Mapping[str, Installed]) -> NodeCapacity:
     gpus = _gpus(node.gpus)
-    busy = {uuid for source in taken for uuid in json.loads(source.gpus)}
+    busy = {uuid for source in open_sources for uuid in json.loads(source.gpus)}
     return NodeCapacity(
         node=node.id,
         boot=node.boot,
         pool=node.pool,
         slots=node.slots,
-        free_slots=node.slots - sum(source.slots for source in taken),
+        free_slots=node.slots - sum(source.slots for source in open_sources),
         gpus=gpus,
         free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
         is_open=node.takes_work,

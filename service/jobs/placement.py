@@ -365,11 +365,11 @@ def _fits(needs: Needs, capacity: NodeCapacity, slots: int, gpus: Sequence[Gpu])
 
 def _too_few_slots(needs: Needs, capacity: NodeCapacity) -> str | None:
     """Returns a sentence if the node lacks only slots for these needs, else None."""
-    asked = slot_count(needs, capacity)
-    if capacity.refused is not None or capacity.slots >= asked or not _fits(needs, capacity, asked, capacity.gpus):
+    slots = slot_count(needs, capacity)
+    if capacity.refused is not None or capacity.slots >= slots or not _fits(needs, capacity, slots, capacity.gpus):
         return None
     has = f"{capacity.slots} slot" + ("" if capacity.slots == 1 else "s")
-    return f"{capacity.name or capacity.node} has {has} and {asked} are needed: FOOTPLATE_SLOTS sets how many it has"
+    return f"{capacity.name or capacity.node} has {has} and {slots} are needed: FOOTPLATE_SLOTS sets how many it has"
 
 
 def _suits(needs: Needs, gpu: Gpu) -> bool:

@@ -113,8 +113,8 @@ def _require_held(job: JobRow, changes: Resume) -> None:
     columns = _changed(job, changes, catalogues=())
     if not columns:
         return
-    asked, was = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
-    if columns["priority"] == job.priority and asked.model_copy(update={"priority": was.priority}) == was:
+    changed, current = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
+    if columns["priority"] == job.priority and changed.model_copy(update={"priority": current.priority}) == current:
         return
     names = ", ".join(changes.model_dump(exclude_none=True))
     raise Conflict(
@@ -130,8 +130,8 @@ def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None
 
     The job would succeed at once without training a step.
     """
-    there = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
-    if max_steps is not None and 0 < max_steps < (reached := next(there, 0)):
+    committed_steps = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
+    if max_steps is not None and 0 < max_steps < (reached := next(committed_steps, 0)):
         detail = f"is {max_steps}, and the job has reached step {reached} already"
         hint = f"send more than {reached} to train further, or fork the job from an older checkpoint"
         raise InvalidSpec([Problem("/max_steps", "out_of_range", detail, hint)])

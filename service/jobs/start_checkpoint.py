@@ -65,11 +65,11 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
 
 def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> CheckpointRow:
     """Returns the checkpoint that `wanted` names, from the job's `rows`, newest first. Raises InvalidSpec."""
-    there = checkpoints.committed(rows)
-    if row := checkpoints.named(there, wanted):
+    usable = checkpoints.committed(rows)
+    if row := checkpoints.named(usable, wanted):
         return row
-    code, detail = _why_not(rows, there, job, wanted)
-    hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else _without_any(job)
+    code, detail = _why_not(rows, usable, job, wanted)
+    hint = f"its newest is {usable[0].id}, of step {usable[0].step}" if usable else _without_any(job)
     raise InvalidSpec([Problem("/resume_from/checkpoint", code, detail, hint)])
 
 
@@ -87,13 +87,13 @@ def _without_any(job: JobRow) -> str:
 
 
 def _why_not(
-    rows: Sequence[CheckpointRow], there: Sequence[CheckpointRow], job: JobRow, wanted: str
+    rows: Sequence[CheckpointRow], usable: Sequence[CheckpointRow], job: JobRow, wanted: str
 ) -> tuple[str, str]:
-    asked = next((row for row in rows if row.id == wanted), None)
-    if asked is not None:
-        what = "was found to be corrupt" if asked.status == checkpoints.CORRUPT else "was removed"
-        return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {asked.step}, {what}"
-    if not there:
+    named = next((row for row in rows if row.id == wanted), None)
+    if named is not None:
+        what = "was found to be corrupt" if named.status == checkpoints.CORRUPT else "was removed"
+        return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {named.step}, {what}"
+    if not usable:
         more = " any more" if rows else ", and it has ended" if job.state.is_terminal else " yet"
         return "no_checkpoint", f"job {job.id} has no checkpoint{more}"
     if wanted == "best":
@@ -109,15 +109,15 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
     place = spec.resume_from
     if place is None or place.mode == "weights" or (spec.data.train is None and spec.loop is None):
         return
-    theirs: dict[str, Any] = json.loads(job.spec)
-    if bool(theirs.get("loop")) is not (spec.loop is not None):
+    other_spec: dict[str, Any] = json.loads(job.spec)
+    if bool(other_spec.get("loop")) is not (spec.loop is not None):
         which = f"this job, and not job {job.id}," if spec.loop else f"job {job.id}, and not this one,"
         detail = f"{which} has a loop of its own: neither can continue from the other's checkpoints"
         yield Problem("/resume_from/mode", "cannot_continue", detail, None if spec.loop else WEIGHTS_ALONE)
         return
     if spec.loop is not None:
         return
-    before, now = theirs["training"], spec.as_json()["training"]
+    before, now = other_spec["training"], spec.as_json()["training"]
     if before.get("save_only_model"):
         detail = f"job {job.id} has save_only_model: its checkpoints hold a model, and no state to continue from"
         yield Problem("/resume_from/mode", "cannot_continue", detail, WEIGHTS_ALONE)

@@ -109,7 +109,7 @@ def claim(
     ends.
     """
     unclaimed = sources.c.claim.is_(None) & _job_is(job_id, attempt, fence, [JobState.STARTING])
-    mine = (sources.c.claim == claim) & _job_is(
+    repeated = (sources.c.claim == claim) & _job_is(
         job_id, attempt, fence, [JobState.STARTING, JobState.RUNNING, JobState.STOPPING]
     )
     statement = (
@@ -119,7 +119,7 @@ def claim(
             sources.c.attempt == attempt,
             sources.c.node == node,
             sources.c.ended_at.is_(None),
-            or_(unclaimed, mine),
+            or_(unclaimed, repeated),
         )
         .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now), rendezvous=rendezvous)
         .returning(*_SOURCE_COLUMNS)

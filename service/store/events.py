@@ -64,8 +64,8 @@ def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], no
 def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
     """Returns True if the service has written exactly this message for a job already."""
     own = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind.value)
-    said = conn.execute(select(events.c.data).where(*own)).scalars()
-    return any(json.loads(data).get("message") == message for data in said)
+    stored = conn.execute(select(events.c.data).where(*own)).scalars()
+    return any(json.loads(data).get("message") == message for data in stored)
 
 
 def insert_own(

@@ -37,10 +37,10 @@ def insert_key(conn: Connection, row: KeyRow) -> None:
 
 def delete_key(conn: Connection, key: KeyId, project: str | None) -> KeyRow:
     """Deletes and returns a key. Raises NotFound, also for a key of another project. `project` None means any."""
-    gone = delete(keys).where(keys.c.id == key).returning(*_COLUMNS)
+    statement = delete(keys).where(keys.c.id == key).returning(*_COLUMNS)
     if project is not None:
-        gone = gone.where(keys.c.project == project)
-    row = conn.execute(gone).one_or_none()
+        statement = statement.where(keys.c.project == project)
+    row = conn.execute(statement).one_or_none()
     if row is None:
         raise NotFound(f"there is no key {key!r} here", hint="GET /keys lists them")
     return KeyRow(*row)
@@ -59,6 +59,6 @@ def insert_ticket(conn: Connection, row: TicketRow, now: int) -> None:
 
 def take_ticket(conn: Connection, hash_: str, now: int) -> TicketRow | None:
     """Deletes a ticket and returns it, so that it can be used only once. None: it is unknown or has expired."""
-    taken = delete(tickets).where(tickets.c.hash == hash_).returning(*columns_of(tickets, TicketRow))
-    row = conn.execute(taken).one_or_none()
+    statement = delete(tickets).where(tickets.c.hash == hash_).returning(*columns_of(tickets, TicketRow))
+    row = conn.execute(statement).one_or_none()
     return TicketRow(*row) if row and row.expires_at >= now else None

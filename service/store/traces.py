@@ -79,5 +79,5 @@ def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ende
 
 def _nodes(conn: Connection, job: JobId, attempt: int) -> list[str]:
     named = select(nodes.c.name).join(sources, sources.c.node == nodes.c.id)
-    mine = named.where(sources.c.job_id == job, sources.c.attempt == attempt).order_by(sources.c.source)
-    return list(conn.execute(mine).scalars())
+    statement = named.where(sources.c.job_id == job, sources.c.attempt == attempt).order_by(sources.c.source)
+    return list(conn.execute(statement).scalars())
