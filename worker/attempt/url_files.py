@@ -142,7 +142,9 @@ def _response(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
             at = urljoin(at, answer.getheader("Location") or "")
         finally:
             connection.close()
-    raise FetchError("store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "name the address to which it finally redirects")
+    raise FetchError(
+        "store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "name the last address of the redirects"
+    )
 
 
 def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
