@@ -19,7 +19,7 @@ from footplate.trainer.losses.loss import Loss, items, logits_of, regression, sh
 
 
 class LogitsLoss:
-    """The base of losses of logits and labels. An object is a `compute_loss_func` for the Trainer."""
+    """The base of losses of logits and labels. The Trainer calls its objects as `compute_loss_func`."""
 
     shifts_labels = False
     """True if the logits of one position predict the next label. The runtime sets it from the model's class."""

@@ -44,7 +44,7 @@ nadam = component(
     optim.NAdam,
     "NAdam, which is Adam with Nesterov's momentum.",
     lr=Rate, betas=Betas, eps=Eps, weight_decay=Decay,
-    momentum_decay=Annotated[float, "The speed at which the momentum changes"],
+    momentum_decay=Annotated[float, "How fast the momentum rises to its final value with the steps"],
     decoupled_weight_decay=Decoupled,
 )  # fmt: skip
 
@@ -88,7 +88,8 @@ adafactor = component(
     defaults={"lr": 1e-3, "scale_parameter": False, "relative_step": False},
     lr=Annotated[float | None, "Learning rate; null computes it from the step, with relative_step"],
     eps=Annotated[
-        tuple[float, float], "A number added to squared gradients, and the smallest size of weights for scaling"
+        tuple[float, float],
+        "The number that is added to squared gradients, and the least size of weights that scale_parameter assumes",
     ],
     clip_threshold=Annotated[float, "The largest root mean square of a step"],
     decay_rate=Annotated[float, "The exponent by which the running mean of squares gets longer with the steps"],

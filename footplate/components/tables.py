@@ -116,7 +116,7 @@ def saved_rows(folder: Path, split: str | None) -> Table:
     batches: list[Any] = []
     for name in names:
         if Path(name).name != name:
-            raise DatasetError(f"{folder.name}/state.json names a file elsewhere: {name[:80]!r}")
+            raise DatasetError(f"{folder.name}/state.json names a file outside of the folder: {name[:80]!r}")
         batches += _stream(folder / name)
     return Table(batches, folder.name)
 

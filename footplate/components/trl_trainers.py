@@ -61,7 +61,7 @@ class TrlTrainer:
         has_rewards: bool = False,
         reference: Literal["none", "passed", "loaded"] = "none",
     ) -> None:
-        """Stores TRL's name of the method, such as DPO, the schemas of its rows, and the properties of its trainer.
+        """Stores TRL's name of the method, such as DPO, the schemas of its rows, and whether it takes reward functions.
 
         `reference` is the way in which the trainer gets its reference model: none, as an argument, or from a folder.
         """

@@ -31,7 +31,7 @@ RATIO_FROM_BYTES = 4 * MIB
 MAX_ENTRIES = 2000
 MAX_PATH_CHARS = 240
 MAX_DEPTH = 16
-"""Levels of nested folders."""
+"""The most levels of nested folders."""
 
 OURS = frozenset({"footplate"})
 OF_TRAINING = frozenset({"accelerate", "numpy", "pydantic", "safetensors", "torch", "transformers"})

@@ -24,7 +24,7 @@ HARMLESS = frozenset(
 )  # fmt: skip
 SETTING = "FOOTPLATE_ENV_ALLOWED"
 SHORTEST_SECRET = 6
-"""Characters. A secret is masked in every line, so it must not be a word that occurs in every line."""
+"""The fewest characters of a secret. A secret is masked wherever it occurs, so a short one would mask common words."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
@@ -78,7 +78,10 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
         if name == variable or not value:
             continue
         if not _NAME.fullmatch(name) or _NODES_OWN.fullmatch(name):
-            raise SettingsError(f"{variable} cannot be used: {name!r} is not a name that a job's secret can have.")
+            raise SettingsError(
+                f"{variable} cannot be used: {name!r} is not a name that a job's secret can have. A name has letters, "
+                "digits and '_', and is not a variable that the node sets."
+            )
         if len(value) < SHORTEST_SECRET:
             raise SettingsError(
                 f"{variable} cannot be used: a secret has {SHORTEST_SECRET} characters or more, because it is masked "

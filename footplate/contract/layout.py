@@ -35,7 +35,7 @@ _CHECKPOINT = re.compile(rf"jobs/job_[0-9a-f]{{32}}/attempts/\d+/(?:{BEST_BEFORE
 
 
 def checkpoint_in(path: str) -> str | None:
-    """Returns a checkpoint's path relative to the store's root, which differs between nodes. None for other paths."""
+    """Returns a checkpoint's path relative to the store's root, which differs between nodes, or else None."""
     match = _CHECKPOINT.search(path)
     return match[0] if match else None
 

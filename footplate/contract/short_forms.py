@@ -194,7 +194,9 @@ def _dataset(value: Any, pointer: str, long: Long) -> Any:
     if suffix not in READERS:
         there = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())
         kind = f"{suffix!r} files" if suffix else "a path without a suffix"
-        long.problems.append(Problem(long.locate(pointer), "no_reader", f"nothing reads {kind}; there is: {there}"))
+        long.problems.append(
+            Problem(long.locate(pointer), "no_reader", f"there is no reader for {kind}; the readers are: {there}")
+        )
     return {"use": READERS.get(suffix, READERS[".jsonl"]), "args": {"paths": [value]}}
 
 

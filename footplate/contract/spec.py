@@ -146,12 +146,12 @@ class JobSpec(Group):
 
     @cached_property
     def components(self) -> tuple[Used, ...]:
-        """Every component that the spec names. Walked once, and kept."""
+        """Every component that the spec names. The spec is walked once, and the result is kept."""
         return tuple(components_of(self))
 
     @cached_property
     def texts(self) -> tuple[ArgumentText, ...]:
-        """Every text in the arguments of components, and the folder to resume from. Collected once, and kept."""
+        """Every text in the arguments of components, and the folder to resume from. The result is kept."""
         return tuple(texts_of(self))
 
     @classmethod

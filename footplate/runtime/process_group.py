@@ -64,7 +64,7 @@ def peers(order: Order, backend: str | None, timeout_seconds: float) -> OneProce
 
 
 def is_caused_by_another_rank(error: BaseException) -> bool:
-    """Returns True if this rank failed because another rank had failed, by the Trainer's note or torch's error."""
+    """Returns True if a note of the Trainer or the kind of torch's error shows that another rank had failed before."""
     noted = any(" failed before this one" in note for note in getattr(error, "__notes__", ()))
     return noted or outcome.lost_a_peer(error)
 

@@ -14,7 +14,7 @@ PAGE = 200
 
 
 class WebhookChanges(TypedDict, total=False):
-    """The changes of a webhook. Fields without a value stay."""
+    """The changes of a webhook. Fields that are left out stay as they are."""
 
     url: str
     states: Sequence[str] | None

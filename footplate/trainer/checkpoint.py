@@ -362,7 +362,7 @@ def _has_module_of(model: nn.Module, name: str) -> bool:
 
 
 def holds_adapters_only(model: nn.Module, folder: Path) -> bool:
-    """Returns True if the model has adapters and the folder does not hold the weights below them."""
+    """Returns True if the model has adapters, and the folder does not hold the weights of the model without them."""
     return adapters.are_in(model) and weights.file_in(folder) is None
 
 

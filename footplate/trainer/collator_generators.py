@@ -26,7 +26,7 @@ class CollatorGenerators:
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """Returns each generator's state. A key such as `0.generator` has the number of its owner and the attribute."""
+        """Returns the generators' states. In a key such as `0.generator`, 0 is the number of the generator's owner."""
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:

@@ -192,7 +192,7 @@ class Epoch:
         return batch
 
     def places(self) -> dict[str, Any]:
-        """Returns the generator states and the position, for a checkpoint that is written now."""
+        """Returns the generator states and the position that a checkpoint must store now."""
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
         if own := self._collator.state():
             places["collator"] = own

@@ -114,7 +114,7 @@ class Internals:
     overrides: Overrides
     memory: Memory
     metrics: list[str | Callable[[], Metric]]
-    """Streaming metrics, by name or as factories."""
+    """The metrics that stream through an evaluation: their names, or functions that make them."""
     given_model: Any = None
     """The model that the script passed."""
     strategy: Single = field(init=False)
@@ -124,7 +124,8 @@ class Internals:
     model_divides_by_items: bool | None = None
     """True if a model that takes `num_items_in_batch` divides its loss by it. None until the first step detects it."""
     loss_is_scaled: bool | None = None
-    """True if the last loss is already a share of its accumulation window. None if `compute_loss` did not set it."""
+    """True if the last loss is already a share of its accumulation window's loss. None if `compute_loss` did not set
+    this."""
     counts_full_batches: bool = False
     """True if a smaller last batch of an evaluation has the weight of a full one in the mean loss."""
     named_optimizers: list[NamedOptimizer] = field(default_factory=list)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("footplate.trainer")
 
 _FACTOR = 2**16
-"""The factor between the two numbers of items. A loss that the model divides changes by this factor, which is far more
-than a GPU's rounding errors."""
+"""The model's loss is computed for a number of items and for this multiple. If the model divides by the number, the
+second loss is this many times smaller, which no rounding error explains."""
 _SAME = 1e-4
 """The relative difference below which two losses count as equal."""
 

@@ -19,7 +19,7 @@ class Plan:
 
     epochs: int
     steps_per_epoch: int
-    """The number of optimizer steps. The last one of an epoch may have fewer micro-batches."""
+    """The number of optimizer steps of an epoch, of which the last may have fewer micro-batches."""
     examples: int
     samples: float
     """The number of samples in the whole run, for the speed that is logged at its end."""

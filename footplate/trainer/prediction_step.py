@@ -53,9 +53,9 @@ def prediction_step(
 def labels_and_loss(trainer: Trainer, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
     """Returns a batch's labels, or None if one of them is missing, and True if a loss is computed for the batch.
 
-    Without label names, `return_loss` in the batch or `can_return_loss` decide whether there is a loss, as in Hugging
-    Face's Trainer. If they do not, Hugging Face calls forward with the whole batch. A forward that does not name the
-    labels cannot take them; the loss then comes from `compute_loss`, as in training.
+    If the model has no label names, `return_loss` decides about the loss, in the batch or as the model's default. If it
+    is False, Hugging Face calls forward with the whole batch, which fails if forward has no argument for a key. Here,
+    an overridden `compute_loss` is called instead, as in training.
     """
     names = trainer.label_names
     labels = [value for name in names if (value := inputs.get(name)) is not None]

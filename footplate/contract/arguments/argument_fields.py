@@ -320,7 +320,8 @@ class Fields:
     """Write checkpoints in a thread, so that training waits only while the weights are copied. `on_save` is called at
     the end of the first step after the commit."""
     enable_jit_checkpoint: bool = False
-    """Save a checkpoint and stop on SIGTERM, after the current step. A job needs no such setting for a drain."""
+    """Save a checkpoint and stop on SIGTERM, after the current step. A job does not need this,
+    because a drain of its node saves a checkpoint anyway."""
     restore_callback_states_from_checkpoint: bool | None = None
     """The callbacks' state that a resume restores. None restores counters and keeps the callbacks' new arguments. True
     also restores the arguments, as Hugging Face does. False restores nothing."""

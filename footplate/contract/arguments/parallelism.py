@@ -13,7 +13,7 @@ _BACKENDS = ("cp_backend", "sp_backend")
 
 
 def sizes(value: Any) -> Any:
-    """Returns the sizes by name, from a dict, the path of a JSON file, or Accelerate's own object."""
+    """Returns sizes such as `tp_size` by name, from a dict, the path of a JSON file, or Accelerate's own object."""
     if isinstance(value, str):
         value = json.loads(Path(value).read_text(encoding="utf-8"))
     if value is None:

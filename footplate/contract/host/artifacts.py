@@ -31,7 +31,7 @@ class AttemptFiles:
         return self.root / layout.outputs_folder(self.job, self.attempt)
 
     def relative(self, path: Path) -> str:
-        """Returns the path relative to the store's root, as events name it."""
+        """Returns the path relative to the store's root, which is the form of paths in events."""
         with suppress(ValueError):
             return str(path.relative_to(self.root))
         return str(path)

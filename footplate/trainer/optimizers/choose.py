@@ -34,7 +34,7 @@ _OWNED = {
 
 
 def optimizer_class(args: TrainingArguments) -> ClassAndArguments:
-    """Returns the optimizer's class and its arguments, without parameters."""
+    """Returns the class of the optimizer that `optim` names, and its arguments except for the model's parameters."""
     name = str(args.optim)
     if name in _MAKERS:
         return _MAKERS[name](OptimizerRequest(args, parsed(getattr(args, "optim_args", None))))

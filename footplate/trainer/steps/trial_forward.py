@@ -88,7 +88,7 @@ def _refuse_if_different(
     if logits > limit:
         raise NotAvailableYet(
             f"split over {size} processes, {class_name} computes logits that differ by {logits:.1e} of the largest "
-            "one: a layer combines positions, but is not torch's scaled_dot_product_attention and does not use "
+            "logit: a layer combines positions, but is not torch's scaled_dot_product_attention and does not use "
             "position_ids",
             hint="train it without cp_size, by DDP or FSDP",
         )

@@ -14,9 +14,10 @@ from footplate.trainer.strategies.peers import OneProcess
 
 
 def gather_values(value: Any, peers: OneProcess, *, counts: bool, objects: bool) -> list[Any]:
-    """Returns the values of the processes whose `counts` is True, by rank. All have the same structure.
+    """Returns the values of all processes by rank, without those of processes that pass `counts` as False.
 
-    Tensors are sent from device to device, and may differ in shape. With `objects`, values of any type are pickled.
+    All values have the same structure. Tensors are sent from device to device, and may differ in shape. With
+    `objects`, values of any type are pickled.
     """
     if objects:
         values = peers.all_gather((counts, map_tensors(value, lambda leaf: leaf.cpu())))

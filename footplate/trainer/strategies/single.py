@@ -231,7 +231,7 @@ class Single:
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """Returns all weights on this process, or None if `model.state_dict()` already has them."""
+        """Returns all weights on this process. Returns None if `model.state_dict()` has them anyway."""
         return None
 
     def elements(self, parameter: nn.Parameter) -> int:
