@@ -45,9 +45,10 @@ from footplate.runtime.export import export
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.runtime.serving.session import serve
 from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, folder_for_loop
-from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
+from footplate.trainer.callbacks import PrinterCallback, ProgressCallback, TrainerCallback
 from footplate.trainer.checkpoint import CannotSave
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.trainer import Trainer, set_seed
 
 FLUSH_SECONDS = 60.0
@@ -198,9 +199,22 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mappin
     # The lines that these two callbacks print would repeat the job's events.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
+    if args.save_strategy == "no":
+        trainer.add_callback(SaveAtEnd())
     # This callback is the last one, so that it sees the decisions of the job's own callbacks, and decides about stops.
     trainer.add_callback(emit)
     return trainer
+
+
+class SaveAtEnd(TrainerCallback):
+    """A callback that saves one checkpoint, after the last step.
+
+    It is for jobs whose `save_strategy` is "no". Without a checkpoint, their models could not be tried or forked.
+    """
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        control.should_save = control.should_save or state.global_step >= state.max_steps
+        return control
 
 
 def our_trainer(spec: JobSpec, parts: Parts, args: Any) -> Trainer:

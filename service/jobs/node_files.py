@@ -50,7 +50,8 @@ def _missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots]) -> I
         scheme, _, name = argument.text.partition("://")
         roots = list(dict.fromkeys(node.data if scheme == "data" else node.models for node in nodes))
         if roots and not any(_is_there(root, name) for root in roots):
-            hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}, or upload it: POST /files"
+            upload = ", or upload it: POST /files" if scheme == "data" else ""
+            hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}{upload}"
             yield Problem(argument.pointer, "file_missing", f"{argument.text[:200]!r} is on no node", hint)
 
 

@@ -81,8 +81,8 @@ def _without_any(job: JobRow) -> str:
     if job.state is not JobState.SUCCEEDED:
         return again
     return (
-        f"the job's model is only among its outputs: `footplate download {job.id}` fetches it for your own programs. "
-        f'To try, fork or export a model here, {again}, with another save_strategy than "no"'
+        f"its outputs have its model: `footplate download {job.id}`. To try, fork or export a model here, {again}, "
+        "and keep its checkpoints"
     )
 
 

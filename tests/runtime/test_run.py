@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 from footplate.contract.host import outcome
 from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.file_roots import Roots
 from footplate.runtime import run
+from footplate.runtime.build import build
+from footplate.trainer.callbacks import TrainerCallback
 from tests.support.factories import make_spec
 
 
@@ -37,3 +41,22 @@ def test_outputs_that_do_not_fit_are_said_with_where_and_what_would_work(tmp_pat
     assert "[Errno 28]" in verdict.error.message
     assert verdict.error.hint
     assert not files.outputs.exists(), "half of them takes the room that is missing"
+
+
+@pytest.mark.parametrize(("saves", "steps"), [("no", [3]), ("steps", [2, 3])])
+def test_the_model_of_a_run_without_saves_is_saved_once_at_its_end(
+    tmp_path: Path, saves: str, steps: list[int]
+) -> None:
+    spec = make_spec(training={"max_steps": 3, "save_strategy": saves, "save_steps": 2})
+    args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
+    saved: list[int] = []
+
+    class Emit(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            saved.append(state.global_step)
+
+    trainer = run.assemble(spec, build(spec, Roots(tmp_path, tmp_path)), args, Emit(), {})  # type: ignore[arg-type]
+    trainer.train()
+
+    assert saved == steps
+    assert (tmp_path / "checkpoint-3").is_dir()

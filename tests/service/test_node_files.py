@@ -39,8 +39,7 @@ def test_a_folder_that_is_not_there_yet_is_told_to_be_made(home: Path) -> None:
     )
 
     assert pointer == "/model/args/path"
-    assert f"{home}/models" in hint
-    assert "POST /files" in hint
+    assert hint == f"put it below {home}/models"
 
 
 @pytest.mark.parametrize("name", ["data://sst2/train.jsonl", "data://sst2/tr*.jsonl", "data://**/nothing.jsonl"])

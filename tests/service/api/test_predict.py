@@ -228,7 +228,7 @@ async def test_a_job_that_has_ended_without_checkpoints_is_told_where_its_model_
         return str(refused.json()["hint"])
 
     assert f"footplate download {ended}" in await hint(ended)
-    assert "save_strategy" in await hint(ended)
+    assert "keep its checkpoints" in await hint(ended)
     assert (await hint(failed)).startswith("submit its spec")
 
 
