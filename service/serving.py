@@ -26,6 +26,7 @@ from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.serving import SILENCE_SECONDS, Piece, PieceKind, ServingRequest, Work
 from service.deps import LARGE, Services, in_thread_if_large
+from service.jobs import serving
 from service.jobs.cancel import cancel
 from service.jobs.serving import OPEN, Wanted, find, open_session, running_sessions, session_spec
 from service.problems import TooManyRequests
@@ -39,6 +40,8 @@ LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 1.0, 0.01
 """The interval at which the state of the session is read while no piece of the answer comes."""
 END_LOOK_SECONDS = 0.1
 """The interval at which the state of a session is read that has sent a request back."""
+LONGEST_END_SECONDS = 10.0
+"""The longest wait for the sessions of a job that is about to be deleted."""
 MOST_SESSIONS = 3
 """The number of sessions to which one request is sent if it was never started."""
 RETRY_SECONDS = 5
@@ -145,6 +148,18 @@ async def ask(services: Services, question: Question, is_gone: Gone) -> AsyncIte
             await exchange.until_session_ends()
     last = f"GET /jobs/{session} says why the last one did"
     raise ServingEnded(f"{MOST_SESSIONS} serving sessions ended before they started this request: {last}", hint=AGAIN)
+
+
+async def end_sessions(services: Services, job: JobId) -> None:
+    """Ends the sessions of a job that is about to be deleted. Waits a moment for the answers that they have begun."""
+    end = partial(serving.end_sessions, project=services.project, job_id=job, by=services.caller.by)
+    deadline = time.monotonic() + LONGEST_END_SECONDS
+    while sessions := await services.db.write(lambda conn: end(conn, now=now_ms())):
+        for session in sessions:
+            services.changed(session)
+        if time.monotonic() > deadline:
+            return
+        await asyncio.sleep(END_LOOK_SECONDS)
 
 
 async def _session(services: Services, question: Question, *, shares: bool) -> Wanted:

@@ -219,6 +219,13 @@ def running_sessions(conn: Connection, project: str) -> list[JobRow]:
     return [row for row in rows if row.state is JobState.RUNNING and _is_open_session(row)]
 
 
+def end_sessions(conn: Connection, project: str, job_id: JobId, now: int, *, by: str | None) -> list[JobId]:
+    """Cancels the sessions that answer with checkpoints of a job, and returns those that have not ended yet."""
+    for row in _open_sessions(conn, job_id):
+        cancel(conn, project, row.id, StopMode.GRACEFUL, now, by=by)
+    return [row.id for row in jobs.started_from(conn, job_id) if json.loads(row.spec).get("serve")]
+
+
 def _is_open_session(row: JobRow) -> bool:
     return row.state in OPEN and row.desired is Desired.RUN and bool(json.loads(row.spec).get("serve"))
 

@@ -137,7 +137,7 @@ def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | N
         if checkpoint in (None, held.id):
             raise CheckpointInUse(
                 f"job {held.by} has to start from checkpoint {held.id} of job {job_id}, of step {held.step}",
-                hint=f"cancel job {held.by}, or wait until it has a checkpoint of its own",
+                hint=f"cancel job {held.by}, or wait until it ends or has a checkpoint of its own",
             )
 
 

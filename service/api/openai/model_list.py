@@ -18,6 +18,7 @@ from service.api.openai.models import Deleted, ModelObject, Page
 from service.api.openai.names import ModelName, read_model_name
 from service.deps import StrictRoute, services_of
 from service.jobs.delete import delete
+from service.serving import end_sessions
 from service.store import checkpoints, jobs
 from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
@@ -53,7 +54,7 @@ async def get_model(request: Request, model: str) -> ModelObject:
 
 @router.delete(ONE)
 async def delete_model(request: Request, model: str) -> Deleted:
-    """Deletes the model's job, with its history, checkpoints and outputs."""
+    """Deletes the model's job, with its history, checkpoints and outputs. Serving sessions of the job are ended."""
     services = services_of(request)
     tuned = _named(model)
     if tuned is None:
@@ -61,14 +62,12 @@ async def delete_model(request: Request, model: str) -> Deleted:
             raise _unknown(model)
         raise Forbidden(f"{model[:100]!r} is a base model", hint="the operator removes it from FOOTPLATE_OPENAI_MODELS")
 
-    def write(conn: Connection) -> list[str]:
-        _tuned(conn, services.project, tuned)
-        if tuned.step is not None:
-            hint = f"DELETE /jobs/{tuned.job}/checkpoints/… deletes a checkpoint"
-            raise Forbidden(f"{model[:200]!r} is a checkpoint of a job", hint=hint)
-        return delete(conn, services.project, tuned.job, now_ms())
-
-    await remove(services, tuned.job, write)
+    await services.db.read(partial(_tuned, project=services.project, name=tuned))
+    if tuned.step is not None:
+        hint = f"DELETE /jobs/{tuned.job}/checkpoints/… deletes a checkpoint"
+        raise Forbidden(f"{model[:200]!r} is a checkpoint of a job", hint=hint)
+    await end_sessions(services, tuned.job)
+    await remove(services, tuned.job, lambda conn: delete(conn, services.project, tuned.job, now_ms()))
     return Deleted(id=model, object="model")
 
 

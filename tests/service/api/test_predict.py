@@ -123,6 +123,20 @@ async def test_a_served_checkpoint_cannot_be_deleted(api: Api, node: Node) -> No
     assert session in refused.json()["detail"]
 
 
+async def test_a_model_is_deleted_through_openais_api_while_its_session_is_idle(api: Api, node: Node) -> None:
+    job = await trained(api)
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
+    session = await session_of(node, job)
+    await node.answer((await node.taken(session))["id"], predictions=[{}])
+    await waiting
+
+    deleted = await api.client.delete(f"/v1/models/{job}")
+
+    assert (deleted.status_code, deleted.json()["deleted"]) == (200, True)
+    ended = (await api.client.get(f"/jobs/{session}")).json()
+    assert (ended["state"], ended["reason"]) == ("cancelled", Reason.CANCEL)
+
+
 async def test_a_full_queue_is_answered_429_and_keeps_nothing(api: Api, node: Node) -> None:
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [0]}))
