@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import InvalidSpec, NotFound, did_you_mean
-from footplate.contract.ids import is_file, is_id
+from footplate.contract.ids import is_id
 from service import base_models
 from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
@@ -92,9 +92,10 @@ def _shown(row: JobRow) -> FineTuningJob:
 
 async def _file(services: Services, name: str, parameter: str) -> TuningFile:
     """Returns an uploaded file after a check of all its lines. Raises InvalidRows, and NotFound for a missing file."""
-    if not is_file(name):
-        raise NotFound(f"{parameter}: there is no file {name[:100]!r}", hint="files.create() uploads one")
-    row = await file_row(services, name)
+    try:
+        row = await file_row(services, name)
+    except NotFound as error:
+        raise NotFound(f"{parameter}: {error.message}", hint="files.create() uploads one") from error
     rows = await asyncio.to_thread(checked_once, row.sha256, partial(content_of, services, row), parameter)
     return TuningFile(row.id, rows)
 

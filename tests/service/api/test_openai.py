@@ -235,8 +235,9 @@ async def test_another_project_s_file_and_job_are_missing(api: Api, client: Asyn
     file = await uploaded(client)
     made = await submitted(client)
 
+    with pytest.raises(openai.NotFoundError, match="training_file"):
+        await theirs.fine_tuning.jobs.create(model=BASE, training_file=file)
     for ask in (
-        lambda: theirs.fine_tuning.jobs.create(model=BASE, training_file=file),
         lambda: theirs.files.content(file),
         lambda: theirs.fine_tuning.jobs.retrieve(made.id),
         lambda: theirs.fine_tuning.jobs.list_events(made.id),
