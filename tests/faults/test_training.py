@@ -86,8 +86,12 @@ def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
     """`frozen` of its processes, eldest first: training itself, then its data workers."""
     trains = f"attempt {attempt} trains"
     system.until(lambda: len(logs_of(system, job, attempt)) > 2, within=60, what=trains, job=job)
-    family = system.training_pids(job)
-    assert len(family) == 3, family
+
+    def all_three() -> list[int]:
+        pids = system.training_pids(job)
+        return pids if len(pids) == 3 else []
+
+    family = system.until(all_three, within=60, what="training and its two data workers run", job=job)
     for pid in family[frozen]:
         os.kill(pid, signal.SIGSTOP)
 

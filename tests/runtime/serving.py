@@ -97,7 +97,7 @@ def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedM
     finally:
         with mmap.mmap(stop, mmap.PAGESIZE) as page:
             page[0] = 2
-        thread.join(30)
+        thread.join(300)
         for end in (ours, theirs, events):
             end.close()
         os.close(stop)

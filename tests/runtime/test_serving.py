@@ -219,7 +219,7 @@ def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[
 
 def test_a_session_without_requests_ends_by_itself(folder: Path) -> None:
     with served(folder, {"model": "toy/mlp"}, idle=0.01) as model:
-        model.thread.join(30)
+        model.thread.join(300)
 
         assert not model.thread.is_alive()
 
@@ -231,7 +231,7 @@ def test_an_idle_session_ends_when_another_job_waits_for_its_slot(
     with served(folder, {"model": "toy/mlp"}) as model:
         model.predict({"x": [0.0] * 8})
         model.want_slot()
-        model.thread.join(30)
+        model.thread.join(300)
 
         assert not model.thread.is_alive()
 

@@ -354,7 +354,7 @@ async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
 
     def slow() -> bool:
         asked.set()
-        return answered.wait(10)
+        return answered.wait(300)
 
     monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(refuses)))
     await begins_anew(line)

@@ -177,18 +177,27 @@ PORTS = range(10_000, 32_000)
 """Ports below those that the kernel assigns, so that a restarted program finds its port free."""
 
 
-def free_port() -> int:
-    """Returns a free TCP port that the kernel assigns to nobody.
+_reservations: list[socket.socket] = []
+"""Sockets with the names of this process's ports. They are never connected."""
 
-    Each test process searches its own part of the range.
+
+def free_port() -> int:
+    """Returns a free TCP port that the kernel assigns to nobody, and that no other test process gets before this ends.
+
+    Each test process searches its own part of the range. A name in the kernel reserves the port, because the
+    program that will listen on it starts later.
     """
     worker, of = (int(os.environ.get(f"PYTEST_XDIST_{name}", "0").strip("gw")) for name in ("WORKER", "WORKER_COUNT"))
     mine = PORTS[worker :: of + 1]
     while True:
+        port = random.SystemRandom().choice(mine)
+        reservation = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, suppress(OSError):
-            port = random.SystemRandom().choice(mine)
+            reservation.bind(f"\0footplate-test-port-{port}")
             probe.bind(("127.0.0.1", port))
+            _reservations.append(reservation)
             return port
+        reservation.close()
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:

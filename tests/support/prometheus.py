@@ -49,7 +49,7 @@ class Prometheus:
             f"--web.listen-address=127.0.0.1:{port}",
             name="prometheus",
         )
-        self._client = httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=20)
+        self._client = httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=300)
         # Before that, it answers 503 to every query.
         self.process.until(
             lambda: self._client.get(f"http://127.0.0.1:{port}/-/ready").is_success,

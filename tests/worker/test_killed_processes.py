@@ -42,6 +42,10 @@ def descendants(pid: int, folder: str) -> list[int]:
     return result
 
 
+def three(pids: list[int]) -> list[int]:
+    return pids if len(pids) == 3 else []
+
+
 class Running:
     """A job with two loader children, and who is who."""
 
@@ -50,15 +54,15 @@ class Running:
         self.job = control.submit(node, **LONG)
         control.await_kind(self.job, "log", within=60)
         folder = str(start.artifacts / "jobs" / self.job)
+        # Training and its two loader children. A library may fork another one for a moment.
+        self.training = until(lambda: three(descendants(worker.pid, folder)), within=60, what="its loaders work")
         self.everyone = children(worker.pid)
-        self.training = descendants(worker.pid, folder)
         self.head = next(pid for pid in self.training if os.getpgid(pid) == pid)
         self.warm = next(
             pid for pid in self.everyone if "footplate.runtime.warm_parent" in command(pid) and pid not in self.training
         )
         self.supervisors = self._holders_of(start.journals.resolve().as_posix())
         self.supervisor = self.supervisors[0]
-        assert len(self.training) == 3
 
     def _holders_of(self, folder: str) -> list[int]:
         def holds(pid: int) -> bool:

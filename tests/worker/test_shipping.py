@@ -99,7 +99,7 @@ class Attempt:
     def is_gone(self) -> None:
         """Waits until the shipping has ended, with its thread."""
         self.shipping.close()
-        self.shipping._thread.join(30)
+        self.shipping._thread.join(300)
 
     def fetches(self) -> None:
         self.shipping.fetch()

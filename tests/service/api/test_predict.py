@@ -18,7 +18,7 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.serving import Piece, PieceKind
 from service.store import checkpoints, jobs
 from service.store.times import now_ms
-from tests.service.api.conftest import Api, Serve
+from tests.service.api.conftest import PATIENCE, Api, Serve
 from tests.support.processes import until_async
 from tests.support.redis_server import RedisServer
 
@@ -34,7 +34,7 @@ class Node:
         return [row.id for row in rows]
 
     async def taken(self, session: JobId) -> dict[str, Any]:
-        popped = await self.redis.blpop([keys.serving_queue(session)], timeout=20)
+        popped = await self.redis.blpop([keys.serving_queue(session)], timeout=PATIENCE)
         assert popped is not None, "no request came"
         body = await self.redis.getdel(keys.serving_request(popped[1].decode()))
         assert body is not None, "the request has no body"

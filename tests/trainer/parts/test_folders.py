@@ -20,7 +20,7 @@ from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.peers import OneProcess, Peers
 
 WORLD = 3
-WITHIN = 30
+WITHIN = 300
 
 
 class Company:

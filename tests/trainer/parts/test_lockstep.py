@@ -22,9 +22,9 @@ class Together(OneProcess):
 
     def all_gather(self, value: Any) -> list[Any]:
         self._told[self.rank] = value
-        self._barrier.wait(20)
+        self._barrier.wait(300)
         result = list(self._told)
-        self._barrier.wait(20)
+        self._barrier.wait(300)
         return result
 
 
