@@ -39,8 +39,22 @@ from tests.support.system import bring_to_schema
 
 KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
+FOLDER = Path(__file__).parent
 PATIENCE = 120.0
 """Seconds for what comes at once, or never: however long a machine stands still."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves tests on PostgreSQL to the matrix if other tests send PostgreSQL every statement that they send.
+
+    The tests marked `own_statement` run on both databases. They send a statement of their own, or depend on how
+    PostgreSQL locks and notifies.
+    """
+    for item in items:
+        is_on_postgres = item.path.is_relative_to(FOLDER) and item.get_closest_marker("postgres") is not None
+        if is_on_postgres and item.get_closest_marker("own_statement") is None:
+            item.add_marker(pytest.mark.matrix)
 
 
 def each_case(names: str | Sequence[str], cases: Sequence[Any]) -> Callable[[Callable[..., Awaitable[None]]], Any]:

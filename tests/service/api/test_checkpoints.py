@@ -258,6 +258,7 @@ async def test_a_job_s_only_checkpoint_stays_even_if_it_is_corrupt(api: Api) -> 
     assert is_problem(await api.client.delete(f"/jobs/{job}/checkpoints/{row.id}"), 409, "checkpoint_needed")
 
 
+@pytest.mark.own_statement
 async def test_a_pinned_checkpoint_stays_when_training_deletes_it(both: Api) -> None:
     """Training does so by itself: it deletes the folder, and says so afterwards."""
     artifacts = both.services.settings.artifacts_path

@@ -49,6 +49,7 @@ async def test_a_summary_says_what_each_metric_came_to_and_where(both: Api) -> N
     assert [(item.value, item.step) for item in (loss.last, loss.min, loss.max)] == [(2.0, 4), (1.0, 3), (3.0, 1)]
 
 
+@pytest.mark.own_statement
 async def test_the_list_includes_specs_and_summaries_as_far_as_they_fit(
     both: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

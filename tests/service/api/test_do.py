@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
@@ -31,6 +33,7 @@ async def asked(api: Api, job: JobId) -> list[dict[str, Any]]:
     return [event["data"] for event in page["data"]]
 
 
+@pytest.mark.own_statement
 async def test_a_command_is_stored_and_answered_with_the_job(both: Api) -> None:
     job = await running(both)
 

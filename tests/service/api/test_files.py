@@ -64,6 +64,7 @@ async def test_rows_are_kept_by_what_they_hold_and_come_back_byte_for_byte(both:
     assert kept(tmp_path) == [ID]
 
 
+@pytest.mark.own_statement
 async def test_an_upload_answers_with_a_report_of_its_rows(both: Api) -> None:
     made = (await post(both, b"text,label\ngood,1\nbad,x\none,two,three\n", "rows.csv")).json()
 
@@ -229,6 +230,7 @@ async def test_a_spec_may_name_a_file_by_its_id_in_place_of_a_path(both: Api) ->
             ]
 
 
+@pytest.mark.own_statement
 async def test_a_file_can_be_deleted_once_no_unfinished_job_names_it(both: Api, tmp_path: Path) -> None:
     await post(both)
     job = await both.submit(data=ID)

@@ -125,6 +125,7 @@ async def test_what_cannot_go_on_from_there_is_refused_unless_it_takes_the_weigh
     assert (begins_anew.status_code, begins_its_data_anew.status_code) == (201, 201)
 
 
+@pytest.mark.own_statement
 async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> None:
     job = await trained(both, name="first", tags=["a"])
     await both.client.patch(f"/jobs/{job}", json={"name": "renamed", "priority": 9})

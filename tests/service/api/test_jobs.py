@@ -8,6 +8,8 @@ from base64 import urlsafe_b64encode
 from itertools import product
 from typing import Any
 
+import pytest
+
 from footplate.contract.ids import new_job_id
 from tests.service.api.conftest import SPEC, Api, each_case
 
@@ -24,6 +26,7 @@ async def test_a_posted_job_is_where_its_location_says(both: Api) -> None:
     assert (result.json()["name"], result.json()["tags"], result.json()["warnings"]) == ("first", ["demo"], [])
 
 
+@pytest.mark.own_statement
 async def test_the_same_idempotency_key_and_body_are_one_job(both: Api) -> None:
     headers = {"Idempotency-Key": "one"}
 
@@ -80,6 +83,7 @@ async def test_a_job_of_another_project_is_seen_where_that_is_named(api: Api) ->
     assert len((await api.client.get("/jobs?project=other")).json()["data"]) == 1
 
 
+@pytest.mark.own_statement
 async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None:
     job = await both.submit(name="before", tags=["a"])
     before = await both.client.get(f"/jobs/{job}")
@@ -166,6 +170,7 @@ async def test_a_job_that_is_not_there_is_a_404_everywhere(api: Api) -> None:
         assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json"), (job, verb)
 
 
+@pytest.mark.own_statement
 async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) -> None:
     jobs = [await both.submit(name=f"n{n % 2}", tags=[f"t{n % 3}"], priority=n) for n in range(7)]
     await both.client.post(f"/jobs/{jobs[0]}/cancel")
@@ -233,6 +238,7 @@ SOME_JOB = "job_" + "1" * 32
     f"sort=name&cursor={forged('name', chr(0xD800), SOME_JOB)}", f"sort=name&cursor={forged('name', chr(0), SOME_JOB)}",
     f"sort=priority&cursor={forged('priority', 10**30, SOME_JOB)}", f"cursor={forged('-created', 0, chr(0))}",
 ])  # fmt: skip
+@pytest.mark.own_statement
 async def test_what_no_database_takes_is_in_no_job_and_breaks_nothing(both: Api, query: str) -> None:
     answer = await both.client.get(f"/jobs?{query}")
 

@@ -160,6 +160,7 @@ async def test_a_deleted_key_is_refused_at_once_and_its_streams_end(guarded: Api
         assert all([message is not None async for message in messages])
 
 
+@pytest.mark.own_statement
 async def test_another_process_refuses_a_deleted_key_within_a_second(serve: Serve, database_url: str) -> None:
     here, there = await serve(database_url, api_key=KEY), await serve(database_url, api_key=KEY)
     key = await a_key(here)
@@ -207,6 +208,7 @@ async def test_the_last_use_of_a_key_is_stored_but_not_for_every_request(guarded
 # Sockets -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_statement
 async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serve: Serve, database_url: str) -> None:
     here, there = await serve(database_url, api_key=KEY), await serve(database_url, api_key=KEY)
     key, foreign = await a_key(here, "vision"), await a_key(here, "speech")

@@ -41,6 +41,7 @@ async def test_lines_are_filtered_by_stream_rank_and_what_is_in_them(both: Api) 
     assert await texts(both, job, "grep=o.e") == [], "word for word, and no pattern"
 
 
+@pytest.mark.own_statement
 async def test_lines_are_paged_by_number_up_to_the_end(both: Api) -> None:
     job = await printed(both)
 

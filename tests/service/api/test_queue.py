@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import insert
 
 from footplate.contract.ids import JobId
@@ -22,6 +23,7 @@ async def queue(api: Api, query: str = "", **options: Any) -> Queue:
     return Queue.model_validate_json(answer.content)
 
 
+@pytest.mark.own_statement
 async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_they_wait(both: Api) -> None:
     low, high, gpu = (
         await both.submit(),
@@ -42,6 +44,7 @@ async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_
     assert (only.job, only.place) == (low, 2)
 
 
+@pytest.mark.own_statement
 async def test_a_job_waits_since_its_last_attempt_ended_and_keeps_its_age(both: Api) -> None:
     job = await both.submit()
     an_hour_ago, just_now = now_ms() - 3_600_000, now_ms()

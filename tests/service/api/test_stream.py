@@ -35,6 +35,7 @@ async def test_a_late_reader_gets_the_whole_history_then_the_end(both: Api) -> N
     assert code == 1000
 
 
+@pytest.mark.own_statement
 async def test_replay_and_live_meet_without_a_gap_or_a_duplicate(both: Api) -> None:
     job = await both.submit()
     reading = asyncio.create_task(both.frames(f"/jobs/{job}/stream"))
@@ -139,6 +140,7 @@ async def test_what_cannot_be_streamed_closes_with_a_code_and_a_reason(api: Api,
     assert reason
 
 
+@pytest.mark.own_statement
 async def test_the_metrics_socket_replays_follows_and_closes(both: Api) -> None:
     job = await both.submit()
     await both.append(job, {"loss": 2.0, "step": "shadowed"})

@@ -47,6 +47,7 @@ def live(job: str) -> Callable[[dict[str, Any]], bool]:
     return lambda frame: frame.get("job") == job and "caught_up" in frame
 
 
+@pytest.mark.own_statement
 async def test_named_jobs_are_told_each_in_order_and_the_socket_closes_with_the_last(both: Api) -> None:
     first, second, other = [await both.submit() for _ in range(3)]
     await both.append(first, *[{"loss": n} for n in range(300)])
@@ -79,6 +80,7 @@ async def test_each_job_continues_from_its_own_cursor(api: Api) -> None:
     assert (numbers(frames, first), numbers(frames, second), code) == (list(range(8, 14)), [], 1000)
 
 
+@pytest.mark.own_statement
 async def test_jobs_that_match_join_whenever_they_come_and_others_do_not(both: Api) -> None:
     before = await both.submit(tags=["mine"])
     over = await both.submit(tags=["mine"])

@@ -140,6 +140,7 @@ async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
     assert set((await both.client.get("/components")).json()["models"]) == {"toy/mlp"}
 
 
+@pytest.mark.own_statement
 async def test_validation_names_the_node_that_would_take_it(both: Api) -> None:
     await a_node(both)
 
@@ -163,6 +164,7 @@ async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
         assert (await both.client.post(f"/nodes/{missing}/drain")).status_code == 404
 
 
+@pytest.mark.own_statement
 async def test_a_node_that_cannot_work_gets_none_and_everyone_is_told_why(both: Api) -> None:
     why = "its packages cannot be imported: ImportError: torch is broken"
     await a_node(both, trouble=why)

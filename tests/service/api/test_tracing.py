@@ -35,6 +35,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield result
 
 
+@pytest.mark.own_statement
 async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
     serve: Serve, database_url: str, collector: Collector
 ) -> None:

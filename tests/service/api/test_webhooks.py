@@ -366,6 +366,7 @@ async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed
     assert (await seen(api, hook))["failing_since"] is None
 
 
+@pytest.mark.own_statement
 async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
     serve: Serve, database_url: str, receiver: Receiver
 ) -> None:
@@ -388,6 +389,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
     assert (again.json()["enabled"], again.json()["failing_since"]) == (True, None)
 
 
+@pytest.mark.own_statement
 async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_when_it_works_again(
     serve: Serve, database_url: str, receiver: Receiver
 ) -> None:
@@ -436,6 +438,7 @@ async def test_a_failing_webhook_with_too_many_waiting_deliveries_is_disabled(
     assert {message["status"] for message in await told(api, hook)} == {"failed"}
 
 
+@pytest.mark.own_statement
 async def test_unreachable_receivers_do_not_delay_the_others(both: Api) -> None:
     def fill(conn: Any) -> None:
         for number in range(6):
@@ -855,6 +858,7 @@ async def test_a_project_has_a_limit_of_webhooks(api: Api, receiver: Receiver, m
     assert (answer.status_code, answer.json()["code"]) == (409, "too_many_webhooks")
 
 
+@pytest.mark.own_statement
 async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
     row = a_row()
     await both.db.write(lambda conn: webhooks.insert_webhook(conn, row, 1))
