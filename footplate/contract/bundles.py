@@ -111,7 +111,7 @@ def too_large() -> Problem:
 
 
 def _no_zip(why: str) -> Problem:
-    return Problem("", "not_a_zip", f"this is not a zip: {why[:200]}", "zip -r code.zip my_code.py makes one")
+    return Problem("", "not_a_zip", f"the body is not a zip: {why[:200]}", "zip -r code.zip my_code.py makes one")
 
 
 def _too_many(count: int) -> Problem:

@@ -127,7 +127,7 @@ class NodeBeat(Message):
     roots: FileRoots | None = None
     catalogue_hash: str | None = None
     catalogue: dict[str, Any] | None = None
-    """The components that the node has. Sent until a reply of control has the catalogue's hash as known."""
+    """The components that the node has. Sent until a reply of control names the catalogue's hash as known."""
     versions: dict[str, str] = Field(default_factory=dict)
     running: list[RunningAttempt] = Field(default_factory=list)
     dead: list[RunningAttempt] = Field(default_factory=list)

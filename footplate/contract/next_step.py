@@ -36,7 +36,7 @@ _WORDS_FOR = {
     f"processor: {_TOKENIZER}": "tokenizer processing_class tokenizer_name tokenizer_name_or_path",
     f"model: {_HF_MODEL}": "model_name model_name_or_path base_model pretrained",
     "training": "training_args training_arguments hyperparameters hparams args config",
-    "the spec itself: send the object in it": "spec job jobs",
+    "the spec itself: send only the object that this field holds": "spec job jobs",
     "the first report of a run elsewhere that makes its job: POST /external/{run}": "external",
     'the model\'s args: "peft": {"r": 8}': "peft lora peft_config lora_config use_peft lora_r lora_alpha",
     "resources.gpus_per_node": "gpus num_gpus n_gpus gpu_count",

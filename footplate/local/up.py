@@ -151,7 +151,7 @@ class Launcher:
         def is_announced() -> bool:
             nodes = [node for node in request(f"{self.url}/nodes")["data"] if node["seen_at"] >= started_at]
             for node in nodes:
-                # The reasons why a node takes no work, and why its training has root's rights.
+                # `message` says why a node takes no work, and `exposed` why its training has root's rights.
                 for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
                     if (node["name"], sentence) not in printed:
                         printed.add((node["name"], sentence))

@@ -40,7 +40,7 @@ class ModelSignature:
 
     @property
     def takes_anything(self) -> bool:
-        """True if `forward` takes `**kwargs` only. If it also names arguments, the other keys may be left out."""
+        """True if `forward` takes `**kwargs` only, so that no column of the data can be left out as unused."""
         return self.is_open and not self.arguments
 
     @property

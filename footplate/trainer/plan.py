@@ -27,8 +27,8 @@ class Plan:
     batches_per_epoch: int
     max_steps: int
     shift: int = 0
-    """The number of steps done minus the number that the position in the data corresponds to. It is 0 unless the run
-    was resumed with another number of samples per step."""
+    """A number that is not 0 only if the run was resumed with another number of samples per step. It is the number of
+    steps done, minus the steps of the present size that would have read the same samples."""
 
     @classmethod
     def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:

@@ -143,7 +143,7 @@ def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint
         returned = saving()
     except files.CannotSave as error:
         run.failed_saves += 1
-        _note_best_that_stands(trainer)
+        _record_existing_best(trainer)
         go_on = run.failed_saves <= MAX_FAILED_SAVES
         trainer.control.should_save = False
         own.hooks.on_save_failed(SaveFailed(step, str(error), run.failed_saves, go_on))
@@ -232,7 +232,7 @@ def _note_best(trainer: Trainer) -> Path:
     return parent
 
 
-def _note_best_that_stands(trainer: Trainer) -> None:
+def _record_existing_best(trainer: Trainer) -> None:
     """If the best checkpoint's save failed, records the best checkpoint that exists instead."""
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     peers = trainer._footplate.strategy.peers

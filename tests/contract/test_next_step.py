@@ -52,7 +52,7 @@ def problems_of(raw: str | bytes) -> dict[str, Problem]:
         ({"gpus": 1}, "/gpus", "resources.gpus_per_node"),
         ({"retries": 3}, "/retries", '"max_attempts": 3'),
         ({"script": "train.py"}, "/script", "--code DIR"),
-        ({"spec": TOY}, "/spec", "send the object in it"),
+        ({"spec": TOY}, "/spec", "send only the object that this field holds"),
         ({"training": {"num_labels": 2}}, "/training/num_labels", "hf/sequence-classification"),
         ({"training": {"max_length": 9}}, "/training/max_length", "tokenize"),
         ({"training": {"lr": 1}}, "/training/lr", "'learning_rate'"),

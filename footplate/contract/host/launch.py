@@ -36,7 +36,7 @@ TERMINATED_AT = 1
 STORED_AT = slice(8, 16)
 """The bytes of the shared page that hold the step of the newest checkpoint that the service has stored."""
 COMMANDS_AT = slice(1024, 1032)
-"""The bytes of the shared page that hold the length of all live commands. These follow the page as lines of JSON."""
+"""The bytes of the shared page that hold the length of all live commands, which follow the page as lines of JSON."""
 HELD_FROM, MOST_HELD = 16, 64
 """The offset in the shared page of the steps of checkpoints that must stay, after their count. At most 64 steps fit."""
 TICK = "tick"

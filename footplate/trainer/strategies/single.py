@@ -43,13 +43,14 @@ class Single:
     """The processes that read different batches. If groups of processes compute one batch together, these are the
     processes that have the same index as this one in their group. Otherwise they are all processes."""
     tensor_parallel = context_parallel = sequence_parallel = 1
-    """The number of processes that compute one batch together, for each way to share a batch."""
+    """The numbers of processes that compute one batch together, by the way in which they share it. With 1, each process
+    computes batches of its own."""
 
     makes_steps_together = False
     """True if several processes make each optimizer step together."""
     loss_factor = 1
-    """The factor for a loss that is already divided by the item count of all processes. Such a loss is multiplied,
-    because gradients are averaged over the processes."""
+    """The factor for a loss that is already divided by the item count of all processes. It undoes the average that the
+    strategy takes of the processes' gradients."""
     writes_shards = False
     """True if a checkpoint holds one shard per process. False if the main process gathers and writes all of it."""
     holds_whole = True
