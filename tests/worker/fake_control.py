@@ -28,7 +28,7 @@ from footplate.contract.messages import (
     Stop,
 )
 from tests.support.factories import make_spec
-from tests.support.processes import Process, Processes, until
+from tests.support.processes import Process, Processes, tail, until
 
 SEND_AGAIN_SECONDS = 1.0
 
@@ -49,6 +49,8 @@ class FakeControl(threading.Thread):
         self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
         self.stops: dict[str, Stop] = {}
         self.commands: dict[str, Command] = {}
+        self.dead: set[tuple[str, int]] = set()
+        """Attempts whose supervisors died before they reported an end, as the node's heartbeats say."""
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
         self.commits_checkpoints = True
@@ -114,10 +116,16 @@ class FakeControl(threading.Thread):
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """The data of its `done`, awaited. If it does not come, the error says how far the job came."""
-        try:
-            result = until(
-                lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done", programs=self._programs()
+
+        def ended() -> list[dict[str, Any]]:
+            done = self.of(job, "done", attempt)
+            assert done or (job, attempt) not in self.dead, "\n".join(
+                [f"the supervisor of {job} died, so it is never done", *(tail(item.log) for item in self._programs())]
             )
+            return done
+
+        try:
+            result = until(ended, within=within, what=f"{job} is done", programs=self._programs())
         except AssertionError as error:
             events = [(event["kind"], event.get("step")) for event in self.of(job, attempt=attempt)]
             beats = [beat for beat in self.beats.values() if beat.job == job]
@@ -176,6 +184,7 @@ class FakeControl(threading.Thread):
             self._push(keys.reply(message.claim), reply)
         else:
             self.nodes[message.node] = message
+            self.dead.update((lost.job, lost.attempt) for lost in message.dead)
             if message.trouble:
                 self.troubles.add(message.trouble)
             if message.catalogue is not None and message.catalogue_hash is not None:

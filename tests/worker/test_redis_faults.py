@@ -34,6 +34,13 @@ def test_what_nobody_acknowledges_stays(lasting: Lasting) -> None:
     until(lambda: control.nodes[lasting.node.node].running == [], what="the node says that it runs nothing")
 
 
+def test_canaries_that_come_back_leave_no_line_in_the_log(lasting: Lasting) -> None:
+    canary = keys.canary(lasting.node.node, lasting.node.boot)
+    until(lambda: lasting.control.client.exists(canary), what="a canary came back")
+
+    assert f"{keys.CANARY_TASK}[" not in lasting.process.output
+
+
 def test_no_message_ever_lands_in_a_list_called_celery(lasting: Lasting) -> None:
     control = lasting.control
     job = lasting.submit(training={"max_steps": 3, "save_strategy": "no"})

@@ -27,6 +27,7 @@ from footplate.contract.environment import secrets_of
 from footplate.contract.errors import SettingsError
 from footplate.contract.host.environment import forget_unused
 from footplate.contract.host.linux import Leftovers, adopt_orphans, die_with_parent
+from footplate.contract.keys import CANARY_TASK
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.contract.messages import Gpu
 from worker.attempt.rendezvous import require_own
@@ -174,6 +175,13 @@ def connect() -> None:
     signals.worker_process_init.connect(_become_pool_process, weak=False)
     signals.worker_process_shutdown.connect(_end_pool_process, weak=False)
     signals.worker_ready.connect(_be_ready, weak=False)
+    for name in ("celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(name).addFilter(_is_worth_logging)
+
+
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """Returns False for Celery's lines about canaries that came back, which would fill the log of an idle node."""
+    return record.levelno > logging.INFO or CANARY_TASK not in record.getMessage()
 
 
 def _become_node(conf: Any, **_: Any) -> None:
