@@ -59,6 +59,8 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         },
         # Longer than a checkpoint takes, because our own drain (parent.py) ends attempts first.
         "worker_soft_shutdown_timeout": settings.drain_seconds,
+        # A new pool process on a busy machine needs more than the four seconds after which Celery kills it.
+        "worker_proc_alive_timeout": 60.0,
         # Attempts print through pipes of their own, and nothing of the node's belongs in a task's log.
         "worker_redirect_stdouts": False,
         "include": ["worker.node.tasks"],

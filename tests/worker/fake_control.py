@@ -53,6 +53,10 @@ class FakeControl(threading.Thread):
         """Attempts whose supervisors died before they reported an end, as the node's heartbeats say."""
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
+        self.grants = True
+        """False: claims get no answer, as while control is down."""
+        self.unanswered: set[str] = set()
+        """The jobs whose claims got no answer."""
         self.commits_checkpoints = True
         """True if attempts learn that SQL has their checkpoints. A superseded attempt never does."""
         self.drains = False
@@ -169,7 +173,10 @@ class FakeControl(threading.Thread):
 
     def _hear(self, message: Claim | AttemptBeat | NodeBeat) -> None:
         if isinstance(message, Claim):
-            self._answer_claim(message)
+            if self.grants:
+                self._answer_claim(message)
+            else:
+                self.unanswered.add(message.job)
         elif isinstance(message, AttemptBeat):
             self.beats[message.claim] = message
             job = message.job

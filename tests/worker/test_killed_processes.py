@@ -196,6 +196,26 @@ def test_a_pool_process_that_is_killed_in_the_first_moment_is_replaced(
     worker.until(lambda: control.of(job, "done"), within=60, what="it runs a job")
 
 
+def test_a_node_that_claims_an_attempt_never_starts_anew(start_node: NodeStarter, control: FakeControl) -> None:
+    worker = start_node()
+    node = control.node()
+    control.grants = False
+    job = control.submit(node, training={"max_steps": 3, "save_strategy": "no"})
+    until(lambda: job in control.unanswered, within=20, what="a pool process claims the attempt")
+    processes = pool(worker)
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    beats = control.nodes[node.node].number
+
+    until(lambda: control.nodes[node.node].number > beats + 45, within=40, what="the time for a new start has passed")
+    control.grants = True
+    for pid in processes:
+        os.kill(pid, signal.SIGCONT)
+
+    assert control.done(job, within=60)["ending"] == "finished"
+    assert control.nodes[node.node].boot == node.boot
+
+
 def test_a_node_with_a_running_attempt_never_starts_anew(running: Running, control: FakeControl) -> None:
     node = control.node()
     for pid in pool(running.worker):

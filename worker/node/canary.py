@@ -6,16 +6,19 @@ itself.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kombu.exceptions import KombuError
 
 from footplate.contract import keys
+from footplate.contract.host.linux import try_lock
 from worker.celery_app import app, queue_of
 from worker.identity import Node
 from worker.redis_client import REDIS_ERRORS
@@ -73,7 +76,28 @@ class Canary:
             app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
 
 
-def restart() -> None:
-    """Replaces this process by a new start of the node. Its children die when the thread that forked them ends."""
-    log.error("this node is idle and takes no messages, so it restarts")
-    os.execv(sys.executable, sys.orig_argv)
+@contextmanager
+def no_restart(node: Node) -> Iterator[None]:
+    """Prevents a restart of the node. Held from before a claim, because a restart would lose what control grants."""
+    lock = _open_lock(node)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)
+
+
+def restart_if_idle(node: Node) -> None:
+    """Replaces this process by a new start of the node, unless a pool process claims or runs an attempt.
+
+    The pool processes die when the thread that forked them ends, which is before this lock is released.
+    """
+    lock = _open_lock(node)
+    if try_lock(lock):
+        log.error("this node is idle and takes no messages, so it restarts")
+        os.execv(sys.executable, sys.orig_argv)
+    os.close(lock)
+
+
+def _open_lock(node: Node) -> int:
+    return os.open(node.folder.attempts, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -25,7 +25,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeB
 from footplate.contract.repeated_errors import Repeated
 from worker.attempt.journal import UNREADABLE
 from worker.identity import Node
-from worker.node.canary import Canary, restart
+from worker.node.canary import Canary, restart_if_idle
 from worker.node.resender import Resender
 from worker.node.store_watch import StoreWatch, store_trouble
 from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, connect, post
@@ -102,8 +102,8 @@ class Heartbeat(threading.Thread):
             pipeline.get(keys.canary(self._node.id, self._node.boot))
             *_, canary = pipeline.execute()
         self._canary.record(int(canary or 0))
-        if self._canary.is_overdue() and not running and not self._node.folder.is_draining():
-            restart()
+        if self._canary.is_overdue() and not self._node.folder.is_draining():
+            restart_if_idle(self._node)
         self.resender.send(client)
         self._sweep()
         self._listen(client)

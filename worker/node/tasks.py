@@ -19,6 +19,7 @@ from worker.attempt.rendezvous import address_text, bound_socket, own_address
 from worker.attempt.supervise import supervise
 from worker.celery_app import app
 from worker.node import parent
+from worker.node.canary import no_restart
 from worker.redis_client import REDIS_ERRORS, connect, post
 from worker.tracing import traces
 
@@ -40,7 +41,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         log.info("%s attempt %s is not claimed, because this node is not ready: %s", job, attempt, why)
         return
     since = time.time_ns()
-    with bound_socket(own_address(parent.settings())) as claimed:
+    with no_restart(node), bound_socket(own_address(parent.settings())) as claimed:
         claim = Claim(
             job=JobId(job),
             attempt=attempt,

@@ -40,6 +40,11 @@ class NodeFolder:
         return self.run / "catalogue.json"
 
     @property
+    def attempts(self) -> Path:
+        """Returns the file that each process with an attempt has locked, from before its claim to the attempt's end."""
+        return self.run / "attempts.lock"
+
+    @property
     def drain(self) -> Path:
         """Returns the file whose existence drains this node until its end. A signal to the node creates the file."""
         return self.run / "drain"
