@@ -207,7 +207,16 @@ class ScriptReports:
         self.count(state)
         self._emit.note(f"this stage of the script had ended at step {state.global_step}, so its model is loaded")
         losses = [row["loss"] for row in state.log_history if "loss" in row]
-        return library.TrainOutput(state.global_step, losses[-1] if losses else 0.0, {})
+        loss = losses[-1] if losses else 0.0
+        # The metrics that `train` returns. Nothing was trained in this attempt, so it took no time.
+        names = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
+        metrics = {
+            **dict.fromkeys(names, 0.0),
+            "total_flos": state.total_flos,
+            "train_loss": loss,
+            "epoch": state.epoch,
+        }
+        return library.TrainOutput(state.global_step, loss, metrics)
 
     def _stage_of(self, offer: CheckpointOffer) -> int:
         try:
