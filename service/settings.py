@@ -88,7 +88,7 @@ class ServiceSettings(Settings):
     poll_seconds: PositiveFloat = 0.25
     """The interval at which control looks for work in SQL, even if no API process has woken control."""
     readers: PositiveInt = 4
-    """The number of threads that read SQL, each with a connection."""
+    """The number of threads that read SQL, each with a connection. Curves are read in one further thread."""
     writers: PositiveInt = 2
     """The number of threads that write PostgreSQL, each with a connection. SQLite has one."""
 

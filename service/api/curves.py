@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -13,9 +14,9 @@ from footplate.contract.errors import Problem
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import MetricSummary, MetricSummaryList, Series, SeriesList
 from service.api.documented import also
-from service.api.formats import CSV, VARIES, csv_response, wants
+from service.api.formats import CSV, VARIES, csv_download, csv_response, csv_text, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
-from service.events.series import Axis, names_of, series, summaries
+from service.events.series import Axis, Steps, names_of, series, summaries
 from service.problems import InvalidQuery, comma_list
 from service.store import jobs
 
@@ -24,6 +25,8 @@ router = APIRouter(route_class=StrictRoute, tags=["metrics"])
 MOST_POINTS = 10_000
 MOST_IN_ALL = 100_000
 """The most points of all curves in one answer."""
+POINTS_PER_READ = 20_000
+"""The most points of all curves that are read in one go. Then the reads of other requests have their turn."""
 MOST_JOBS = 100
 MOST_NAMES = 1000
 Names = Annotated[
@@ -46,6 +49,12 @@ Everything = Annotated[
     bool,
     Query(description="If a later attempt repeated steps, include the points of both. Default: only the later ones."),
 ]
+_STEP = {"ge": 0, "le": 2**53}
+FirstStep = Annotated[
+    int | None,
+    Query(**_STEP, description="Only points of this step and later ones. A shorter range shows finer points."),
+]
+LastStep = Annotated[int | None, Query(**_STEP, description="Only points of this step and earlier ones.")]
 
 
 @router.get(
@@ -74,31 +83,30 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
     "/jobs/{job}/metrics/series",
     operation_id="get_series",
     summary="Curves, down-sampled so that every spike survives; as CSV too",
-    response_model=SeriesList,
-    responses=also(CSV),
+    responses=also(CSV, SeriesList),
 )
 async def get_series(
     request: Request,
-    response: Response,
     job: JobPath,
     names: Names = None,
     x: Which = "step",
     points: Points = 1000,
     everything: Everything = False,
-) -> SeriesList | Response:
-    return await _series(request, response, [job_id(job)], names, x, points, everything, job)
+    first_step: FirstStep = None,
+    last_step: LastStep = None,
+) -> Response:
+    wanted = Wanted(x, points, everything, Steps(first_step, last_step))
+    return await _series(request, [job_id(job)], names, wanted, job)
 
 
 @router.get(
     "/metrics/series",
     operation_id="compare_series",
     summary="Curves of several jobs; as CSV too",
-    response_model=SeriesList,
-    responses=also(CSV) | {404: {}},
+    responses=also(CSV, SeriesList) | {404: {}},
 )
 async def compare_series(
     request: Request,
-    response: Response,
     jobs: Annotated[
         str,
         Query(
@@ -109,38 +117,53 @@ async def compare_series(
     x: Which = "step",
     points: Points = 1000,
     everything: Everything = False,
-) -> SeriesList | Response:
+    first_step: FirstStep = None,
+    last_step: LastStep = None,
+) -> Response:
     asked = list(map(job_id, _split(jobs, "jobs")))
     if len(asked) > MOST_JOBS:
         detail = f"names {len(asked)} jobs, and at most {MOST_JOBS} are compared in one request"
         raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "send several requests")])
-    return await _series(request, response, asked, names, x, points, everything, "series")
+    wanted = Wanted(x, points, everything, Steps(first_step, last_step))
+    return await _series(request, asked, names, wanted, "series")
 
 
-async def _series(
-    request: Request,
-    response: Response,
-    asked: Sequence[JobId],
-    names: str | None,
-    x: Axis,
-    points: int,
-    everything: bool,
-    file: str,
-) -> SeriesList | Response:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The points that a request for curves selects."""
+
+    x: Axis
+    points: int
+    everything: bool
+    steps: Steps
+
+
+async def _series(request: Request, asked: Sequence[JobId], names: str | None, wanted: Wanted, file: str) -> Response:
+    """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
-    wanted = None if names is None else _split(names, "names")
+    some_names = None if names is None else _split(names, "names")
+    chosen = await services.db.read(lambda conn: _chosen(conn, services, asked, some_names, wanted.points))
+    encode = _csv_lines if wants(request, CSV) else _json
+    pieces: list[str] = []
+    for job, part in _in_parts(chosen, POINTS_PER_READ // wanted.points):
 
-    def read(conn: Connection) -> list[Series]:
-        chosen = _chosen(conn, services, asked, wanted, points)
-        return [
-            curve for job, some in chosen for curve in series(conn, job, some, points, axis=x, everything=everything)
-        ]
+        def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
+            curves = series(
+                conn, job, part, wanted.points, axis=wanted.x, everything=wanted.everything, steps=wanted.steps
+            )
+            return [encode(curve) for curve in curves]
 
-    curves = await services.db.read(read)
-    if wants(request, CSV):
-        return csv_response(["job", "name", "attempt", x, "value"], _series_rows(curves), file)
-    response.headers.update(VARIES)
-    return SeriesList(x=x, data=tuple(curves), next_cursor=None)
+        pieces += await services.db.read_long(read)
+    if encode is _csv_lines:
+        return csv_download(csv_text([["job", "name", "attempt", wanted.x, "value"]]), *pieces, name=file)
+    body = f'{{"x":"{wanted.x}","data":[{",".join(pieces)}],"next_cursor":null}}'
+    return Response(body, 200, VARIES, "application/json")
+
+
+def _in_parts(chosen: Sequence[tuple[JobId, list[str]]], most: int) -> Iterator[tuple[JobId, list[str]]]:
+    for job, names in chosen:
+        for first in range(0, len(names), most):
+            yield job, names[first : first + most]
 
 
 def _chosen(
@@ -165,12 +188,19 @@ def _split(text: str, parameter: str) -> list[str]:
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", detail, "leave it out")])
 
 
-def _series_rows(curves: Sequence[Series]) -> Iterator[tuple[Any, ...]]:
-    for curve in curves:
-        attempt, upcoming = 0, {begun.first: begun.attempt for begun in curve.attempts}
-        for place, point in enumerate(zip(curve.x, curve.y, strict=True)):
-            attempt = upcoming.get(place, attempt)
-            yield curve.job, curve.name, attempt, *point
+def _json(curve: Series) -> str:
+    return curve.model_dump_json()
+
+
+def _csv_lines(curve: Series) -> str:
+    return csv_text(_rows_of(curve))
+
+
+def _rows_of(curve: Series) -> Iterator[tuple[Any, ...]]:
+    attempt, upcoming = 0, {begun.first: begun.attempt for begun in curve.attempts}
+    for place, point in enumerate(zip(curve.x, curve.y, strict=True)):
+        attempt = upcoming.get(place, attempt)
+        yield curve.job, curve.name, attempt, *point
 
 
 _SUMMARY_COLUMNS = ("name", "count", "not_finite", "last", "last_step", "min", "min_step", "max", "max_step")

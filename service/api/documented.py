@@ -10,9 +10,13 @@ from pydantic import BaseModel
 from footplate.contract.fields import Json
 
 
-def also(media_type: str) -> dict[int | str, Json]:
-    """Returns the entry of `responses` for a route that can also answer with this media type."""
-    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
+def also(media_type: str, model: type[BaseModel] | None = None) -> dict[int | str, Json]:
+    """Returns the entry of `responses` for a route that can also answer with this media type.
+
+    `model` describes the JSON of a route that encodes its answer itself.
+    """
+    answers: Json = {"content": {media_type: {"schema": {"type": "string"}}}}
+    return {200: answers if model is None else {**answers, "model": model, "description": model.__name__}}
 
 
 def again(model: type[BaseModel]) -> dict[int | str, Json]:

@@ -36,13 +36,19 @@ def _accepted(header: str) -> Iterable[tuple[str, float]]:
 
 
 def csv_response(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> Response:
-    """Returns rows as a CSV download. A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
+    return csv_download(csv_text([head, *rows]), name=name)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Returns rows as CSV. A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def csv_download(*parts: str, name: str) -> Response:
     headers = {**VARIES, "Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return Response(out.getvalue(), 200, headers, f"{CSV}; charset=utf-8")
+    return Response("".join(parts), 200, headers, f"{CSV}; charset=utf-8")
 
 
 def _cell(value: Any) -> Any:

@@ -38,6 +38,8 @@ NewRow = tuple[Insert, dict[str, Any]]
 BATCH_LIMIT = 256
 """The most writes in one transaction: enough to share an fsync, and few enough to be fast."""
 CONFLICT_TRIES = 5
+LONG_READER = "sql-long-read"
+"""The name of the thread that runs long reads."""
 
 
 def insert_rows(connection: Connection, rows: Iterable[NewRow]) -> None:
@@ -64,10 +66,12 @@ class Inserts(Generic[T]):
 
 class Database:
     def __init__(self, url: str, readers: int = 4, writers: int = 4) -> None:
-        self._engines = Engines(url, readers=readers, writers=writers)
+        # One connection more than threads of short reads, for the thread of long reads.
+        self._engines = Engines(url, readers=readers + 1, writers=writers)
         self.dialect = self._engines.writer.dialect.name
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
+        self._long_reader = ThreadPoolExecutor(1, thread_name_prefix=LONG_READER)
         count = 1 if self.dialect == "sqlite" else writers
         self._writers = [threading.Thread(target=self._serve, name=f"sql-write-{n}", daemon=True) for n in range(count)]
         self._arriving: dict[asyncio.AbstractEventLoop, list[_Item]] = {}
@@ -92,6 +96,13 @@ class Database:
         """Returns the result of `fn`, which reads a consistent snapshot."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
+    async def read_long(self, fn: Write[T]) -> T:
+        """Does the same as `read` for a function that computes much. Such functions run one after the other.
+
+        Two of them at the same time would keep the interpreter from the event loop, and short reads would wait.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._long_reader, self.read_now, fn)
+
     def write_now(self, fn: Write[T]) -> T:
         """Does the same as `write`, but blocks the calling thread."""
         future: Future[T] = Future()
@@ -112,6 +123,7 @@ class Database:
         for writer in self._writers:
             writer.join()
         self._readers.shutdown()
+        self._long_reader.shutdown()
         self._engines.dispose()
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:

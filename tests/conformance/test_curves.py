@@ -13,7 +13,7 @@ from footplate.contract.events import Kind, WorkerEvent, json_safe
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import Series
 from service.events.curves import FAN, MAX_NAMES
-from service.events.series import Axis, series, summaries
+from service.events.series import Axis, Steps, series, summaries
 from service.jobs.delete import delete
 from service.store.tables import curve_buckets, curves
 from service.store.times import text_of
@@ -112,6 +112,29 @@ def test_every_group_shows_its_least_and_its_most(stage: Stage) -> None:
         near = [y for x, y in zip(xs, ys, strict=True) if first - share <= x <= first + 3 * share]
         assert max(near) >= max(values[first : first + int(share)])
         assert min(near) <= min(values[first : first + int(share)])
+
+
+def test_a_range_of_steps_shows_points_that_the_whole_curve_leaves_out(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 5})
+    chance = random.Random(1)
+    values = [chance.gauss(0, 1) for _ in range(FAN**2 + FAN * 7 + 9)]
+    told(worker, [{"loss": value} for value in values])
+    told(again(stage, job, worker), [{"loss": 9.0}] * 5, first_step=4501)
+
+    def shown(first: int | None, last: int | None, points: int) -> Series:
+        return stage.read(lambda conn: series(conn, job, ["loss"], points, steps=Steps(first, last)))[0]
+
+    few = shown(1001, 1100, 100)
+    assert xy(few) == (list(range(1001, 1101)), values[1000:1100])
+    assert (few.exact, few.count, few.left_out) == (True, len(values) + 5, len(values) - 4500)
+    assert xy(shown(4499, None, 10)) == ([4499, 4500, 4501, 4502, 4503, 4504, 4505], [*values[4498:4500], *[9.0] * 5])
+    assert xy(shown(5000, None, 10)) == xy(shown(None, 0, 10)) == ([], [])
+    for first, last in ((100, 4400), (65, 4160), (500, 1700), (1, 4500)):
+        xs, ys = xy(shown(first, last, 200))
+        assert (xs[0], xs[-1], len(xs) <= 200) == (first, last, True)
+        inside = values[first - 1 : last]
+        assert (min(ys), max(ys)) == (min(inside), max(inside))
+        assert all(y == values[x - 1] for x, y in zip(xs, ys, strict=True)), "a point is made up"
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, "NaN", "-Infinity"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
+import threading
 from typing import Any
 
 import httpx2
 import pytest
 
 from footplate.contract.ids import JobId, new_job_id
-from footplate.contract.resources.history import MetricSummaryList, SeriesList
+from footplate.contract.resources.history import MetricSummaryList, Series, SeriesList
 from service.api import curves, listing
+from service.events import series as events_series
+from service.store.database import LONG_READER
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, SPEC, Api, Serve, each_case
@@ -30,6 +34,10 @@ async def series(api: Api, job: str, query: str = "") -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     SeriesList.model_validate_json(answer.content)
     return list(answer.json()["data"])
+
+
+async def rows(api: Api, job: str) -> list[dict[str, str]]:
+    return rows_of(await api.client.get(f"/jobs/{job}/metrics/series?points=10", headers={"Accept": "text/csv"}))
 
 
 def rows_of(answer: httpx2.Response) -> list[dict[str, str]]:
@@ -94,6 +102,37 @@ async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
     assert [(row["job"], row["name"]) for row in every] == [(second, "f1"), (second, "loss"), (first, "loss")]
 
 
+async def test_curves_are_read_and_encoded_some_at_a_time_beside_the_event_loop(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop serves other requests between two parts. Two parts never compete with it at the same time."""
+    job, _ = trained(api, [{f"m{number}": float(step) for number in range(7)} for step in range(50)])
+    parts: list[int] = []
+    threads: set[str] = set()
+    running: list[int] = []
+
+    def read(*args: Any, **more: Any) -> list[Series]:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        running.append(1)
+        assert len(running) == 1, "two parts are read at the same time"
+        parts.append(len(args[2]) * args[3])
+        found = real(*args, **more)
+        running.pop()
+        return found
+
+    real = events_series.series
+    monkeypatch.setattr(curves, "series", read)
+    monkeypatch.setattr(curves, "POINTS_PER_READ", 30)
+    asked = asyncio.gather(*(series(api, job, "points=10") for _ in range(2)), rows(api, job))
+
+    json, other, table = await asked
+
+    assert json == other
+    assert [curve["name"] for curve in json] == [f"m{number}" for number in range(7)]
+    assert [row["name"] for row in table] == [curve["name"] for curve in json for _ in curve["x"]]
+    assert (max(parts), len(parts), threads) == (30, 9, {LONG_READER})
+
+
 async def test_csv_is_for_who_asks_for_it_and_runs_nothing_in_a_spreadsheet(api: Api) -> None:
     job, _ = trained(api, [{"loss": 1.5, "=cmd()": -2.0}, {"loss": float("-inf")}])
     path = f"/jobs/{job}/metrics"
@@ -130,6 +169,7 @@ async def test_a_job_that_has_told_nothing_yet_has_no_curves(api: Api) -> None:
         ("names=", "/query/names"),
         ("names=,", "/query/names"),
         ("x=steps", "/query/x"),
+        ("first_step=-1", "/query/first_step"),
         ("name=loss", "/query/name"),
         ("points=10000&names=" + ",".join(map(str, range(21))), "/query/points"),
     ],
