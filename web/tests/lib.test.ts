@@ -6,6 +6,7 @@ import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
 import { formatBytes, formatDuration, formatNumber } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
+import { type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
 import { listedAfter } from "../src/lib/listed";
@@ -21,6 +22,41 @@ describe("format", () => {
     expect([0.00001235, 1234567, 0.25, NaN, "NaN", null].map((value) => formatNumber(value))).toEqual(["1.235e-5", "1,234,567", "0.25", "NaN", "NaN", ""]);
     expect([0, 93, 3600, 90061].map(formatDuration)).toEqual(["0 s", "1 min 33 s", "1 h", "1 d 1 h"]);
     expect([999, 1500, 2.5e9].map(formatBytes)).toEqual(["999 B", "1.50 kB", "2.50 GB"]);
+  });
+});
+
+describe("points of a curve", () => {
+  const curve = (step: number[], isExact: boolean): Points => ({ step, epoch: step.map((at) => at / 100), time: step, y: step.map((at) => -at), isExact });
+  const whole = curve([0, 100, 200, 300, 400], false);
+
+  it("shows a finer part in place of the points of the same steps", () => {
+    const part = { steps: [100, 200] as const, points: curve([100, 130, 170, 200], true) };
+    expect(withPart(whole, part)).toEqual(curve([0, 100, 130, 170, 200, 300, 400], false));
+    expect(withPart(whole, { steps: [300, 400], points: curve([300, 350, 400], true) }).step).toEqual([0, 100, 200, 300, 350, 400]);
+    expect(withPart(whole, { steps: [500, 600], points: curve([500], true) }).step).toEqual([0, 100, 200, 300, 400, 500]);
+  });
+  it("asks for the steps that a zoom shows, on any axis, up to the next point on either side", () => {
+    expect(stepsIn(whole.step, whole.step, [120, 180])).toEqual([100, 200]);
+    expect(stepsIn(whole.epoch, whole.step, [1, 3.5])).toEqual([100, 400]);
+    expect(stepsIn(whole.step, whole.step, [-50, 900])).toEqual([0, 400]);
+    expect(stepsIn(whole.step, whole.step, [500, 600])).toBeNull();
+    expect(stepsIn([], [], [0, 1])).toBeNull();
+  });
+  it("asks for finer points only where the service has more", () => {
+    const steps = [100, 200] as const;
+    const part = (from: number, to: number, isExact: boolean) => ({ steps: [from, to] as const, points: curve([], isExact) });
+    expect(hasFiner(whole, undefined, steps)).toBe(true);
+    expect(hasFiner(curve([0, 1], true), undefined, steps)).toBe(false);
+    expect(hasFiner(whole, part(100, 200, false), steps)).toBe(false);
+    expect(hasFiner(whole, part(0, 300, false), steps)).toBe(true);
+    expect(hasFiner(whole, part(0, 300, true), steps)).toBe(false);
+  });
+  it("replaces repeated steps and thins what grows too long, with its spikes", () => {
+    const points = noPoints();
+    for (const step of [1, 2, 3, 2]) addPoint(points, [step, NaN, 0, step], true);
+    expect([points.step, points.isExact]).toEqual([[1, 2], true]);
+    for (let step = 3; step < 4100; step += 1) addPoint(points, [step, NaN, 0, step === 77 ? 9 : 0], true);
+    expect([points.y.length < 2200, points.isExact, points.y.includes(9)]).toEqual([true, false, true]);
   });
 });
 

@@ -494,6 +494,35 @@ async def test_a_zoom_is_shared_by_all_charts_until_it_is_taken_back(api: Api, p
     await expect(legend).to_have_text("0")
 
 
+async def test_a_zoom_reads_more_points_of_the_part_that_it_shows(api: Api, page: Page) -> None:
+    """The whole curve shows the lowest and the highest of each six points. A 5 is neither."""
+    job, _ = trained(api, [{"loss": (0.0, 5.0, 7.0)[step % 3]} for step in range(3000)])
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/metrics/series" in request.url else None)
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    over = page.locator("[data-metric=loss] .u-over")
+    await expect(over).to_be_visible()
+
+    async with page.expect_response(re.compile("first_step")):
+        await over.drag_to(over, source_position={"x": 150, "y": 50}, target_position={"x": 160, "y": 50})
+    await over.hover(position={"x": 150, "y": 50})
+
+    legend = page.locator("[data-metric=loss] .legend b")
+
+    async def is_five() -> bool:
+        for x in range(100, 130, 3):
+            await over.hover(position={"x": x, "y": 50})
+            if await legend.inner_text() == "5":
+                return True
+        return False
+
+    assert await until_async(is_five, what="the chart shows a point that the whole curve leaves out")
+    await page.get_by_role("button", name="Show all of x").click()
+    await over.hover(position={"x": 1, "y": 50})
+    await expect(legend).to_have_text("0")
+    assert len(asked) == 2, asked
+
+
 async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     hidden = await api.submit(name="hidden")

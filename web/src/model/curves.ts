@@ -5,21 +5,13 @@ import { LiveFeed } from "../api/live";
 import { request } from "../api/client";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
+import { type Part, type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../lib/points";
 import { throttled } from "../lib/slices";
 import { systemValues } from "../lib/system";
-import { halfOf } from "../lib/table";
+import type { Range } from "../lib/table";
 
 export type Axis = "step" | "epoch" | "relative" | "time";
 
-interface Points {
-  step: number[];
-  epoch: number[];
-  time: number[];
-  y: number[];
-}
-
-/** Points that a curve may have before half of them are left out. */
-const MOST_POINTS = 4000;
 const HISTORY_POINTS = 1000;
 /** Curves per request: the server answers at most 100,000 points at once. */
 const NAMES_PER_REQUEST = 50;
@@ -29,6 +21,8 @@ const SYSTEM_PAGES = 10;
 /** Moves with every change of a curve. */
 export const curvesVersion = signal(0);
 const curves = new Map<string, Map<string, Points>>();
+/** The finer part of each curve that the zoom shows. */
+const parts = new Map<string, Map<string, Part>>();
 const pending = new Map<string, Promise<void>>();
 const lines = new Map<string, JobEvent[]>();
 export const linesVersion = signal(0);
@@ -50,7 +44,11 @@ export function namesOf(ids: string[]): string[] {
 
 export function curveOf(id: string, name: string, axis: Axis, startedAt: number): Curve {
   const points = curves.get(id)?.get(name);
-  if (!points) return { x: [], y: [] };
+  const part = parts.get(id)?.get(name);
+  return points ? onAxis(part ? withPart(points, part) : points, axis, startedAt) : { x: [], y: [] };
+}
+
+function onAxis(points: Points, axis: Axis, startedAt: number): Curve {
   if (axis === "relative") return { x: points.time.map((at) => (at - startedAt) / 1000), y: points.y };
   if (axis === "time") return { x: points.time.map((at) => at / 1000), y: points.y };
   return { x: points[axis], y: points.y };
@@ -85,11 +83,11 @@ const MOST_LOADS = 2;
 let loading = 0;
 const turns: (() => void)[] = [];
 
-async function inTurn(work: () => Promise<void>): Promise<void> {
+async function inTurn<T>(work: () => Promise<T>): Promise<T> {
   if (loading >= MOST_LOADS) await new Promise<void>((resolve) => turns.push(resolve));
   else loading += 1;
   try {
-    await work();
+    return await work();
   } finally {
     const next = turns.shift();
     if (next) next();
@@ -104,7 +102,7 @@ export function followAgain(id: string): void {
 const cursors = new Map<string, number>();
 
 interface SeriesAnswer {
-  data: { job: string; name: string; x: (number | string)[]; y: (number | string | null)[] }[];
+  data: { job: string; name: string; exact: boolean; x: (number | string)[]; y: (number | string | null)[] }[];
 }
 
 async function load(job: Job, axis: Axis): Promise<void> {
@@ -112,27 +110,15 @@ async function load(job: Job, axis: Axis): Promise<void> {
   if (!cursors.has(job.id)) cursors.set(job.id, job.last_no);
   const until = cursors.get(job.id)!;
   arrived.set(job.id, []);
-  const other = axis === "step" ? null : axis === "epoch" ? "epoch" : "time";
   const mine = new Map<string, Points>();
   try {
-    for (const names of await partsOf(job)) {
-      const address = (x: string) => `/jobs/${job.id}/metrics/series?x=${x}&points=${HISTORY_POINTS}${names}`;
-      const [steps, others] = await Promise.all([request<SeriesAnswer>(address("step")), other ? request<SeriesAnswer>(address(other)) : null]);
-      for (const series of steps.data) {
-        const x = others?.data.find((one) => one.name === series.name)?.x ?? [];
-        const nothing: number[] = Array(series.x.length).fill(NaN);
-        mine.set(series.name, {
-          step: series.x.map(Number),
-          // Points without a step or an epoch are left out by the server, so the axes may differ in length.
-          time: other === "time" ? fit(x.map((at) => Date.parse(String(at))), series.x.length) : nothing,
-          epoch: other === "epoch" ? fit(x.map(Number), series.x.length) : nothing.slice(),
-          y: series.y.map(toNumber),
-        });
-      }
+    for (const names of await namesInParts(job)) {
+      for (const [name, points] of await readPoints(job.id, axis, names)) mine.set(name, points);
     }
     const system = await systemHistory(job.id, until);
     curves.set(job.id, mine);
-    axes.set(job.id, other ?? "step");
+    parts.delete(job.id);
+    axes.set(job.id, otherAxis(axis) ?? "step");
     for (const event of system) draw(event);
     for (const event of arrived.get(job.id)!) draw(event);
   } finally {
@@ -141,8 +127,82 @@ async function load(job: Job, axis: Axis): Promise<void> {
   }
 }
 
+/** The axis that a history is read with beside its steps. */
+const otherAxis = (axis: Axis) => (axis === "step" ? null : axis === "epoch" ? "epoch" : "time");
+
+async function readPoints(id: string, axis: Axis, query: string): Promise<Map<string, Points>> {
+  const other = otherAxis(axis);
+  const address = (x: string) => `/jobs/${id}/metrics/series?x=${x}&points=${HISTORY_POINTS}${query}`;
+  const [steps, others] = await Promise.all([request<SeriesAnswer>(address("step")), other ? request<SeriesAnswer>(address(other)) : null]);
+  return new Map(steps.data.map((series) => {
+    const x = others?.data.find((one) => one.name === series.name)?.x ?? [];
+    const nothing: number[] = Array(series.x.length).fill(NaN);
+    return [series.name, {
+      step: series.x.map(Number),
+      // Points without a step or an epoch are left out by the server, so the axes may differ in length.
+      time: other === "time" ? fit(x.map((at) => Date.parse(String(at))), series.x.length) : nothing,
+      epoch: other === "epoch" ? fit(x.map(Number), series.x.length) : nothing.slice(),
+      y: series.y.map(toNumber),
+      isExact: series.exact,
+    }];
+  }));
+}
+
+interface Wish {
+  id: string;
+  name: string;
+  axis: Axis;
+  startedAt: number;
+  range: Range;
+}
+
+/** What the charts want to show of curves in more detail. It is read once the zoom has rested. */
+const wishes = new Map<string, Wish>();
+const REST_MS = 250;
+let rest: ReturnType<typeof setTimeout> | undefined;
+
+/** Reads more points of the part that a chart shows, if the service has more. The whole history is not read again. */
+export function wantFiner(wish: Wish): void {
+  wishes.set(`${wish.id} ${wish.name}`, wish);
+  clearTimeout(rest);
+  rest = setTimeout(readFiner, REST_MS);
+}
+
+/** Drops the parts and what is not read yet, because everything is shown again. */
+export function forgetFiner(): void {
+  wishes.clear();
+  parts.clear();
+  redraw();
+}
+
+function readFiner(): void {
+  const requests = new Map<string, { wish: Wish; steps: Range; names: string[] }>();
+  for (const wish of wishes.values()) {
+    const points = curves.get(wish.id)?.get(wish.name);
+    const steps = points && stepsIn(onAxis(points, wish.axis, wish.startedAt).x, points.step, wish.range);
+    if (!steps || !hasFiner(points, parts.get(wish.id)?.get(wish.name), steps)) continue;
+    const key = `${wish.id} ${steps}`;
+    const found = requests.get(key) ?? { wish, steps, names: [] };
+    found.names.push(wish.name);
+    requests.set(key, found);
+  }
+  wishes.clear();
+  for (const { wish, steps, names } of requests.values()) {
+    const query = `&names=${names.map(encodeURIComponent).join(",")}&first_step=${steps[0]}&last_step=${steps[1]}`;
+    // Without an answer, the points that were loaded before stay.
+    inTurn(() => readPoints(wish.id, wish.axis, query)).then((read) => keepParts(wish.id, steps, read), () => undefined);
+  }
+}
+
+function keepParts(id: string, steps: Range, read: Map<string, Points>): void {
+  const mine = parts.get(id) ?? new Map<string, Part>();
+  for (const [name, points] of read) mine.set(name, { steps, points });
+  parts.set(id, mine);
+  redraw();
+}
+
 /** Every metric in one request, or for a job with many metrics some in each: an answer holds 100,000 points at most. */
-async function partsOf(job: Job): Promise<string[]> {
+async function namesInParts(job: Job): Promise<string[]> {
   if (Object.keys(job.metrics).length <= NAMES_PER_REQUEST) return [""];
   const { data } = await request<{ data: { name: string }[] }>(`/jobs/${job.id}/metrics/summary`);
   const parts: string[] = [];
@@ -201,28 +261,13 @@ function add(event: JobEvent, name: string, value: unknown): boolean {
   if (Number.isNaN(number) && value !== "NaN") return false;
   const mine = curves.get(event.job) ?? new Map<string, Points>();
   curves.set(event.job, mine);
-  const points = mine.get(name) ?? { step: [], epoch: [], time: [], y: [] };
+  const points = mine.get(name) ?? noPoints();
   mine.set(name, points);
   const step = event.step ?? points.step.length;
-  const isSystem = event.kind === "system";
-  while (!isSystem && points.step.length && points.step.at(-1)! >= step) pop(points);
-  points.step.push(step);
-  points.epoch.push(event.epoch ?? NaN);
-  points.time.push(Date.parse(event.at));
-  points.y.push(number);
-  if (points.y.length > MOST_POINTS) thin(points);
+  const part = parts.get(event.job)?.get(name);
+  if (part && step <= part.steps[1]) parts.get(event.job)!.delete(name);
+  addPoint(points, [step, event.epoch ?? NaN, Date.parse(event.at), number], event.kind !== "system");
   return true;
-}
-
-const columns = (points: Points) => [points.step, points.epoch, points.time, points.y];
-
-function pop(points: Points): void {
-  for (const column of columns(points)) column.pop();
-}
-
-function thin(points: Points): void {
-  const kept = halfOf(points.y);
-  for (const column of columns(points)) column.splice(0, column.length, ...kept.map((index) => column[index]!));
 }
 
 /** What arrived live of a job beside its metrics: states, notes, printed lines, checkpoints. */

@@ -11,7 +11,7 @@ import { bestOf } from "../lib/groups";
 import { notAnyMore, soon } from "../lib/slices";
 import { type Curve, band, rangeWithoutOutliers, smooth } from "../lib/smooth";
 import { type Columns, type Range, tableOf } from "../lib/table";
-import { type Axis, curveOf, curvesVersion } from "../model/curves";
+import { type Axis, curveOf, curvesVersion, wantFiner } from "../model/curves";
 import { Menu } from "./Menu";
 import { colorsVersion } from "./theme";
 import { rangeOf } from "./zoom";
@@ -136,7 +136,8 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
   const isDrawn = isVisible && lines.length > 0;
   useEffect(() => {
     if (range === null) vertical.current = null;
-  }, [range]);
+    else if (isDrawn) looks.forEach(({ id, startedAt }) => wantFiner({ id, name: title, axis, startedAt, range }));
+  }, [range, isDrawn, looks, title, axis]);
   useEffect(() => {
     if (isDrawn) soon(plot, draw);
     else {

@@ -6,7 +6,7 @@ import { FINAL, type Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
-import { type Axis, curvesPending, curvesVersion, followJobs, namesOf } from "../model/curves";
+import { type Axis, curvesPending, curvesVersion, followJobs, forgetFiner, namesOf } from "../model/curves";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
 import { Chart, type Look, type Settings } from "../ui/Chart";
@@ -30,6 +30,9 @@ export function Charts({ jobs }: { jobs: Job[] }) {
   });
   const range = rangeOf(axis);
   useEffect(() => followJobs(jobs, axis), [ids, axis]);
+  useEffect(() => {
+    if (range.value === null) forgetFiner();
+  }, [range.value]);
   useEffect(() => {
     if (jobs.length > 1) jobs.forEach((job) => needSpec(job.id));
   }, [ids]);
