@@ -116,9 +116,9 @@ async def test_curves_are_read_and_encoded_some_at_a_time_beside_the_event_loop(
         running.append(1)
         assert len(running) == 1, "two parts are read at the same time"
         parts.append(len(args[2]) * args[3])
-        found = real(*args, **more)
+        read_curves = real(*args, **more)
         running.pop()
-        return found
+        return read_curves
 
     real = events_series.series
     monkeypatch.setattr(curves, "series", read)
