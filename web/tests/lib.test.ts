@@ -4,7 +4,7 @@ import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
-import { formatBytes, formatDuration, formatNumber } from "../src/lib/format";
+import { formatBytes, formatDuration, formatNumber, formatTicks, sentence } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
@@ -21,6 +21,9 @@ describe("format", () => {
   it("shows numbers, durations and sizes as a person writes them", () => {
     expect([0.00001235, 1234567, 0.25, NaN, "NaN", null].map((value) => formatNumber(value))).toEqual(["1.235e-5", "1,234,567", "0.25", "NaN", "NaN", ""]);
     expect([0, 93, 3600, 90061].map(formatDuration)).toEqual(["0 s", "1 min 33 s", "1 h", "1 d 1 h"]);
+    expect([sentence("no_such_shape"), sentence("pause")]).toEqual(["no such shape", "paused on request"]);
+    expect(formatTicks([4.995e-5, 4.996e-5, null])).toEqual(["4.995e-5", "4.996e-5", ""]);
+    expect(formatTicks([0, 0.5, 1])).toEqual(["0", "0.5", "1"]);
     expect([999, 1500, 2.5e9].map(formatBytes)).toEqual(["999 B", "1.50 kB", "2.50 GB"]);
   });
 });

@@ -47,6 +47,17 @@ export function jobTitle(job: { name: string | null; id: string }): string {
   return job.name || `job ${job.id.slice(-8)}`;
 }
 
+/** Reasons whose names say too little beside the state. */
+const REASONS: Record<string, string> = { pause: "paused on request", cancel: "cancelled on request", drain: "the node is drained" };
+
 export function sentence(reason: string): string {
-  return reason.replaceAll("_", " ");
+  return REASONS[reason] ?? reason.replaceAll("_", " ");
+}
+
+/** Returns the labels of an axis, with as many digits as it takes to tell neighbours apart. */
+export function formatTicks(values: (number | null)[]): string[] {
+  const numbers = values.filter((value) => value !== null);
+  const isTold = (digits: number) => new Set(numbers.map((value) => formatNumber(value, digits))).size === new Set(numbers).size;
+  const digits = [3, 4, 5, 6, 7].find(isTold) ?? 8;
+  return values.map((value) => (value === null ? "" : formatNumber(value, digits)));
 }

@@ -6,7 +6,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { saveBlob } from "../api/client";
-import { formatDuration, formatNumber } from "../lib/format";
+import { formatDuration, formatNumber, formatTicks } from "../lib/format";
 import { bestOf } from "../lib/groups";
 import { notAnyMore, soon } from "../lib/slices";
 import { type Curve, band, rangeWithoutOutliers, smooth } from "../lib/smooth";
@@ -275,7 +275,7 @@ function axes(element: HTMLElement, settings: Settings): uPlot.Axis[] {
   const seconds = (_: uPlot, values: number[]) => values.map((value) => formatDuration(value));
   return [
     { ...common, size: 26, gap: 4, ...(settings.axis === "relative" ? { values: seconds, space: 90 } : {}) },
-    { ...common, size: 52, gap: 6, values: (_, values) => values.map((value) => (value == null ? "" : formatNumber(value, 3))) },
+    { ...common, gap: 6, size: (_, labels) => Math.max(52, 12 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length))), values: (_, values) => formatTicks(values) },
   ];
 }
 

@@ -42,7 +42,7 @@ function Heads({ jobs: shown, isNumber = false }: { jobs: Job[]; isNumber?: bool
   return (
     <>
       {shown.map((job) => (
-        <th key={job.id} scope="col" class={isNumber ? "number" : ""}><i class="dot" style={{ background: colorOf(job.id) }} /> <a href={href(`jobs/${job.id}`)}>{jobTitle(job)}</a></th>
+        <th key={job.id} scope="col" class={isNumber ? "number" : ""}><i class="dot" style={{ background: colorOf(job.id) }} /> <a href={href(`jobs/${job.id}`)} title={jobTitle(job)}>{jobTitle(job)}</a></th>
       ))}
     </>
   );
@@ -131,7 +131,10 @@ function Parallel({ jobs: shown }: { jobs: Job[] }) {
           {axes.map((axis, index) => (
             <g key={axis.title}>
               <line x1={x(index)} x2={x(index)} y1={40} y2={height - 30} />
-              <text x={x(index)} y={20} text-anchor="middle">{axis.title}</text>
+              {/* The outer titles begin and end at the edges, where a centred one would be cut off. */}
+              {index === 0 && <text x={4} y={20}>{axis.title}</text>}
+              {index > 0 && index < axes.length - 1 && <text x={x(index)} y={20} text-anchor="middle">{axis.title}</text>}
+              {index === axes.length - 1 && <text x={width - 4} y={20} text-anchor="end">{axis.title}</text>}
               <text x={x(index) + 4} y={38}>{formatNumber(ranges[index]![1], 3)}</text>
               <text x={x(index) + 4} y={height - 14}>{formatNumber(ranges[index]![0], 3)}</text>
             </g>

@@ -132,9 +132,11 @@ function Place({ job }: { job: Job }) {
   }, [job.id]);
   if (!place) return null;
   const before = place.ahead.yours + place.ahead.others;
+  // A job that no node can take is first in line, and yet does not start.
+  const next = job.reason === "no_such_shape" ? "first once a node can take it" : "next to start";
   return (
     <p class="why">
-      {place.place === null ? `Not in the queue before ${place.starts_after ?? "later"}. ` : `Place ${formatNumber(place.place)} in the queue, ${before === 0 ? "next to start" : `${formatNumber(before)} before it`}. `}
+      {place.place === null ? `Not in the queue before ${place.starts_after ?? "later"}. ` : `Place ${formatNumber(place.place)} in the queue, ${before === 0 ? next : `${formatNumber(before)} before it`}. `}
       <a href={href("cluster")}>The whole queue</a>
     </p>
   );
@@ -325,7 +327,7 @@ function Events({ job }: { job: Job }) {
         {all.map((event) => (
           <tr key={event.no}>
             <td class="number">{event.no}</td>
-            <td title={event.at}>{formatAge(event.at, Date.now())}</td>
+            <td class="when" title={event.at}>{formatAge(event.at, Date.now())}</td>
             <td class="number">{event.step ?? ""}</td>
             <td>{event.kind}</td>
             <td>{eventText(event)}</td>
