@@ -192,8 +192,9 @@ class _Piece:
         return [chosen[no] for no in sorted(chosen)]
 
     def _buckets(self, level: int, first: int, behind: int) -> Iterator[Group]:
-        """Yields the buckets of this level between two points. Points at either end that do not fill a bucket follow
-        in smaller ones.
+        """Yields the buckets of this level between two points, in order.
+
+        Points at either end that do not fill a bucket of this level come in smaller buckets.
         """
         if level == 0:
             for point in self._points(first, behind):
