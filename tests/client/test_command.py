@@ -353,7 +353,7 @@ def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: 
     # Whether training can give up root depends on this machine. The node reports it, and the doctor repeats it.
     nodes = [json.loads(line) for line in command.good("nodes", "--json").splitlines()]
     exposed = [f"{node['name']}: {node['exposed']}" for node in nodes if node["exposed"]]
-    assert [condition["said"] for condition in well if condition["what"] == "rights"] == exposed
+    assert [condition["text"] for condition in well if condition["what"] == "rights"] == exposed
     assert [condition["what"] for condition in well if condition["what"] != "rights"] == [
         "python", "footplate", "service", "database", "redis", "control", "nodes", "store", "key", "clock",
     ]  # fmt: skip
