@@ -91,7 +91,7 @@ def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
         pids = system.training_pids(job)
         return pids if len(pids) == 3 else []
 
-    family = system.until(all_three, within=60, what="training and its two data workers run", job=job)
+    family = system.processes.until(all_three, within=60, what="training and its two data workers run")
     for pid in family[frozen]:
         os.kill(pid, signal.SIGSTOP)
 
