@@ -7,6 +7,7 @@ import pytest
 
 from footplate.contract.ids import is_id, new_node_id
 from worker.identity import Node, claim_node
+from worker.node.canary import no_restart, restart_if_idle
 
 
 @pytest.fixture
@@ -55,3 +56,16 @@ def test_who_has_no_boot_yet_keeps_its_identity(tmp_path: Path, start: Callable[
     (tmp_path / "node.json").write_text(f'{{"node": "{names}"}}')
 
     assert start().id == names
+
+
+def test_a_restart_that_fails_leaves_the_node_able_to_claim(
+    start: Callable[[], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start()
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+
+    with pytest.raises(FileNotFoundError):
+        restart_if_idle(node)
+
+    with no_restart(node):
+        restart_if_idle(node)

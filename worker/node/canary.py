@@ -93,10 +93,13 @@ def restart_if_idle(node: Node) -> None:
     The pool processes die when the thread that forked them ends, which is before this lock is released.
     """
     lock = _open_lock(node)
-    if try_lock(lock):
-        log.error("this node is idle and takes no messages, so it restarts")
-        os.execv(sys.executable, sys.orig_argv)
-    os.close(lock)
+    try:
+        if try_lock(lock):
+            log.error("this node is idle and takes no messages, so it restarts")
+            os.execv(sys.executable, sys.orig_argv)
+    finally:
+        # Reached if the restart fails, for example because Python was replaced. Claims would wait for this lock.
+        os.close(lock)
 
 
 def _open_lock(node: Node) -> int:
