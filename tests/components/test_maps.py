@@ -206,6 +206,8 @@ def test_columns_are_renamed_kept_and_dropped() -> None:
         maps.rename(Rows(ROWS), columns={"text": "label"})
     with pytest.raises(DatasetError, match="'lable'"):
         maps.keep(Rows(ROWS), columns=["lable"])
+    with pytest.raises(DatasetError, match="'lable'"):
+        maps.rename(Rows(ROWS), columns={"lable": "said"})
 
 
 def test_names_of_classes_become_numbers_and_the_config_keeps_the_names() -> None:
