@@ -29,21 +29,21 @@ def body(changes, training=None, **resources):
     return {**TOY, "training": training or {}, "resources": {**resources, "strategy": strategy}}
 
 
-def test_it_is_said_in_the_spec_s_own_words():
+def test_an_accelerate_config_becomes_the_strategy_the_processes_and_the_precision():
     spec = JobSpec.parse(body({}))
 
     assert (spec.resources.strategy.type, spec.resources.gpus_per_node, spec.training.bf16) == ("ddp", 2, True)
     assert JobSpec.parse(spec.as_json()) == spec
 
 
-def test_fsdp_s_config_is_ours():
+def test_an_fsdp_config_of_accelerate_becomes_the_fsdp_strategy():
     strategy = JobSpec.parse(body({"distributed_type": "FSDP", "fsdp_config": FSDP})).resources.strategy
 
     assert strategy.type == "fsdp"
     assert (strategy.config["cpu_offload"], strategy.config["min_num_params"]) == (True, 500)
 
 
-def test_deepspeed_s_becomes_its_own_and_the_arguments():
+def test_a_deepspeed_config_of_accelerate_becomes_strategy_and_training_arguments():
     spec = JobSpec.parse(body({"distributed_type": "DEEPSPEED", "deepspeed_config": ZERO, "use_cpu": True}))
 
     assert spec.resources.strategy.config["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu"}}
@@ -75,13 +75,13 @@ def test_deepspeed_s_becomes_its_own_and_the_arguments():
         ({"mixed_precison": "no"}, {}, "/mixed_precison", "Accelerate"),
     ],
 )  # fmt: skip
-def test_what_contradicts_the_spec_or_is_not_taken_is_told_by_its_name(config, more, pointer, says):
+def test_an_accelerate_key_that_contradicts_the_spec_or_is_unsupported_is_named(config, more, pointer, says):
     result = {problem.pointer: problem.detail for problem in problems_of(body(config, **more))}
 
     assert says in result.get(PATH + pointer, ""), result
 
 
-def test_a_script_says_its_precision_itself():
+def test_a_precision_in_an_accelerate_config_is_refused_for_a_script():
     script = {"loop": {"script": "train.py"}, "code": {"bundle": "a" * 64}}
     strategy = {"type": "accelerate", "config": WRITTEN}
     plain = {"type": "accelerate", "config": {**WRITTEN, "mixed_precision": "no"}}

@@ -30,14 +30,14 @@ def problems(values: dict[str, object]) -> dict[str, Problem]:
     return {problem.pointer: problem for problem in caught.value.problems}
 
 
-def test_every_field_says_what_it_means() -> None:
+def test_every_training_argument_has_a_description() -> None:
     assert set(meanings(Seq2SeqTrainingArguments)) == {
         field.name
         for field in dataclasses.fields(Seq2SeqTrainingArguments)  # type: ignore[arg-type]
     }
 
 
-def test_python_is_lax_and_mutable() -> None:
+def test_training_arguments_in_python_convert_types_and_are_mutable() -> None:
     args = TrainingArguments("out", learning_rate="1e-3", max_steps="7")  # type: ignore[arg-type]
     args.max_steps = 9
 
@@ -46,7 +46,7 @@ def test_python_is_lax_and_mutable() -> None:
     assert dataclasses.replace(args, seed=3).seed == 3  # type: ignore[type-var]
 
 
-def test_all_problems_come_at_once_each_with_its_pointer_and_what_would_work() -> None:
+def test_all_wrong_arguments_are_reported_at_once_with_pointer_and_hint() -> None:
     result = problems(
         {
             "max_steps": True,
@@ -76,17 +76,17 @@ def test_a_whole_number_is_an_integer_however_json_writes_it(value: float, numbe
 
 
 @pytest.mark.parametrize("value", [True, "3", 3.5, None, [3]])
-def test_what_is_not_a_whole_number_is_no_integer(value: object) -> None:
+def test_a_value_that_is_not_a_whole_number_is_refused_as_an_integer(value: object) -> None:
     assert "/training/max_steps" in problems({"max_steps": value})
 
 
-def test_an_integer_is_a_good_float_and_a_string_is_not() -> None:
+def test_a_float_argument_accepts_an_integer_and_refuses_a_string() -> None:
     assert read_arguments({"num_train_epochs": 3}).num_train_epochs == 3.0
     assert "/training/num_train_epochs" in problems({"num_train_epochs": "3"})
     assert "/training/learning_rate" in problems({"learning_rate": True})
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_or_with_the_list_of_all() -> None:
+def test_the_hint_of_an_unknown_argument_is_the_nearest_name_or_the_schema_url() -> None:
     result = problems({"lerning_rate": 1, "lr": 1, "qqq": 1})
 
     assert result["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
@@ -95,13 +95,13 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_with_the_list_of_all() 
 
 
 @pytest.mark.parametrize("name", sorted(SERVER_OWNED))
-def test_the_server_s_own_names_are_refused_with_what_to_do(name: str) -> None:
+def test_arguments_that_the_server_sets_are_refused_with_a_hint(name: str) -> None:
     result = problems({name: "x"})[f"/training/{name}"]
 
     assert (result.code, bool(result.hint)) == ("server_owned", True)
 
 
-def test_a_name_that_is_not_there_yet_is_accepted_where_it_changes_nothing() -> None:
+def test_an_unsupported_argument_is_accepted_only_with_its_neutral_value() -> None:
     read_arguments({"push_to_hub": False, "fsdp": [], "deepspeed": None})
 
     assert "/training/fsdp" in problems({"fsdp": ["full_shard"]})
@@ -112,14 +112,14 @@ def test_a_name_that_is_not_there_yet_is_accepted_where_it_changes_nothing() -> 
     ("name", "value"),
     [("optim", "galore_adamw")],
 )
-def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(name: str, value: str) -> None:
+def test_an_unsupported_choice_and_an_unknown_choice_have_different_codes(name: str, value: str) -> None:
     result = problems({name: value})[f"/training/{name}"]
 
     assert (result.code, bool(result.hint)) == ("not_available_yet", True)
     assert problems({name: "no_such"})[f"/training/{name}"].code == "unknown_choice"
 
 
-def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
+def test_the_constructor_refuses_unsupported_and_unknown_arguments() -> None:
     with pytest.raises(NotAvailableYet, match="optim_target_modules"):
         TrainingArguments("out", optim_target_modules=["q"])  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'no_such_thing'"):
@@ -132,7 +132,7 @@ def test_python_answers_a_misspelt_name_with_the_nearest() -> None:
         TrainingArguments("out", learning_rte=1)  # type: ignore[call-arg]
 
 
-def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
+def test_the_traceback_of_an_unsupported_argument_includes_the_hint() -> None:
     with pytest.raises(NotAvailableYet) as caught:
         TrainingArguments("out", optim="galore_adamw")  # type: ignore[arg-type]
 
@@ -151,13 +151,13 @@ def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
         ("liger_kernel_config", {"use_liger_kernel": True}),
     ],
 )
-def test_an_object_may_be_written_as_json_in_python(name: str, more: dict[str, object]) -> None:
+def test_an_argument_that_is_a_dict_may_be_a_json_string_in_python(name: str, more: dict[str, object]) -> None:
     args = TrainingArguments("out", **{name: '{"reshard_after_forward": true}'}, **more)  # type: ignore[arg-type]
 
     assert getattr(args, name) == {"reshard_after_forward": True}
 
 
-def test_a_subclass_by_the_standard_decorator_is_checked_like_its_base() -> None:
+def test_a_dataclass_subclass_of_the_arguments_is_validated_like_its_base() -> None:
     @dataclasses.dataclass
     class Mine(TrainingArguments):
         temperature: float = 0.5
@@ -172,7 +172,7 @@ def test_a_subclass_by_the_standard_decorator_is_checked_like_its_base() -> None
         Mine("out", optim="lomo")  # type: ignore[arg-type]
 
 
-def test_callbacks_may_read_names_that_are_not_there_yet() -> None:
+def test_unsupported_arguments_can_be_read_and_have_their_defaults() -> None:
     args = TrainingArguments("out")
 
     assert args.optim_target_modules is None
@@ -208,11 +208,11 @@ def test_arguments_must_agree_at_the_border_and_in_python(values: dict[str, obje
         TrainingArguments("out", **values)  # type: ignore[arg-type]
 
 
-def test_a_field_that_is_wrong_by_itself_is_told_once() -> None:
+def test_a_wrong_field_is_not_reported_again_by_rules_about_several_fields() -> None:
     assert list(problems({"load_best_model_at_end": True, "save_strategy": "sometimes"})) == ["/training/save_strategy"]
 
 
-def test_derived_values_are_what_the_reference_derives() -> None:
+def test_derived_arguments_have_the_values_that_transformers_derives() -> None:
     args = TrainingArguments("out", eval_strategy="steps", logging_steps=20, save_steps=20, load_best_model_at_end=True)
 
     assert (args.do_eval, args.eval_steps) == (True, 20)
@@ -220,7 +220,7 @@ def test_derived_values_are_what_the_reference_derives() -> None:
     assert TrainingArguments("out", metric_for_best_model="accuracy").greater_is_better is True
 
 
-def test_warm_up_below_one_is_a_share() -> None:
+def test_warmup_steps_below_one_are_a_fraction_of_all_steps() -> None:
     assert TrainingArguments("out", warmup_steps=0.1).get_warmup_steps(55) == 6
     assert TrainingArguments("out", warmup_steps=7).get_warmup_steps(55) == 7
 
@@ -243,7 +243,7 @@ SOME = st.fixed_dictionaries(
 
 
 @given(SOME)
-def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]) -> None:
+def test_the_changed_arguments_as_json_read_back_as_equal_arguments(values: dict[str, object]) -> None:
     args = read_arguments(values)
 
     again = read_arguments(json.loads(json.dumps(changed(args))))
@@ -251,7 +251,7 @@ def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]
     assert again == args
 
 
-def test_a_model_cannot_be_cut_as_it_is_loaded_by_a_spec() -> None:
+def test_a_tensor_parallel_size_in_a_spec_is_refused_with_a_hint() -> None:
     """A spec's model is made whole. A script may load its model in any way."""
     result = problems({"parallelism_config": {"tp_size": 2}})["/training/parallelism_config"]
 

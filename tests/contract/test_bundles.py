@@ -44,7 +44,7 @@ def damaged() -> bytes:
 
 
 def lying_about_its_size() -> bytes:
-    """The list says a hundred bytes; ten million come."""
+    """Returns a zip whose directory states 100 bytes for a file of ten million bytes."""
     whole = bytearray(packed(("a.py", b"\0" * 10_000_000)))
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         at = whole.rfind(mark) + offset
@@ -53,7 +53,7 @@ def lying_about_its_size() -> bytes:
 
 
 def overlapping() -> bytes:
-    """Two names for the same bytes."""
+    """Returns a zip with two entries that share the same bytes."""
     item = packed(("a.py", bytes(range(256)) * 40))
     start = item.find(b"PK\x01\x02")
     size = item.find(b"PK\x05\x06") - start
@@ -69,7 +69,7 @@ def look(zipped: bytes) -> list[str]:
     return [file.path for file in look_into(io.BytesIO(zipped), len(zipped))]
 
 
-def test_plain_code_is_listed_in_order() -> None:
+def test_the_files_of_a_bundle_are_listed_in_order() -> None:
     assert look(packed(("pack/net.py", "x = 1"), ("a.py", ""), ("notes.txt", "hello"))) == [
         "a.py", "notes.txt", "pack/net.py",
     ]  # fmt: skip
@@ -109,14 +109,14 @@ def test_plain_code_is_listed_in_order() -> None:
     # A zip holds the time at which it was made: as a name it would differ between two processes.
     ids=lambda value: "zip" if isinstance(value, bytes) else None,
 )  # fmt: skip
-def test_what_is_no_good_is_said_at_its_entry(made: Made, pointer: str, code: str) -> None:
+def test_a_bad_bundle_is_refused_with_a_pointer_to_the_bad_entry(made: Made, pointer: str, code: str) -> None:
     with pytest.raises(InvalidBundle) as refused:
         look(made() if callable(made) else made)
 
     assert (pointer, code) in [(problem.pointer, problem.code) for problem in refused.value.problems]
 
 
-def test_a_zip_within_a_zip_is_a_file_like_any_other_and_its_entries_count() -> None:
+def test_a_zip_inside_a_bundle_is_accepted_and_its_entries_count_to_the_limit() -> None:
     inner = packed(*((f"f{number}.py", "") for number in range(900)))
     assert look(packed(("a.py", ""), ("data.zip", inner))) == ["a.py", "data.zip"]
 
@@ -125,24 +125,24 @@ def test_a_zip_within_a_zip_is_a_file_like_any_other_and_its_entries_count() -> 
         look(packed(*((zipfile.ZipInfo(f"{number}.zip"), inner) for number in range(3)), (stored, "")))
 
 
-def test_a_small_file_may_pack_well() -> None:
+def test_a_small_file_with_a_high_compression_ratio_is_accepted() -> None:
     assert look(packed(("a.py", "x = 1\n" * 100_000))) == ["a.py"]
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_problems_of_a_bundle_are_reported_at_once() -> None:
     with pytest.raises(InvalidBundle) as refused:
         look(packed(("../a.py", ""), ("json.py", ""), ("b.py", "")))
 
     assert [problem.code for problem in refused.value.problems] == ["path_outside_bundle", "name_taken"]
 
 
-def test_modules_are_what_python_could_import() -> None:
+def test_modules_of_a_bundle_are_the_names_that_python_can_import() -> None:
     paths = ["a.py", "pack/__init__.py", "pack/net.py", "free/deep/x.py", "no-name/y.py", "c.cpython-311.so", "t.txt"]
 
     assert modules(paths) == ["a", "c", "free", "free.deep", "free.deep.x", "pack", "pack.net"]
 
 
-def test_a_module_that_is_not_there_is_answered_with_the_nearest() -> None:
+def test_a_module_missing_from_the_bundle_is_reported_with_the_nearest_name() -> None:
     names = {"model": {"use": "my_cod:Net"}, "trainer": {"use": "net:T"}, "loop": {"script": "trian.py"}}
     spec = JobSpec.model_validate(names)
 

@@ -52,14 +52,14 @@ def test_a_spec_of_known_components_has_no_problems():
     assert found({**model(dropout=0, sizes=[1, 2.0], seed=None, activation="relu"), "metrics": ["accuracy"]}) == []
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
+def test_an_unknown_component_is_reported_with_the_nearest_and_all_known_names():
     (problem,) = problems_of({"model": {"use": "toy/mpl"}, "data": "toy/regression"}, CATALOGUE)
     assert (problem.pointer, problem.code) == ("/model/use", "unknown_component")
     assert all(name in problem.detail for name in ("'toy/mpl'", "toy/gpt, toy/mlp"))
     assert problem.hint == "did you mean 'toy/mlp'?"
 
 
-def test_what_no_node_has_is_told_beside_what_is_no_spec():
+def test_unknown_components_and_spec_errors_are_reported_together():
     body = {
         "model": {"use": "toy/mlp", "args": {"hiden": 3}}, "data": "toy/regresion", "metrics": ["f1", {"use": 3}],
         "callbacks": [{"use": "accuracy", "args": 7}], "foo": 1, "training": {"max_stepz": 3},
@@ -74,7 +74,7 @@ def test_what_no_node_has_is_told_beside_what_is_no_spec():
     assert reports["/data"].hint == "did you mean 'toy/regression'?"
 
 
-def test_every_unknown_name_is_told_where_it_was_written():
+def test_every_unknown_component_is_reported_at_its_place_in_the_body():
     data = {"train": "a", "eval": {"x": "b", "y": {"use": "c"}}}
     others = {"callbacks": ["early"], "collator": "padding", "processor": "tokens"}
     body = {"model": "bert", "data": data, "metrics": ["accuracy", "f2"], **others}
@@ -94,7 +94,7 @@ def test_a_missing_argument_of_a_bare_name_points_at_the_name():
     assert found({"model": "toy/mlp", "data": "toy/regression"}) == [("/model", "missing")]
 
 
-def test_arguments_are_checked_all_at_once():
+def test_all_wrong_arguments_of_a_component_are_reported_at_once():
     body = model(hiden=3, dropout=1, activation="relo", bias=1, seed="5", sizes=[1, True], hidden=0)
     assert found(body) == [
         ("/model/args/hidden", "out_of_range"),
@@ -107,13 +107,13 @@ def test_arguments_are_checked_all_at_once():
     ]
 
 
-def test_a_component_without_arguments_takes_none():
+def test_a_component_without_arguments_refuses_any_argument():
     assert found({"model": {"use": "toy/gpt", "args": {"x": 1}}, "data": "toy/regression"}) == [
         ("/model/args/x", "unknown_argument")
     ]
 
 
-def test_a_catalogue_travels_as_json_and_keeps_its_hash():
+def test_a_catalogue_parsed_from_its_json_is_equal_and_has_the_same_hash():
     again = Catalogue.model_validate(json.loads(json.dumps(CATALOGUE.as_json())))
     assert again == CATALOGUE
     assert again.hash == CATALOGUE.hash
@@ -126,12 +126,12 @@ def test_the_hash_follows_the_contents_and_not_their_order():
     assert Catalogue.of([first]).hash != Catalogue.of([first.model_copy(update={"summary": "other"})]).hash
 
 
-def test_a_catalogue_of_a_newer_node_may_have_groups_and_fields_that_we_do_not_know():
+def test_a_catalogue_with_unknown_groups_and_fields_is_accepted():
     catalogue = Catalogue.model_validate({"loops": {"x": {"name": "x", "group": "loops", "since": 2}}})
     assert catalogue.known("loops") == ["x"]
 
 
-def test_every_group_says_what_one_of_it_is_called():
+def test_every_component_group_has_a_singular_name():
     assert set(GROUPS) == {
         "models", "data", "maps", "processors", "collators", "losses", "metrics", "callbacks", "optimizers",
         "schedules", "trainers", "rewards",
@@ -151,7 +151,7 @@ def test_a_missing_argument_is_named_with_an_example_of_the_component():
     assert '{"use": "toy/mlp", "args": {"hidden": 1}}' in problem.hint
 
 
-def test_the_map_tokenize_without_its_column_says_so():
+def test_the_error_for_tokenize_without_a_column_describes_the_column():
     schema = {"type": "object", "required": ["column"]}
     schema["properties"] = {"column": {"type": "string", "description": "Column with the text"}}
     catalogue = Catalogue.of([Described(name="tokenize", group="maps", args=schema)])
@@ -165,7 +165,7 @@ def test_the_map_tokenize_without_its_column_says_so():
 
 
 @pytest.mark.parametrize("name", ["hub://bert-base-uncased", "models://bert"])
-def test_a_path_in_the_place_of_a_model_is_shown_as_an_argument(name):
+def test_the_hint_for_a_path_used_as_a_model_name_moves_the_path_to_args(name):
     with pytest.raises(InvalidSpec) as caught:
         JobSpec.parse({"model": name, "data": "toy/regression"})
 
@@ -174,7 +174,7 @@ def test_a_path_in_the_place_of_a_model_is_shown_as_an_argument(name):
     assert f'"args": {{"path": "{name}"}}' in problem.hint
 
 
-def test_the_bare_name_of_a_pretrained_model_is_shown_as_a_path():
+def test_the_hint_for_a_bare_pretrained_model_name_uses_it_as_a_hub_path():
     problem = problem_of({"model": "bert-base-uncased", "data": "toy/regression"})
 
     assert problem.code == "unknown_component"

@@ -10,18 +10,18 @@ from service.settings import ServiceSettings
 
 
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "HF_HOME", "MY_FLAG"])
-def test_what_is_harmless_or_listed_may_be_set(name: str) -> None:
+def test_a_job_may_set_harmless_and_allowed_variables(name: str) -> None:
     assert refused_env({name: "1"}, "HF_*, MY_FLAG") == []
 
 
 @pytest.mark.parametrize(
     "name", ["LD_PRELOAD", "PYTHONPATH", "FOOTPLATE_REDIS", "CUDA_VISIBLE_DEVICES", "RANK", "TMPDIR"]
 )
-def test_what_is_the_nodes_own_cannot_be_listed(name: str) -> None:
+def test_variables_that_the_node_sets_are_refused_even_if_they_are_allowed(name: str) -> None:
     assert [problem.code for problem in refused_env({name: "1"}, f"{name},L*,P*,F*,C*")] == ["env_not_allowed"]
 
 
-def test_what_is_not_listed_is_told_with_the_setting() -> None:
+def test_a_variable_that_is_not_allowed_is_refused_with_the_setting_that_allows_it() -> None:
     (problem,) = refused_env({"AWS_PROFILE": "x"}, "")
 
     assert problem.pointer == "/env/AWS_PROFILE"
@@ -30,7 +30,7 @@ def test_what_is_not_listed_is_told_with_the_setting() -> None:
 
 
 @pytest.mark.parametrize("text", ["*", "HF-*", "A B", "HF_*X"])
-def test_a_list_that_means_nothing_is_refused_at_the_start(text: str) -> None:
+def test_a_malformed_list_of_allowed_variables_is_refused_at_start_up(text: str) -> None:
     with pytest.raises(SettingsError, match="FOOTPLATE_ENV_ALLOWED"):
         ServiceSettings.from_environment({"FOOTPLATE_ENV_ALLOWED": text})
 
@@ -44,14 +44,14 @@ def test_secrets_are_read_by_their_prefix_and_must_be_long_enough_to_hide() -> N
         secrets_of({"FOOTPLATE_SECRET_LD_PRELOAD": "/tmp/evil.so"})
 
 
-def test_a_secret_that_no_node_has_is_told_with_how_to_give_it() -> None:
+def test_an_unknown_secret_is_refused_with_the_variable_that_defines_it() -> None:
     (problem,) = unknown_secrets(["TOKEN", "KEY"], ["KEY"])
 
     assert (problem.pointer, problem.code) == ("/secrets/0", "unknown_secret")
     assert "FOOTPLATE_SECRET_TOKEN" in str(problem.hint)
 
 
-def test_secrets_are_taken_out_wherever_they_stand() -> None:
+def test_secrets_are_masked_in_texts_lists_and_keys_of_an_event() -> None:
     hidden = Hidden(["hunter22", "hunter22-and-more", "line one\nline two"])
 
     said = {"text": "key=hunter22-and-more;", "list": ["hunter22", 5, None], "hunter22": "at line two of it"}

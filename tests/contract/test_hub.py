@@ -23,12 +23,12 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
         (f"hub://me/tiny@{COMMIT}", HubName("model", "me/tiny", COMMIT)),
     ],
 )
-def test_a_name_says_what_and_at_which_revision(name, parts):
+def test_a_hub_name_is_parsed_into_kind_repository_and_revision(name, parts):
     assert hub_name(name) == parts
     assert hub_name(parts.place) == HubName(parts.kind, parts.repo, parts.revision)
 
 
-def test_a_commit_is_one_already():
+def test_a_revision_that_is_a_commit_hash_needs_no_lookup():
     assert hub_name(f"hub://me/tiny@{COMMIT}").commit == COMMIT
     assert hub_name("hub://me/tiny@v1").commit is None
 
@@ -38,7 +38,7 @@ def test_a_commit_is_one_already():
     ["hub://", "hub:///etc", "hub://../x", "hub://a/../b", "hub://me/tiny/../../x", "hub://me/tiny@", "hub://a b/c",
      "hub://me/tiny@ref/../x/..", "hub://me/tiny//x", "hub://-a/b", "hub://me/a--b", "hub://user:key@host/x?y=z"],
 )  # fmt: skip
-def test_what_is_no_name_is_told_wherever_it_stands(name):
+def test_a_malformed_hub_name_is_reported_anywhere_in_the_spec(name):
     model = {"use": "hf/x", "args": {"peft": [{"base": name}]}}
     assert places({**TOY, "model": model}) == [("/model/args/peft/0/base", "bad_hub_name")]
     assert places({**TOY, "data": {"use": "hf/dataset", "args": {"path": name}}}) == [
@@ -62,13 +62,13 @@ def test_what_is_no_name_is_told_wherever_it_stands(name):
         ),
     ],
 )
-def test_what_names_rows_names_a_dataset(given, long):
+def test_a_hub_name_in_the_data_field_means_a_dataset(given, long):
     spec = JobSpec.parse({**TOY, "data": given})
     assert spec.as_json()["data"]["train"] == long
     assert JobSpec.parse(spec.as_json()) == spec
 
 
-def test_a_checkpoint_on_a_hub_is_none_to_go_on_from():
+def test_resuming_from_a_checkpoint_on_a_hub_is_refused():
     """The files beside the weights are pickled, and the weights are a model's path."""
     assert places({**TOY, "resume_from": {"path": "hub://me/tiny/checkpoint-5"}})[0][0] == "/resume_from/path"
 

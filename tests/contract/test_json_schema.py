@@ -40,12 +40,12 @@ def found(schema, value):
         ({}, [1, "x", None, []], []),
     ],
 )
-def test_a_schema_takes_the_good_and_not_the_bad(schema, good, bad):
+def test_a_schema_accepts_valid_values_and_rejects_invalid_values(schema, good, bad):
     assert [value for value in good if violations(schema, value)] == []
     assert [value for value in bad if not violations(schema, value)] == []
 
 
-def test_the_nearest_branch_of_a_choice_speaks():
+def test_a_value_that_fits_no_branch_gets_the_error_of_the_nearest_branch():
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}, {"type": "string"}]}
     assert found(schema, {"a": "x"}) == [("/a", "wrong_type")]
     (problem,) = violations(schema, 5)
@@ -82,7 +82,7 @@ ANYTHING = ANY | st.lists(ANY, max_size=3) | st.dictionaries(st.sampled_from(["s
 
 
 @given(st.dictionaries(st.sampled_from([*Args.model_fields, "other"]), ANYTHING, max_size=7))
-def test_pydantic_and_we_agree_about_a_components_arguments(args):
+def test_our_schema_check_rejects_the_same_arguments_as_pydantic(args):
     try:
         Args.model_validate(args)
         theirs = set()

@@ -17,7 +17,7 @@ AUX: dict[str, Any] = {"id": "aux", "params": [r"\.quantiles$"], "use": "adam", 
 TWO = {**TOY, "optimizers": [MAIN, AUX]}
 
 
-def test_two_optimizers_with_their_schedules_are_understood() -> None:
+def test_two_optimizers_with_schedules_parse_and_survive_a_round_trip() -> None:
     spec = JobSpec.parse({**TOY, "optimizers": [{**MAIN, "schedule": "cosine"}, {**AUX, "every": 2, "clip": 0.5}]})
 
     assert spec.optimizers is not None
@@ -36,16 +36,16 @@ def test_two_optimizers_with_their_schedules_are_understood() -> None:
         ({"schedule": {"use": "cosine", "per": "epoch"}}, ("/optimizers/1/schedule/per", "disagreement")),
     ],
 )
-def test_what_no_optimizer_can_be_is_told_at_its_place(optimizer: dict[str, Any], place: tuple[str, str]) -> None:
+def test_a_wrong_optimizer_field_is_reported_at_its_place(optimizer: dict[str, Any], place: tuple[str, str]) -> None:
     assert place in places({**TOY, "optimizers": [MAIN, {**AUX, **optimizer}]})
 
 
-def test_a_schedule_that_knows_its_epochs_may_follow_them() -> None:
+def test_a_schedule_per_epoch_is_accepted_if_it_states_its_number_of_steps() -> None:
     schedule = {"use": "cosine", "per": "epoch", "args": {"num_training_steps": 10}}
     assert places({**TOY, "optimizers": [{**MAIN, "schedule": schedule}]}) == []
 
 
-def test_somebody_has_the_main_loss() -> None:
+def test_optimizers_are_refused_if_none_of_them_has_the_main_loss() -> None:
     assert places({**TOY, "optimizers": [AUX]}) == [("/optimizers", "no_main_loss")]
 
 
@@ -54,36 +54,36 @@ def test_somebody_has_the_main_loss() -> None:
     [{"learning_rate": 1e-3}, {"lr_scheduler_type": "cosine"}, {"warmup_steps": 5}, {"fp16": True}],
     ids=lambda training: next(iter(training)),
 )
-def test_what_several_optimizers_would_ignore_is_refused(training: dict[str, Any]) -> None:
+def test_training_arguments_that_several_optimizers_would_ignore_are_refused(training: dict[str, Any]) -> None:
     assert places({**TWO, "training": training}) == [(f"/training/{next(iter(training))}", "disagreement")]
 
 
-def test_a_loss_and_label_smoothing_for_another_are_refused() -> None:
+def test_label_smoothing_is_refused_beside_a_loss_that_cannot_use_it() -> None:
     body = {**TOY, "loss": "mse", "training": {"label_smoothing_factor": 0.1}}
     assert places(body) == [("/training/label_smoothing_factor", "disagreement")]
 
 
-def test_stopping_early_without_evaluations_is_refused_and_says_what_would_do() -> None:
+def test_early_stopping_without_evaluations_is_refused_with_a_hint() -> None:
     problems = problems_of({**TOY, "callbacks": ["toy", {"use": "early_stopping", "args": {"patience": 2}}]})
     assert [(problem.pointer, problem.code) for problem in problems] == [("/callbacks/1", "disagreement")]
     assert "training.eval_strategy" in str(problems[0].hint)
 
 
-def test_a_tracker_that_nobody_knows_is_answered_with_the_nearest() -> None:
+def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
     problems = problems_of({**TOY, "report_to": ["tensorbord"]})
     assert [(problem.pointer, problem.hint) for problem in problems] == [
         ("/report_to/0", "did you mean 'tensorboard'?")
     ]
 
 
-def test_an_empty_list_of_optimizers_is_refused_and_says_what_would_do() -> None:
+def test_an_empty_list_of_optimizers_is_refused_with_a_hint() -> None:
     (problem,) = problems_of({**TOY, "optimizers": []})
     assert (problem.pointer, problem.code) == ("/optimizers", "too_short")
     assert problem.hint
 
 
 @pytest.mark.parametrize("optimizers", [5, [5], [{"schedule": 5}], [{"id": "a", "schedule": {"use": []}}]])
-def test_what_is_misshapen_is_told_by_its_shape(optimizers: Any) -> None:
+def test_an_optimizer_list_of_the_wrong_type_is_refused_without_a_crash(optimizers: Any) -> None:
     result = [code for _, code in places({**TOY, "optimizers": optimizers})]
     assert result
     assert "internal" not in result
@@ -97,7 +97,7 @@ TEXTS_OF_TEXTS: dict[str, Any] = {
 }
 
 
-def test_a_job_may_be_judged_by_what_its_model_generates() -> None:
+def test_a_seq2seq_job_may_evaluate_with_generated_texts() -> None:
     spec = JobSpec.parse(TEXTS_OF_TEXTS)
 
     assert isinstance(spec.training, Seq2SeqTrainingArguments)
@@ -106,7 +106,7 @@ def test_a_job_may_be_judged_by_what_its_model_generates() -> None:
     assert JobSpec.parse(spec.as_json()) == spec
 
 
-def test_what_says_nothing_of_generating_is_as_if_it_were_not_said() -> None:
+def test_neutral_values_of_generation_arguments_leave_the_spec_unchanged() -> None:
     spec = JobSpec.parse({**TOY, "training": {"predict_with_generate": False, "generation_config": None}})
     assert spec == JobSpec.parse(TOY)
 
@@ -126,7 +126,9 @@ def test_what_says_nothing_of_generating_is_as_if_it_were_not_said() -> None:
          "/resources/strategy/type"),
     ],
 )  # fmt: skip
-def test_generating_where_nothing_would_is_refused_with_both(changes: dict[str, Any], pointer: str, says: str) -> None:
+def test_generation_arguments_that_contradict_the_spec_are_refused_naming_both(
+    changes: dict[str, Any], pointer: str, says: str
+) -> None:
     (problem,) = problems_of({**TEXTS_OF_TEXTS, **changes})
 
     assert (problem.pointer, problem.code) == (pointer, "disagreement")
@@ -134,17 +136,17 @@ def test_generating_where_nothing_would_is_refused_with_both(changes: dict[str, 
     assert problem.hint
 
 
-def test_what_a_loop_does_is_its_own_affair() -> None:
+def test_predict_with_generate_is_refused_for_a_loop_of_the_users_own() -> None:
     job = {"loop": "my:main", "code": {"bundle": "0" * 64}, "training": {"predict_with_generate": True}}
     assert places(job) == [("/training/predict_with_generate", "disagreement")]
 
 
-def test_the_rest_of_the_reference_s_names_say_what_to_use_instead() -> None:
+def test_unsupported_seq2seq_arguments_are_refused_with_a_hint() -> None:
     asked = {"sortish_sampler": True, "generation_config": "models://t5/generation_config.json"}
     problems = problems_of({**TEXTS_OF_TEXTS, "training": {"predict_with_generate": True, **asked}})
     assert {problem.pointer for problem in problems} == {f"/training/{name}" for name in asked}
     assert all(problem.hint for problem in problems)
 
 
-def test_the_metrics_of_texts_are_those_of_the_trainer() -> None:
+def test_the_contract_and_the_trainer_list_the_same_text_metrics() -> None:
     assert set(TEXT_METRICS) == set(TEXTS)

@@ -41,7 +41,7 @@ def checked(body: dict[str, Any]) -> list[tuple[str, str]]:
     return [(problem.pointer, problem.code) for problem in problems_of(body, CATALOGUE)]
 
 
-def test_an_argument_of_the_library_may_stand_in_training_and_belongs_to_the_trainer() -> None:
+def test_a_library_argument_in_training_is_moved_to_the_trainer() -> None:
     spec = JobSpec.parse({**SFT, "training": {"max_length": 64, "max_steps": 3}})
 
     assert spec.trainer is not None
@@ -54,7 +54,7 @@ def test_the_schema_of_a_job_allows_arguments_of_a_library_in_training() -> None
     assert violations(job_schema(), {**SFT, "training": {"max_length": 64}}) == []
 
 
-def test_an_argument_of_the_library_is_checked_where_its_user_wrote_it() -> None:
+def test_a_wrong_library_argument_is_reported_where_it_was_written() -> None:
     assert checked({**SFT, "training": {"max_length": "64"}}) == [("/training/max_length", "wrong_type")]
     assert checked({**SFT, "trainer": {"use": "lib/sft", "args": {"max_len": 1}}}) == [
         ("/trainer/args/max_len", "unknown_argument")
@@ -63,7 +63,7 @@ def test_an_argument_of_the_library_is_checked_where_its_user_wrote_it() -> None
 
 
 @pytest.mark.parametrize(("written", "meant"), [("max_lenght", "max_length"), ("lerning_rate", "learning_rate")])
-def test_a_misspelt_argument_is_answered_with_the_nearest_of_both_sides(written: str, meant: str) -> None:
+def test_the_nearest_name_is_searched_in_our_arguments_and_the_librarys(written: str, meant: str) -> None:
     body = {**SFT, "training": {written: 1}}
 
     (problem,) = problems_of(body, CATALOGUE)
@@ -71,7 +71,7 @@ def test_a_misspelt_argument_is_answered_with_the_nearest_of_both_sides(written:
     assert (problem.pointer, problem.hint) == (f"/training/{written}", f"did you mean {meant!r}?")
 
 
-def test_an_argument_in_two_places_is_refused() -> None:
+def test_a_library_argument_in_both_training_and_trainer_is_refused() -> None:
     trainer = {"use": "lib/sft", "args": {"max_length": 1}}
 
     assert places({**TOY, "trainer": trainer, "training": {"max_length": 2}}) == [
@@ -79,7 +79,7 @@ def test_an_argument_in_two_places_is_refused() -> None:
     ]
 
 
-def test_what_is_stated_is_kept_even_if_it_equals_our_default() -> None:
+def test_a_value_equal_to_our_default_is_kept_if_the_library_may_differ() -> None:
     spec = JobSpec.parse({**SFT, "training": {"learning_rate": 5e-5, "eval_strategy": "no"}})
 
     assert stated(spec.training) == {"learning_rate": 5e-5, "eval_strategy": "no"}
@@ -118,17 +118,17 @@ def test_reward_functions_are_components_of_the_spec() -> None:
         ([7], ("/training/reward_funcs/0", "not_well_formed")),
     ],
 )
-def test_a_reward_function_that_cannot_be_one_is_refused(rewards: list[Any], place: tuple[str, str]) -> None:
+def test_a_malformed_reward_function_is_refused(rewards: list[Any], place: tuple[str, str]) -> None:
     assert place in places({**SFT, "training": {"reward_funcs": rewards}})
 
 
-def test_an_unknown_reward_function_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_reward_function_is_refused() -> None:
     assert checked({**SFT, "training": {"reward_funcs": ["equal"]}}) == [
         ("/training/reward_funcs/0", "unknown_component")
     ]
 
 
-def test_beside_an_own_trainer_training_has_our_arguments_only() -> None:
+def test_unknown_training_arguments_are_refused_with_a_trainer_of_the_users_own() -> None:
     spec = JobSpec.parse({**TOY, **CODE, "trainer": {"use": "my_code:Mine", "args": {"alpha": 0.5}}})
 
     assert spec.trainer is not None
@@ -137,7 +137,7 @@ def test_beside_an_own_trainer_training_has_our_arguments_only() -> None:
         JobSpec.parse({**TOY, **CODE, "trainer": "my_code:Mine", "training": {"max_length": 1}})
 
 
-def test_a_library_may_log_more_often_so_no_warning_says_that_no_loss_is_shown() -> None:
+def test_a_library_trainer_gets_no_warning_that_no_loss_is_shown() -> None:
     body = {**SFT, "training": {"max_steps": 20}}
 
     assert warnings_of(accept(body)) == []
@@ -164,7 +164,7 @@ ASK, ANSWER = [{"role": "user", "content": "hi"}], [{"role": "assistant", "conte
         (PROMPTS, {"prompt": ASK, "answer": "5"}),
     ],
 )
-def test_a_row_in_one_of_the_forms_has_no_problem(forms: list[Any], row: dict[str, Any]) -> None:
+def test_a_row_that_fits_one_of_the_forms_has_no_problem(forms: list[Any], row: dict[str, Any]) -> None:
     assert RowForms(forms).problem(row) is None
 
 
@@ -187,7 +187,9 @@ def test_a_row_in_one_of_the_forms_has_no_problem(forms: list[Any], row: dict[st
         (PROMPTS, {"question": "a"}, "there is no column 'prompt', only: question"),
     ],
 )
-def test_a_row_in_no_form_is_compared_with_the_nearest(forms: list[Any], row: dict[str, Any], says: str) -> None:
+def test_a_row_that_fits_no_form_is_compared_with_the_nearest_form(
+    forms: list[Any], row: dict[str, Any], says: str
+) -> None:
     problem = RowForms(forms).problem(row)
 
     assert problem is not None

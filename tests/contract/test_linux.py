@@ -90,7 +90,7 @@ def guardian(story: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ["deep", "comet", "bomb"])
-def test_whatever_runs_away_is_ended_and_a_child_to_spare_is_not(attack: str) -> None:
+def test_runaway_processes_are_ended_and_a_spared_child_is_not(attack: str) -> None:
     guardian(f"begin({attack})\nLeftovers(lambda pid: pid in SPARED).end()\nassert not mine()")
 
 

@@ -125,7 +125,7 @@ def test_text_that_is_nearly_json_is_answered_with_what_json_needs(raw: str, hin
     assert hint in (problems_of(raw)[""].hint or "")
 
 
-def test_a_metric_that_no_evaluation_computes_selects_no_best_model() -> None:
+def test_a_best_model_metric_that_is_not_evaluated_is_refused() -> None:
     def problems(**more: Any) -> dict[str, Problem]:
         training = {"eval_strategy": "epoch", "metric_for_best_model": "accuracy"}
         data = {"train": "toy/regression", "split": {"test_size": 0.1}}

@@ -45,13 +45,13 @@ def takes_text(hint: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)])
-def test_of_each_argument_that_is_text_it_is_known_whether_it_names_a_path(name: str) -> None:
+def test_every_text_argument_is_classified_as_path_or_not(name: str) -> None:
     if takes_text(HINTS[name]):
         assert (name in NAMES_A_PATH) != (name in IS_NO_PATH), f"say in this test whether {name} can name a path"
 
 
 @pytest.mark.parametrize("name", sorted(NAMES_A_PATH))
-def test_a_spec_says_no_path_in_an_argument(name: str) -> None:
+def test_a_spec_cannot_set_an_argument_that_names_a_path(name: str) -> None:
     assert name in {**OBJECTS_ONLY, **IN_SCRIPTS_ONLY, **SERVER_OWNED}
 
     with pytest.raises(InvalidSpec) as refused:
@@ -62,5 +62,5 @@ def test_a_spec_says_no_path_in_an_argument(name: str) -> None:
     assert problem.hint
 
 
-def test_an_object_is_what_a_spec_says_instead() -> None:
+def test_a_spec_may_set_a_path_argument_to_an_object() -> None:
     assert read_arguments({"accelerator_config": {"split_batches": True}})

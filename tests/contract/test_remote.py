@@ -24,7 +24,7 @@ def store(s3: S3Server, request: pytest.FixtureRequest) -> RemoteStore:
     return made
 
 
-def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path: Path) -> None:
+def test_an_uploaded_file_can_be_read_back_whole_and_in_ranges(store: RemoteStore, tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(bytes(range(256)) * 100)
     store.put(file, "jobs/a b/weights [1].pt")
@@ -41,7 +41,7 @@ def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path
     assert store.open("jobs/a b/weights [1].pt") is None
 
 
-def test_a_bucket_that_is_not_there_or_not_ours_says_nothing_of_what_lies_in_it(store: RemoteStore) -> None:
+def test_a_missing_or_foreign_bucket_raises_unreachable_and_not_file_not_found(store: RemoteStore) -> None:
     for other in (RemoteStore("s3://nobody/here"), RemoteStore("s3://shelf/not-ours")):
         assert str(other) in (other.trouble() or "")
         with pytest.raises(StoreUnreachable):
@@ -55,7 +55,7 @@ def test_a_bucket_that_is_not_there_or_not_ours_says_nothing_of_what_lies_in_it(
         store.read("jobs/a")
 
 
-def test_a_manifest_that_is_there_does_not_vouch_for_what_replaces_its_files(
+def test_an_interrupted_commit_does_not_leave_the_old_manifest_over_new_files(
     store: RemoteStore, tmp_path: Path
 ) -> None:
     """If a process dies in between, nobody takes the mixture for either version."""
@@ -73,7 +73,7 @@ def test_a_manifest_that_is_there_does_not_vouch_for_what_replaces_its_files(
 
 
 @pytest.mark.parametrize("settings", [ServiceSettings, WorkerSettings])
-def test_a_root_is_a_folder_or_a_bucket_and_anything_else_a_sentence(settings: type[Settings]) -> None:
+def test_the_artifact_root_is_a_folder_or_a_bucket_and_anything_else_is_refused(settings: type[Settings]) -> None:
     def given(root: str) -> Any:
         return settings.from_environment({"FOOTPLATE_ARTIFACTS": root})
 

@@ -25,7 +25,7 @@ def ingest(caplog: pytest.LogCaptureFixture) -> Repeated:
     return Repeated(logging.getLogger("footplate.test"), "ingest")
 
 
-def test_an_outage_of_a_night_is_told_in_a_few_lines(
+def test_an_outage_of_eight_hours_is_logged_in_a_few_lines(
     ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(8 * 3600):
@@ -40,7 +40,7 @@ def test_an_outage_of_a_night_is_told_in_a_few_lines(
     assert len(caplog.messages) < 16
 
 
-def test_another_trouble_is_said_at_once_and_the_end_once_it_is_sure(
+def test_a_different_error_is_logged_at_once_and_recovery_only_when_stable(
     ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_another_trouble_is_said_at_once_and_the_end_once_it_is_sure(
     ]
 
 
-def test_what_comes_back_after_its_end_is_said_again(
+def test_an_error_that_returns_after_recovery_is_logged_again(
     ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -71,7 +71,7 @@ def test_what_comes_back_after_its_end_is_said_again(
     assert caplog.messages == ["ingest waits for the lock", "ingest works again, after 0 s"] * 2
 
 
-def test_only_the_first_of_many_brings_its_traceback(
+def test_only_the_first_of_many_equal_errors_is_logged_with_a_traceback(
     ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(100):

@@ -16,13 +16,13 @@ ITEM = {"job": "job_1", "state": "queued", "error": None}
 SEEN = {"no": 1, "step": 1, "epoch": None, "at": "2026-01-01T12:00:00.000Z", "attempt": 1, "repeated": False}
 
 
-def test_words_and_fields_of_a_newer_service_do_not_stop_a_client() -> None:
+def test_unknown_choices_and_fields_of_a_newer_service_are_accepted_by_a_client() -> None:
     assert BulkItem.model_validate({**ITEM, "state": "hibernating", "because": 1}).state == "hibernating"
     with pytest.raises(ValidationError):
         BulkItem.model_validate({**ITEM, "state": 1})
 
 
-def test_the_schema_lists_the_words_and_fields_of_this_version() -> None:
+def test_the_schema_lists_the_choices_and_fields_of_this_version() -> None:
     schema = TypeAdapter(BulkItem).json_schema()
 
     assert schema["additionalProperties"] is False
@@ -40,7 +40,7 @@ def test_numbers_that_json_lacks_are_strings_on_the_wire_and_floats_to_a_client(
     assert json.loads(summary.model_dump_json()) == json.loads(text)
 
 
-def test_a_change_is_from_and_to_on_the_wire() -> None:
+def test_a_change_has_the_json_fields_from_and_to() -> None:
     fork = {"job": "job_1", "checkpoint": {"id": "ckpt_1", "step": 5}, "mode": "full", "exact": True,
             "changes": [{"pointer": "/priority", "from": 5, "to": 9}], "breaks_exactness": []}  # fmt: skip
 

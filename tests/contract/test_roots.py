@@ -22,7 +22,7 @@ def roots(tmp_path: Path) -> Roots:
     return Roots(tmp_path / "data", tmp_path / "models", uploads)
 
 
-def test_an_id_is_its_file_wherever_it_stands(roots: Roots, tmp_path: Path) -> None:
+def test_the_id_of_a_dataset_is_replaced_by_its_path_anywhere_in_the_arguments(roots: Roots, tmp_path: Path) -> None:
     path = str(tmp_path / "files" / ID)
 
     assert resolved({"paths": [ID], "own": {"corpus": ID}, "text": f"{ID}!"}, roots) == {
@@ -30,7 +30,7 @@ def test_an_id_is_its_file_wherever_it_stands(roots: Roots, tmp_path: Path) -> N
     }  # fmt: skip
 
 
-def test_one_that_has_changed_or_gone_is_said_with_what_would_work(roots: Roots, tmp_path: Path) -> None:
+def test_a_dataset_that_was_changed_or_deleted_is_refused_by_its_id(roots: Roots, tmp_path: Path) -> None:
     (tmp_path / "files" / ID).write_bytes(b'{"x": 2}\n')
     with pytest.raises(DatasetError, match=ID):
         resolved({"paths": [ID]}, roots)

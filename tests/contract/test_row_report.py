@@ -33,7 +33,7 @@ def numbers(report: dict[str, Any]) -> list[int]:
     return [bad["number"] for bad in report["first_bad"]]
 
 
-def test_columns_have_types_with_the_first_row_of_each(read: Any) -> None:
+def test_the_report_lists_the_types_of_each_column_with_their_first_row(read: Any) -> None:
     report = read(b'{"x": 1, "y": "a"}\n\n{"x": "2", "y": null}\n{"x": 3, "y": "long"}\n')
 
     assert (report["rows"], report["bad_rows"], report["is_complete"]) == (3, 0, True)
@@ -41,21 +41,21 @@ def test_columns_have_types_with_the_first_row_of_each(read: Any) -> None:
     assert [column["longest"] for column in report["columns"]] == [1, 4]
 
 
-def test_a_row_without_a_column_is_counted_with_the_first_of_them(read: Any) -> None:
+def test_rows_that_lack_a_column_are_counted_and_the_first_is_named(read: Any) -> None:
     report = read(b'{"x": 1}\n{"x": 1, "late": 2}\n{"late": 2}\n')
 
     missing = {column["name"]: (column["missing"], column["first_missing"]) for column in report["columns"]}
     assert missing == {"x": (1, 3), "late": (1, 1)}
 
 
-def test_bad_lines_are_named_by_number_and_the_others_are_counted(read: Any) -> None:
+def test_bad_lines_are_listed_by_number_and_good_rows_are_counted(read: Any) -> None:
     report = read(b"{\"x\": 1}\n{'x': 1}\n\n[1]\n\xff\n" + b"[" * 100_000 + b'\n{"x": 2}\n')
 
     assert (report["rows"], report["bad_rows"], numbers(report)) == (2, 4, [2, 4, 5, 6])
     assert "{'x': 1}" in report["first_bad"][0]["problem"]
 
 
-def test_csv_goes_on_after_a_bad_record_and_counts_lines_as_an_editor_does(read: Any) -> None:
+def test_a_csv_report_continues_after_bad_records_and_counts_lines_of_the_file(read: Any) -> None:
     report = read(b'text,label\n"two\nlines",1\nthree,values,here\n\xff,1\nok,007\n,0.5\n', "csv")
 
     assert (report["rows"], numbers(report)) == (3, [4, 5])
@@ -70,7 +70,7 @@ def test_a_first_line_with_a_number_or_the_same_name_twice_is_pointed_out(read: 
     assert numbers(read(b"x\tx\n1\t2\n", "tsv")) == [1]
 
 
-def test_another_delimiter_and_single_quotes_are_told_with_what_would_work(read: Any) -> None:
+def test_another_csv_delimiter_and_single_quotes_in_json_get_a_hint(read: Any) -> None:
     assert '"delimiter": ";"' in read(b"text;label\na;1\n", "csv")["notes"][0]
     assert "double quotes" in read(b"{'text': 1}\n")["first_bad"][0]["problem"]
 
@@ -94,7 +94,7 @@ def test_tokens_are_counted_in_texts_and_in_the_messages_of_a_conversation(read:
     ]
 
 
-def test_the_report_stays_small_and_says_what_it_leaves_out(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_report_is_limited_and_omissions_are_noted(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_report, "MOST_LINE_BYTES", 1000)
     many = ", ".join(f'"column{index}": 1' for index in range(50))
     report = read(
@@ -108,7 +108,7 @@ def test_the_report_stays_small_and_says_what_it_leaves_out(read: Any, monkeypat
     assert numbers(report)[0] == 5
 
 
-def test_a_check_that_is_late_says_how_far_it_came(read: Any) -> None:
+def test_a_check_that_reaches_its_deadline_reports_the_number_of_rows_read(read: Any) -> None:
     report = read(b'{"x": 1}\n' * 1000, deadline=time.monotonic())
 
     assert report["rows"] < 1000

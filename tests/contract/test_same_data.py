@@ -25,7 +25,7 @@ def seen(files: list[Path]) -> dict[str, str]:
     return fingerprints({NAME: [str(file) for file in files]})
 
 
-def test_the_same_files_elsewhere_look_the_same(parts: list[Path], tmp_path: Path) -> None:
+def test_equal_files_in_another_folder_pass_the_check(parts: list[Path], tmp_path: Path) -> None:
     before = seen(parts)
     (tmp_path / "there").mkdir()
     there = [file.rename(tmp_path / "there" / file.name) for file in parts]
@@ -36,7 +36,7 @@ def test_the_same_files_elsewhere_look_the_same(parts: list[Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize("change", ["longer", "other", "fewer", "swapped"])
-def test_others_are_told_by_their_name(parts: list[Path], tmp_path: Path, change: str) -> None:
+def test_changed_files_are_refused_with_their_names(parts: list[Path], tmp_path: Path, change: str) -> None:
     write_record(tmp_path, seen(parts))
     now = parts
     match change:
@@ -57,7 +57,7 @@ def test_others_are_told_by_their_name(parts: list[Path], tmp_path: Path, change
     assert error.value.hint
 
 
-def test_large_files_are_looked_at_in_blocks_of_all_of_them(
+def test_large_files_are_sampled_in_blocks_over_all_files(
     parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "BLOCK", 64)
@@ -80,7 +80,7 @@ def test_large_files_are_looked_at_in_blocks_of_all_of_them(
 
 
 @pytest.mark.parametrize("record", [None, "{", '{"data://another": "a file"}'])
-def test_an_attempt_that_wrote_nothing_of_it_down_is_taken_at_its_word(
+def test_an_attempt_without_a_readable_record_skips_the_check(
     parts: list[Path], tmp_path: Path, record: str | None
 ) -> None:
     if record is not None:
@@ -89,7 +89,7 @@ def test_an_attempt_that_wrote_nothing_of_it_down_is_taken_at_its_word(
     require_same(tmp_path, seen(parts))
 
 
-def test_a_file_that_goes_in_this_moment_is_named(parts: list[Path]) -> None:
+def test_a_file_that_disappears_during_the_check_is_named(parts: list[Path]) -> None:
     parts[2].unlink()
 
     with pytest.raises(DatasetError, match=r"part-2\.jsonl"):

@@ -24,7 +24,7 @@ def age(folder: Path) -> None:
     os.utime(folder, (then, then))
 
 
-def test_it_is_there_for_as_long_as_its_supervisor_and_no_longer(root: Path) -> None:
+def test_the_temporary_folder_is_deleted_when_its_supervisor_ends(root: Path) -> None:
     with scratch(new_node_id()) as folder:
         Path(folder, "listener").touch()
 
@@ -32,7 +32,7 @@ def test_it_is_there_for_as_long_as_its_supervisor_and_no_longer(root: Path) -> 
     root.rmdir()
 
 
-def test_a_sweep_takes_what_nobody_holds_and_was_this_nodes(root: Path) -> None:
+def test_a_sweep_deletes_only_unlocked_old_folders_of_its_own_node(root: Path) -> None:
     node, other = new_node_id(), new_node_id()
     left, foreign, young = (root / f"footplate-{whose[-8:]}-{name}" for whose, name in
                             ((node, "left"), (other, "left"), (node, "young")))  # fmt: skip

@@ -21,7 +21,7 @@ def test_a_session_needs_a_model_and_a_checkpoint_but_no_data() -> None:
     assert (spec.serve.idle, JobSpec.parse(spec.as_json())) == (120.0, spec)
 
 
-def test_a_spec_without_a_session_has_no_such_field() -> None:
+def test_the_json_of_a_spec_without_a_session_has_no_field_serve() -> None:
     assert "serve" not in JobSpec.parse({"model": "toy/mlp", "data": "toy/regression"}).as_json()
 
 
@@ -37,7 +37,9 @@ def test_a_spec_without_a_session_has_no_such_field() -> None:
         ({"serve": {"max_batches": 3}}, "/serve/max_batches"),
     ],
 )
-def test_what_a_session_lacks_or_would_ignore_is_refused(change: dict[str, Any], pointer: str) -> None:
+def test_a_session_is_refused_for_missing_fields_and_for_fields_it_would_ignore(
+    change: dict[str, Any], pointer: str
+) -> None:
     with pytest.raises(InvalidSpec) as invalid:
         JobSpec.parse({**SESSION, **change})
 

@@ -26,11 +26,11 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
     assert "FOOTPLATE_LEASE_SECONDS='soon'" in refused.value.message
 
 
-def test_a_port_that_is_no_setting_is_not_taken_for_one_of_kubernetes() -> None:
+def test_an_unknown_port_variable_is_refused_unless_kubernetes_sets_it() -> None:
     assert unknown({"FOOTPLATE_HOST_PORT": "8080"})
 
 
-def test_one_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
+def test_an_unknown_variable_without_a_near_name_gets_the_page_of_settings() -> None:
     assert unknown({"FOOTPLATE_XYLOPHONE": "1"}) == [
         "FOOTPLATE_XYLOPHONE is not a setting: unset it, or look for the one you mean in docs/reference/settings.md."
     ]
@@ -46,7 +46,7 @@ def test_one_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
         {"PATH": "/bin", "FOOTPLATER": "1"},
     ],
 )
-def test_what_others_put_there_and_what_is_empty_are_no_mistakes(environ: dict[str, str]) -> None:
+def test_empty_variables_and_those_of_kubernetes_are_ignored(environ: dict[str, str]) -> None:
     assert Some.from_environment(environ) == Some()
 
 
@@ -58,7 +58,7 @@ def test_the_older_name_of_a_setting_is_read_with_a_warning(caplog: pytest.LogCa
     assert ServiceSettings.from_environment(both).resend_seconds == 5
 
 
-def test_the_known_variables_are_those_that_somebody_reads() -> None:
+def test_the_list_of_known_variables_equals_the_fields_of_the_settings() -> None:
     fields = {
         name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields
     }

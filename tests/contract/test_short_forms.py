@@ -28,7 +28,7 @@ JSONL = {"use": "files/jsonl", "args": {"paths": ["data://x/train.jsonl"]}}
         ({"loop": "my_code:main"}, {"loop": {"use": "my_code:main"}}),
     ],
 )  # fmt: skip
-def test_a_short_form_becomes_the_long_one(short, long):
+def test_a_short_form_is_expanded_to_the_long_form(short, long):
     assert long_form(short).document == long
     assert long_form(long).document == long
 
@@ -45,14 +45,14 @@ def test_a_short_form_becomes_the_long_one(short, long):
         ("train.zip", "no_reader"),
     ],
 )
-def test_a_path_that_nothing_reads_is_refused_with_what_there_is(path, code):
+def test_a_path_without_a_reader_is_refused_with_the_known_suffixes(path, code):
     problem = problems_of({**TOY, "data": {"train": path}})[0]
     assert (problem.pointer, problem.code) == ("/data/train", code)
     assert ".jsonl" in problem.detail.lower()
     assert problem.hint
 
 
-def test_a_path_without_root_is_answered_with_the_one_that_works():
+def test_a_path_without_a_root_is_refused_with_the_right_path_as_a_hint():
     assert problems_of({**TOY, "data": "./x/train.jsonl"})[0].hint.startswith("did you mean 'data://x/train.jsonl'?")
 
 
@@ -73,7 +73,7 @@ def test_a_path_without_root_is_answered_with_the_one_that_works():
         ({"do_train": False, "do_predict": True}, {"data": {"test": "x"}}),
     ],
 )
-def test_what_has_a_place_of_its_own_may_stand_in_training_or_there_or_in_both(training, place):
+def test_a_value_with_its_own_field_may_also_be_given_in_training(training, place):
     assert long_form({**place, "training": training}).problems == []
     copied = long_form({"data": {"train": "x"}, "training": training})
     assert "do_train" in training or copied.problems == []
@@ -93,13 +93,13 @@ def test_what_has_a_place_of_its_own_may_stand_in_training_or_there_or_in_both(t
         ({"do_predict": True}, {"data": "x"}, "/data/test"),
     ],
 )  # fmt: skip
-def test_a_disagreement_names_both_places(training, place, named):
+def test_contradicting_values_in_training_and_in_their_own_field_are_both_named(training, place, named):
     (problem,) = long_form({**place, "training": training}).problems
     assert (problem.pointer, problem.code) == (f"/training/{next(iter(training))}", "disagreement")
     assert named in problem.detail
 
 
-def test_what_training_says_is_copied_to_its_own_place():
+def test_training_values_with_a_field_of_their_own_are_copied_to_the_field():
     training = {"report_to": "wandb", "deepspeed": {"stage": 3}, "resume_from_checkpoint": f"{JOB}/best"}
     document = long_form({"training": training}).document
     assert document["report_to"] == ["wandb"]
@@ -119,7 +119,7 @@ TWO = {"processes_per_node": 2}
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, TWO, {"zero_optimization": {"stage": 2}}),
     ],
 )
-def test_a_strategy_that_training_names_is_the_job_s(training, resources, config):
+def test_a_strategy_in_training_becomes_the_strategy_of_the_job(training, resources, config):
     spec = JobSpec.parse({**TOY, "training": training, "resources": resources})
     assert spec.as_json()["resources"]["strategy"]["config"] == config
     assert JobSpec.parse(spec.as_json()) == spec
@@ -137,13 +137,13 @@ def test_a_strategy_that_training_names_is_the_job_s(training, resources, config
          "/training/max_grad_norm"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_it_is_told_where_it_was_written(training, pointer, says):
+def test_a_wrong_strategy_in_training_is_reported_in_training(training, pointer, says):
     (problem,) = problems_of({**TOY, "training": training, "resources": TWO})
     assert problem.pointer == pointer
     assert says in problem.detail
 
 
-def test_a_strategy_of_several_that_training_names_for_one_process_is_told_there():
+def test_deepspeed_in_training_for_one_process_is_reported_in_training():
     assert places({**TOY, "training": {"deepspeed": {"zero_optimization": {}}}}) == [
         ("/training/deepspeed", "disagreement")
     ]
@@ -156,13 +156,13 @@ def test_a_job_to_resume_from_may_be_named_in_training():
 
 
 @pytest.mark.parametrize("value", [True, "out/checkpoint-500", "job_5", 5])
-def test_a_checkpoint_that_is_no_jobs_is_refused_where_it_was_written(value):
+def test_resume_from_checkpoint_in_training_refuses_anything_but_a_job(value):
     assert places({**TOY, "training": {"resume_from_checkpoint": value}}) == [
         ("/training/resume_from_checkpoint", "not_a_job")
     ]
 
 
-def test_a_copied_value_is_blamed_where_it_was_written():
+def test_an_error_in_a_copied_value_points_to_the_place_it_was_written():
     assert places({**TOY, "training": {"report_to": "wand"}}) == [("/training/report_to", "unknown_choice")]
 
 
@@ -180,7 +180,7 @@ def test_a_copied_value_is_blamed_where_it_was_written():
         ({}, "/resources/nodes", "/resources"),
     ],
 )
-def test_a_place_in_the_long_form_leads_back_to_what_was_written(body, long, short):
+def test_a_pointer_into_the_long_form_is_mapped_back_to_the_written_body(body, long, short):
     result: Long = long_form(body)
     assert result.locate(long) == short
 

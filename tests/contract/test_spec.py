@@ -34,7 +34,7 @@ LONG = {
 
 
 def points_into(value: Any, pointer: str) -> bool:
-    """Everything but the last part is there; the last one may be what is missing."""
+    """Returns True if all parts of the pointer exist in the body. The last part may be missing."""
     *path, _ = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     for part in path:
         if not (part in value if isinstance(value, dict) else isinstance(value, list)):
@@ -43,7 +43,7 @@ def points_into(value: Any, pointer: str) -> bool:
     return isinstance(value, dict | list)
 
 
-def test_two_words_are_a_whole_spec():
+def test_a_model_and_data_by_name_are_a_complete_spec():
     assert JobSpec.parse(TOY).as_json() == LONG
 
 
@@ -51,7 +51,7 @@ SCHEMA = job_schema()
 
 
 @given(SPECS)
-def test_a_good_spec_fits_the_schema_and_its_effective_form_parses_back(body):
+def test_a_valid_spec_fits_the_schema_and_its_json_parses_to_an_equal_spec(body):
     before = copy.deepcopy(body)
     spec = JobSpec.parse(body)
     again = JobSpec.parse(json.loads(json.dumps(spec.as_json())))
@@ -62,7 +62,7 @@ def test_a_good_spec_fits_the_schema_and_its_effective_form_parses_back(body):
 
 
 @given(SPECS, st.data())
-def test_any_value_in_any_place_is_taken_or_refused_with_a_pointer_into_the_body(body, data):
+def test_any_value_in_any_field_is_accepted_or_refused_with_a_valid_pointer(body, data):
     body = copy.deepcopy(body)
     name = data.draw(st.sampled_from(sorted(JobSpec.model_fields)))
     body[name] = data.draw(VALUES)
@@ -85,7 +85,7 @@ def test_a_duration_is_read_once_into_seconds(written, seconds):
     assert JobSpec.parse({**TOY, "resources": {"time_limit": written}}).resources.time_limit == seconds
 
 
-def test_5e8_is_a_good_integer_and_true_is_none():
+def test_an_integer_field_accepts_5e8_and_refuses_true_and_fractions():
     assert JobSpec.parse({**TOY, "training": {"max_steps": 5e8}}).training.max_steps == 500_000_000
     assert JobSpec.parse({**TOY, "priority": 1e1}).priority == 10
     # What no database and no tensor takes.
@@ -94,33 +94,33 @@ def test_5e8_is_a_good_integer_and_true_is_none():
     assert places({**TOY, "priority": 1.5}) == [("/priority", "wrong_type")]
 
 
-def test_evaluation_alone_is_a_job():
+def test_a_spec_with_evaluation_data_and_no_training_data_is_valid():
     assert JobSpec.parse({"model": "toy/mlp", "data": {"eval": "toy/regression"}}).data.train is None
 
 
-def test_what_may_be_retried_are_reasons_of_the_lifecycle():
+def test_every_reason_to_retry_is_a_reason_of_the_lifecycle():
     assert {str(reason) for reason in RetryOn} <= {str(reason) for reason in Reason}
 
 
-def test_a_spec_cannot_be_changed():
+def test_a_parsed_spec_is_immutable():
     with pytest.raises(ValueError, match="frozen"):
         JobSpec.parse(TOY).name = "other"
 
 
-def test_every_field_of_the_schema_says_what_it_means():
+def test_every_field_of_the_schema_has_a_description():
     schema = job_schema()
     for name, part in [("JobSpec", schema), *schema["$defs"].items()]:
         for field, described in part.get("properties", {}).items():
             assert described.get("description") or field == "type", f"{name}.{field} has no description"
 
 
-def test_the_schema_holds_the_training_arguments_without_the_servers_own():
+def test_the_schema_omits_training_arguments_that_the_server_sets():
     training = job_schema()["$defs"]["TrainingArguments"]["properties"]
     assert "learning_rate" in training
     assert "output_dir" not in training
 
 
-def test_importing_the_spec_imports_nothing_heavy():
+def test_importing_the_spec_does_not_import_torch_or_the_service():
     program = "import sys, footplate.contract.spec, footplate.contract.components; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "sqlalchemy", "fastapi", "redis", "celery", "worker", "service"} & set(loaded)

@@ -1,4 +1,4 @@
-"""Nonsense and typos: every one told, at the place where it was written, with what would work."""
+"""Mistakes in specs. Each is reported at the place where it was written, with a hint."""
 
 import pytest
 
@@ -101,25 +101,25 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
         ({"secrets": ["a b"]}, ("/secrets/0", "not_well_formed")),
     ],
 )  # fmt: skip
-def test_one_mistake_is_one_problem_at_its_place(change, place):
+def test_one_mistake_is_reported_as_one_problem_at_its_place(change, place):
     assert places({**TOY, **change}) == [place]
 
 
 @pytest.mark.parametrize("body", [None, [], "toy/mlp", 5, True])
-def test_a_spec_is_an_object(body):
+def test_a_spec_that_is_not_an_object_is_refused(body):
     assert places(body) == [("", "wrong_type")]
 
 
-def test_model_and_data_are_asked_for_together():
+def test_a_missing_model_and_missing_data_are_reported_together():
     assert places({}) == [("/model", "missing"), ("/data", "missing")]
 
 
-def test_a_loop_of_ones_own_needs_neither_model_nor_data():
+def test_a_loop_of_the_users_own_needs_neither_model_nor_data():
     spec = JobSpec.parse({"loop": "my_code:main", "code": {"bundle": "0" * 64}})
     assert spec.model is None
 
 
-def test_a_script_needs_a_bundle_and_is_given_nothing_that_it_would_not_read():
+def test_a_script_needs_a_bundle_and_refuses_fields_it_would_ignore():
     script = {"loop": {"script": "train.py"}}
     assert places(script) == [("/loop/script", "needs_bundle")]
     spec = JobSpec.parse({**script, "code": CODE})
@@ -138,7 +138,7 @@ def test_a_script_may_start_from_another_jobs_checkpoint_but_not_from_a_folder()
     ]
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_in_a_spec_are_reported_at_once():
     body = {
         "modle": "toy/mlp",
         "data": {"train": "os.system", "eval": "x.csv"},
@@ -174,28 +174,28 @@ def test_all_mistakes_are_told_at_once():
         ({"resources": {"strategy": "fdsp"}}, "did you mean 'fsdp'?"),
     ],
 )
-def test_a_typo_is_answered_with_the_nearest_name_or_its_right_place(change, hint):
+def test_an_unknown_field_gets_the_nearest_name_or_its_right_place_as_a_hint(change, hint):
     assert [problem.hint for problem in problems_of({**TOY, **change})] == [hint]
 
 
-def test_a_value_is_never_repeated_back():
+def test_no_problem_repeats_the_value_that_was_sent():
     """The value may be a secret in the wrong place."""
     body = {**TOY, "name": ["hunter2"], "env": {"A": ["hunter2"]}, "secrets": ["hunter2 "], "metadata": "hunter2"}
     assert "hunter2" not in str([problem.as_dict() for problem in problems_of(body)])
 
 
-def test_a_body_of_nothing_but_typos_gets_a_bounded_answer():
+def test_the_number_of_problems_reported_for_one_spec_is_limited():
     assert len(problems_of({**TOY, **{f"metric{number}": 1 for number in range(3000)}})) == MAX_PROBLEMS
 
 
-def test_saying_what_happens_anyway_is_no_mistake():
+def test_stating_a_default_value_is_not_a_mistake():
     body = {**TOY, "loss": None, "optimizers": None, "code": None, "env": {}, "secrets": [], "report_to": [],
             "resources": {"nodes": 1, "gpus_per_node": 1, "processes_per_node": 1, "strategy": "single"}}  # fmt: skip
     assert places(body) == []
 
 
 @pytest.mark.parametrize("path", ["data://../x.jsonl", "data://a/../../x.jsonl", "models://..", "data://./x.jsonl"])
-def test_no_path_climbs_out_of_its_root(path):
+def test_a_path_that_leaves_its_root_is_refused(path):
     data = {"use": "files/jsonl", "args": {"paths": [path]}}
     assert places({**TOY, "data": data}) == [("/data/args/paths/0", "path_outside_root")]
 
@@ -215,12 +215,12 @@ def test_no_path_climbs_out_of_its_root(path):
          "put the file below data:// on the nodes, or upload it"),
     ],
 )  # fmt: skip
-def test_a_path_that_names_no_root_is_told_at_once(field, component, pointer, hint):
+def test_a_path_without_a_root_is_refused_with_a_hint(field, component, pointer, hint):
     (problem,) = problems_of({**TOY, "code": {"bundle": "a" * 64}, field: component})
     assert (problem.pointer, problem.code, problem.hint) == (pointer, "path_without_root", hint)
 
 
-def test_a_stream_is_told_its_end_by_whoever_submits_it():
+def test_training_on_a_stream_requires_max_steps():
     rows = {"use": "files/jsonl", "args": {"paths": ["data://a.jsonl"], "streaming": True}}
     spec = {**TOY, "data": {"train": rows}}
     assert places(spec) == [("/training", "missing")]
@@ -263,7 +263,7 @@ def test_the_best_model_can_be_evaluated_at_the_end_only_if_it_is_loaded():
     )
 
 
-def test_rows_may_lie_where_a_url_says():
+def test_the_rows_of_a_dataset_may_be_given_by_url():
     rows = "https://data.example.org/a/rows.jsonl?v=2"
     spec = {**TOY, "data": {"train": {"use": "files/jsonl", "args": {"paths": [rows, "data://b.jsonl"]}}}}
     assert places(spec) == places({**TOY, "data": "https://data.example.org/rows.csv"}) == []
@@ -275,13 +275,13 @@ def test_rows_may_lie_where_a_url_says():
 @pytest.mark.parametrize(
     "url", ["https://", "https://me:pw@x.org/a.jsonl", "https://x.org:99999/a", "https://x.org/a b", "http://x.org/a#b"]
 )
-def test_a_url_that_nobody_could_ask_is_told_at_once(url):
+def test_a_malformed_url_is_refused(url):
     rows = {"use": "files/jsonl", "args": {"paths": [url]}}
     assert places({**TOY, "data": rows}) == [("/data/args/paths/0", "bad_url")]
 
 
 @pytest.mark.parametrize("value", [{}, [], "", {"type": {}}, {"use": []}, [{}]], ids=str)
-def test_nonsense_in_any_field_is_the_user_s_fault_and_not_ours(value):
+def test_a_value_of_the_wrong_type_in_any_field_is_refused_without_a_crash(value):
     fields = [*JobSpec.model_fields]
     inside = [("training", name) for name in FIELDS] + [("resources", name) for name in Resources.model_fields]
 
@@ -290,6 +290,6 @@ def test_nonsense_in_any_field_is_the_user_s_fault_and_not_ours(value):
     assert all(isinstance(problems_of(body), list) for body in bodies)
 
 
-def test_a_name_that_a_longer_one_begins_with_is_answered_with_the_longer_one():
+def test_the_beginning_of_a_name_gets_the_full_name_as_a_hint():
     (problem,) = problems_of({**TOY, "training": {"optim": "adam"}})
     assert problem.hint == "did you mean 'adamw_torch'?"

@@ -20,13 +20,13 @@ from tests.trainer.distributed import tutorials
         ({"gpus_per_node": 1, "strategy": "ddp"}, 1, "ddp"),
     ],
 )
-def test_what_is_not_said_of_several_processes_is_ddp(resources, world, strategy):
+def test_the_default_strategy_of_several_processes_is_ddp(resources, world, strategy):
     spec = JobSpec.parse({**TOY, "resources": resources})
     assert (spec.resources.world_size, spec.resources.strategy.type) == (world, strategy)
     assert JobSpec.parse(spec.as_json()) == spec
 
 
-def test_nodes_multiply():
+def test_the_number_of_processes_is_nodes_times_processes_per_node():
     assert Resources(nodes=3, processes_per_node=2).world_size == 6
     assert Resources(nodes=3, gpus_per_node=4).processes == 4
 
@@ -41,7 +41,7 @@ def test_nodes_multiply():
         ({"strategy": "fsdp", "gpus_per_node": 1}, "/strategy", "fsdp"),
     ],
 )  # fmt: skip
-def test_a_strategy_that_the_shape_does_not_suit_is_told_with_both(resources, pointer, names):
+def test_a_strategy_that_contradicts_the_number_of_processes_names_both(resources, pointer, names):
     (problem,) = problems_of({**TOY, "resources": resources})
     assert (problem.pointer, problem.code) == (f"/resources{pointer}", "disagreement")
     assert names in problem.detail
@@ -60,12 +60,12 @@ def test_a_strategy_that_the_shape_does_not_suit_is_told_with_both(resources, po
         ),
     ],
 )
-def test_what_one_process_does_is_refused_where_there_are_several(training, pointer, code):
+def test_arguments_for_a_single_process_are_refused_for_several_processes(training, pointer, code):
     assert places({**TOY, "training": training}) == []
     assert places({**TOY, "training": training, "resources": {"processes_per_node": 2}}) == [(pointer, code)]
 
 
-def test_an_adapter_is_merged_where_the_model_is_whole():
+def test_merging_an_adapter_is_refused_with_a_sharded_model():
     spec = {
         "model": {"use": "hf/causal-lm", "args": {"path": "models://a", "peft": {"r": 2, "merge": True}}},
         "data": "data://a.txt",
@@ -92,7 +92,7 @@ def test_an_adapter_is_merged_where_the_model_is_whole():
         ({}, {"processes_per_node": 2, "strategy": "fsdp"}, "/model/args/quantization"),
     ],
 )
-def test_weights_of_few_bits_need_an_adapter_and_are_not_cut(args, resources, place):
+def test_a_quantized_model_needs_an_adapter_and_cannot_be_sharded(args, resources, place):
     model = {"path": "models://a", "quantization": "nf4", "peft": {"r": 2}, **args}
     spec = {"model": {"use": "hf/causal-lm", "args": model}, "data": "data://a.txt", "resources": resources}
 
@@ -112,7 +112,7 @@ def test_weights_of_few_bits_need_an_adapter_and_are_not_cut(args, resources, pl
         ("trl/rloo", {}, None, "fsdp", True),
     ],
 )
-def test_a_second_model_to_compare_with_is_not_cut(trainer, training, peft, strategy, refused):
+def test_a_trainer_with_a_reference_model_is_refused_with_fsdp(trainer, training, peft, strategy, refused):
     rewards = {"reward_funcs": ["equals"]} if trainer in ("trl/grpo", "trl/rloo") else {}
     spec = {
         "trainer": trainer,
@@ -148,7 +148,7 @@ ZERO = {"zero_optimization": {"stage": 2}}
         ({}, {}, "", "DeepSpeed"),
     ],
 )  # fmt: skip
-def test_a_config_of_deepspeed_that_contradicts_an_argument_is_told_with_both(config, training, pointer, names):
+def test_a_deepspeed_config_that_contradicts_an_argument_is_refused_naming_both(config, training, pointer, names):
     strategy = {"type": "deepspeed", "config": config}
     body = {**TOY, "training": training, "resources": {"processes_per_node": 2, "strategy": strategy}}
     (problem,) = problems_of(body)
@@ -177,13 +177,13 @@ def test_a_config_of_a_tutorial_that_trains_is_accepted(name, training):
     ] * in_bf16_without_stages
 
 
-def test_what_is_switched_off_in_a_config_of_deepspeed_is_passed_over():
+def test_disabled_features_in_a_deepspeed_config_are_accepted():
     off = {"flops_profiler": {"enabled": False}, "dump_state": False, "amp": None}
     strategy = {"type": "deepspeed", "config": {**ZERO, **off}}
     assert places({**TOY, "resources": {"processes_per_node": 2, "strategy": strategy}}) == []
 
 
-def test_what_is_auto_agrees_with_whatever_the_arguments_say():
+def test_auto_in_a_deepspeed_config_agrees_with_any_argument():
     auto = {
         "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
@@ -211,21 +211,21 @@ def test_what_is_auto_agrees_with_whatever_the_arguments_say():
         ),
     ],
 )
-def test_a_config_of_fsdp_is_read_where_the_job_is_accepted(config, training, code, names):
+def test_a_wrong_fsdp_config_is_refused_at_submission(config, training, code, names):
     resources = {"processes_per_node": 2, "strategy": {"type": "fsdp", "config": config}}
     (problem,) = problems_of({**TOY, "training": training, "resources": resources})
     assert (problem.pointer, problem.code) == ("/resources/strategy/config", code)
     assert names in problem.detail
 
 
-def test_several_named_optimizers_are_ddp_s():
+def test_several_named_optimizers_are_refused_with_fsdp():
     optimizers = [{"id": "a", "params": [".*"], "use": "adam"}]
     body = {**TOY, "optimizers": optimizers, "resources": {"processes_per_node": 2, "strategy": "fsdp"}}
     assert places(body) == [("/optimizers", "disagreement")]
 
 
 @pytest.mark.parametrize("loop", ["my:main", {"script": "train.py"}])
-def test_a_loop_of_one_s_own_shares_as_its_code_says(loop):
+def test_the_only_strategies_of_a_loop_or_a_script_are_single_and_ddp(loop):
     spec = {"loop": loop, "code": {"bundle": "a" * 64}, "resources": {"processes_per_node": 2}}
     assert places(spec) == []
     assert JobSpec.parse(spec).resources.strategy.type == "ddp"
@@ -236,7 +236,7 @@ def test_a_loop_of_one_s_own_shares_as_its_code_says(loop):
     assert 'use "ddp"' in problem.hint
 
 
-def test_whatever_is_no_number_is_told_by_its_type_alone():
+def test_a_count_of_nodes_of_the_wrong_type_is_reported_once():
     assert places({**TOY, "resources": {"nodes": "two", "processes_per_node": True}}) == [
         ("/resources/nodes", "wrong_type"),
         ("/resources/processes_per_node", "wrong_type"),

@@ -32,7 +32,7 @@ def warned(body):
         ({"use_mps_device": True, "overwrite_output_dir": True}, {}),
     ],
 )
-def test_a_spec_takes_older_names_stores_today_s_and_warns_of_each(older, newer):
+def test_older_argument_names_are_stored_under_current_names_with_a_warning(older, newer):
     spec = JobSpec.parse(training(**older))
 
     assert spec == JobSpec.parse(training(**newer))
@@ -67,17 +67,17 @@ def test_a_warning_names_what_is_stored_instead():
         ({"fp16_backend": "apex"}, ("/training/fp16_backend", "not_available_yet")),
     ],
 )
-def test_what_an_older_name_asks_for_is_refused_where_it_was_written(values, place):
+def test_a_wrong_value_of_an_older_argument_is_reported_under_the_older_name(values, place):
     assert places(training(**values)) == [place]
 
 
-def test_an_older_name_that_asks_for_what_happens_anyway_is_taken_without_a_warning():
+def test_an_older_argument_with_its_neutral_value_is_accepted_without_a_warning():
     values = {name: old.neutral[-1] for name, old in LEGACY.items() if isinstance(old, Gone)}
 
     assert warned(training(**values)) == []
 
 
-def test_every_older_name_is_mapped_in_a_spec_or_refused_at_its_place():
+def test_wrong_values_of_every_older_argument_are_reported_under_the_older_name():
     for name, old in LEGACY.items():
         if isinstance(old, Renamed):
             problems = problems_of(training(**{name: ["nonsense"]}))
@@ -95,7 +95,7 @@ def places_of(problems):
         ({"max_steps": 100, "logging_steps": 101}, "/training/logging_steps"),
     ],
 )
-def test_a_run_that_ends_before_its_first_log_is_warned_of(values, pointer):
+def test_a_run_that_ends_before_its_first_log_gets_a_warning(values, pointer):
     assert warned(training(**values)) == [("no_loss_shown", pointer)]
 
 
@@ -110,11 +110,11 @@ def test_a_run_that_ends_before_its_first_log_is_warned_of(values, pointer):
         {"max_steps": 100, "logging_strategy": "no"},
     ],
 )
-def test_a_run_that_shows_its_loss_or_was_told_not_to_is_not_warned_of(values):
+def test_a_run_that_logs_its_loss_or_disables_logging_gets_no_warning(values):
     assert warned(training(**values)) == []
 
 
-def test_a_loop_that_logs_by_itself_is_not_warned_of():
+def test_a_loop_of_the_users_own_gets_no_warning_about_logging():
     body = {"loop": "my:main", "code": {"bundle": "0" * 64}, "training": {"max_steps": 10}}
 
     assert warned(body) == []
