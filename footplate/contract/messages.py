@@ -17,11 +17,9 @@ from footplate.contract.fields import InternalMessage
 from footplate.contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
 from footplate.contract.lifecycle import StopMode
 
-PROTOCOL = 2
-"""The version of these messages, raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1. It
-refuses all others with a reason."""
-SHARES_JOBS = 2
-"""The first protocol version with jobs on several nodes. A node with an older version would train alone."""
+PROTOCOL = 4
+"""The version of these messages. Control serves PROTOCOL and PROTOCOL - 1, and refuses all others with a reason. A
+change that a node of the version before would misread raises PROTOCOL by two, so that control refuses that node."""
 
 
 class Message(InternalMessage):

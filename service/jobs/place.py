@@ -20,7 +20,7 @@ from footplate.contract.components import Catalogue
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import Fence, JobId, NodeId
 from footplate.contract.lifecycle import JobState, Reason
-from footplate.contract.messages import SHARES_JOBS, Gpu
+from footplate.contract.messages import Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 from service.jobs.placement import (
@@ -173,7 +173,6 @@ def _capacity(node: NodeRow, open_sources: list[SourceRow], installed: Mapping[s
         is_open=node.takes_work,
         closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
         refused=_refusal(node),
-        shares_jobs=node.protocol >= SHARES_JOBS,
         name=node.name,
         installed=installed.get(node.catalogue_hash or ""),
     )

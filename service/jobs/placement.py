@@ -56,8 +56,6 @@ class NodeCapacity:
     refused: str | None = None
     """The reason for which the node gets no work at all, as a sentence, else None. A refused node gets no jobs, but the
     message of a waiting job may name it."""
-    shares_jobs: bool = True
-    """True if the node can be one of several nodes of a job."""
     name: str = ""
     installed: Installed | None = field(default=None, compare=False)
     """The installed components. None if the node has not announced them."""
@@ -350,11 +348,7 @@ def slot_count(needs: Needs, capacity: NodeCapacity) -> int:
 
 
 def _fits(needs: Needs, capacity: NodeCapacity, slots: int, gpus: Sequence[Gpu]) -> bool:
-    if (
-        capacity.pool != needs.pool
-        or slots < slot_count(needs, capacity)
-        or (needs.nodes > 1 and not capacity.shares_jobs)
-    ):
+    if capacity.pool != needs.pool or slots < slot_count(needs, capacity):
         return False
     wanted = gpu_count(needs, capacity)
     if not wanted:

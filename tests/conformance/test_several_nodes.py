@@ -171,16 +171,6 @@ def test_a_drain_of_one_node_moves_the_whole_job_and_closes_no_other_node(stage:
     assert first.node in [part.node for part in stage.sources(job)]
 
 
-def test_a_node_of_the_version_before_gets_no_job_on_several_nodes(stage: Stage) -> None:
-    """A node of the older version would take the part for the whole job, and train alone."""
-    stage.node(slots=1)
-    stage.node(slots=1, protocol=1)
-    several, alone = stage.submit(nodes=2), stage.submit()
-
-    assert stage.place() == [alone]
-    assert stage.job(several).reason is Reason.NO_SUCH_SHAPE
-
-
 def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
     stage.node(slots=1)
     stage.node(slots=1)

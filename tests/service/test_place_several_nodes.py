@@ -105,12 +105,6 @@ def test_ranks_with_and_without_a_gpu_are_not_in_one_job() -> None:
     assert place([job("several", nodes=2, gpus_per_node=0)], [gpu, cpus[0]]).placed == {"several": ["gpu", "x"]}
 
 
-def test_a_node_that_cannot_share_a_job_gets_none_on_several_nodes() -> None:
-    nodes = [capacity("new"), capacity("old", shares_jobs=False)]
-
-    assert place([job("several", nodes=2), job("small", since=1)], nodes).placed == {"small": ["new"]}
-
-
 def test_nothing_is_reserved_for_a_job_whose_node_takes_no_work() -> None:
     nodes = [capacity("a", slots=1), capacity("b", slots=1, is_open=False)]
 
