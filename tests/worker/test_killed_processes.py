@@ -165,13 +165,23 @@ def pool(worker: Process) -> list[int]:
     return [pid for pid in children(worker.pid) if command(pid) == command(worker.pid)]
 
 
+def standing_pool(worker: Process, control: FakeControl) -> list[int]:
+    """Returns the pool processes without children that are about to run another program.
+
+    The parent stands still until such a child has begun its program, so a test that stops the child stops the node.
+    """
+    node = control.node().node
+    seen, beats = pool(worker), control.nodes[node].number
+    worker.until(lambda: control.nodes[node].number > beats + 1, within=10, what="the node beats")
+    return [pid for pid in pool(worker) if pid in seen]
+
+
 def test_an_idle_node_that_takes_no_work_starts_anew(start_node: NodeStarter, control: FakeControl) -> None:
     worker = start_node()
     node = control.node()
     until(lambda: control.nodes[node.node].consuming, what="it consumes")
 
-    for pid in pool(worker):
-        # It may be what is about to become another program, or has ended.
+    for pid in standing_pool(worker, control):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
 
@@ -202,7 +212,7 @@ def test_a_node_that_claims_an_attempt_never_starts_anew(start_node: NodeStarter
     control.grants = False
     job = control.submit(node, training={"max_steps": 3, "save_strategy": "no"})
     until(lambda: job in control.unanswered, within=20, what="a pool process claims the attempt")
-    processes = pool(worker)
+    processes = standing_pool(worker, control)
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
     beats = control.nodes[node.node].number
@@ -218,14 +228,15 @@ def test_a_node_that_claims_an_attempt_never_starts_anew(start_node: NodeStarter
 
 def test_a_node_with_a_running_attempt_never_starts_anew(running: Running, control: FakeControl) -> None:
     node = control.node()
-    for pid in pool(running.worker):
+    for pid in standing_pool(running.worker, control):
         if pid != running.supervisor:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
     until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
     beats = control.nodes[node.node].number
 
-    until(lambda: control.nodes[node.node].number > beats + 25, within=20, what="the time for a new start has passed")
+    what = "the time for a new start has passed"
+    running.worker.until(lambda: control.nodes[node.node].number > beats + 25, within=20, what=what)
 
     assert control.nodes[node.node].boot == node.boot
     assert not control.of(running.job, "done")

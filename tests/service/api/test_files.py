@@ -76,7 +76,12 @@ async def test_an_upload_answers_with_a_report_of_its_rows(both: Api) -> None:
     assert (await both.client.get("/files")).json()["data"] == [{**made, "report": None}]
 
 
-async def test_lines_of_text_are_rows_and_so_are_those_of_parquet(api: Api, tmp_path: Path) -> None:
+async def test_lines_of_text_are_rows_and_so_are_those_of_parquet(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine the process of the check, which is nice to others, needs long to import pyarrow.
+    monkeypatch.setattr(row_reports, "KILLED_AFTER_SECONDS", 600.0)
+    monkeypatch.setattr(row_reports, "WAITED_SECONDS", 600.0)
     table = pyarrow.table({"text": ["a", None], "label": [1, 2]})
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
 
