@@ -45,13 +45,13 @@ def logs(made: Trainer) -> list[dict[str, Any]]:
     return [log for log in made.state.log_history if "loss" in log]
 
 
-def test_each_is_described() -> None:
+def test_every_argument_of_a_callback_has_a_description() -> None:
     for name in registered("callbacks"):
         for argument, schema in arguments_schema(load("callbacks", name))["properties"].items():
             assert schema.get("description"), f"{name} does not say what {argument} is"
 
 
-def test_the_rate_of_every_group_is_that_of_the_step(tmp_path: Path) -> None:
+def test_the_learning_rate_of_every_parameter_group_is_logged_at_its_step(tmp_path: Path) -> None:
     made = trainer(tmp_path, callback("log_learning_rate"), weight_decay=0.1, warmup_steps=3)
     made.train()
 
@@ -59,7 +59,7 @@ def test_the_rate_of_every_group_is_that_of_the_step(tmp_path: Path) -> None:
     assert all(log["learning_rate_group_0"] == log["learning_rate_group_1"] for log in logs(made))
 
 
-def test_norms_of_layers_add_up_to_the_norm_of_all(tmp_path: Path) -> None:
+def test_gradient_norms_of_layers_add_up_to_the_total_norm(tmp_path: Path) -> None:
     made = trainer(tmp_path, callback("gradient_norms"), max_grad_norm=0.0, logging_steps=2)
     made.train()
 
@@ -70,13 +70,13 @@ def test_norms_of_layers_add_up_to_the_norm_of_all(tmp_path: Path) -> None:
         assert math.hypot(*layers.values()) == pytest.approx(log["grad_norm"], rel=1e-5)
 
 
-def test_norms_may_be_of_larger_parts(tmp_path: Path) -> None:
+def test_gradient_norms_can_be_logged_for_larger_parts_of_the_model(tmp_path: Path) -> None:
     made = trainer(tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, max_steps=1)
     made.train()
     assert logs(made)[0]["grad_norm/layers"] == pytest.approx(logs(made)[0]["grad_norm"], rel=1e-5)
 
 
-def test_early_stopping_follows_the_loss_where_nothing_is_named(tmp_path: Path) -> None:
+def test_early_stopping_follows_the_loss_if_no_metric_is_named(tmp_path: Path) -> None:
     made = trainer(
         tmp_path, callback("early_stopping", patience=2, threshold=100.0), eval_strategy="steps", eval_steps=1
     )
@@ -95,7 +95,7 @@ class Diverges(torch.nn.Module):
         return {"loss": loss, "logits": x}
 
 
-def test_a_run_ends_at_so_many_steps_without_a_number(tmp_path: Path) -> None:
+def test_stop_on_nan_ends_a_run_after_the_given_number_of_nan_steps(tmp_path: Path) -> None:
     made = trainer(
         tmp_path, callback("stop_on_nan", steps=3), model=Diverges(5), gradient_accumulation_steps=1, logging_steps=2
     )
@@ -103,7 +103,7 @@ def test_a_run_ends_at_so_many_steps_without_a_number(tmp_path: Path) -> None:
         made.train()
 
 
-def test_what_was_counted_before_a_pause_counts_after_it(tmp_path: Path) -> None:
+def test_the_nan_count_of_stop_on_nan_survives_a_resume(tmp_path: Path) -> None:
     values: dict[str, Any] = {"gradient_accumulation_steps": 1, "save_strategy": "steps", "save_steps": 100}
     trainer(tmp_path, callback("stop_on_nan", steps=4), StopAt(6), model=Diverges(5), **values).train()
     resumed = trainer(tmp_path, callback("stop_on_nan", steps=4), model=Diverges(1), **values)
@@ -136,7 +136,7 @@ class Weights(TrainerCallback):
         self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
 
 
-def test_averages_become_the_model_and_training_does_not_notice(tmp_path: Path) -> None:
+def test_weight_averages_become_the_model_and_do_not_change_training(tmp_path: Path) -> None:
     watched, evaluates = Weights(), {"eval_strategy": "steps", "eval_steps": 3}
     plain = trainer(tmp_path / "plain", **evaluates)
     plain.train()
@@ -149,7 +149,7 @@ def test_averages_become_the_model_and_training_does_not_notice(tmp_path: Path) 
         torch.testing.assert_close(made.model.state_dict()[name], value)
 
 
-def test_averages_are_what_is_evaluated(tmp_path: Path) -> None:
+def test_evaluations_use_the_averaged_weights(tmp_path: Path) -> None:
     made = trainer(tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=10)
     made.train()
     last = [log["eval_loss"] for log in made.state.log_history if "eval_loss" in log][-1]
@@ -159,7 +159,7 @@ def test_averages_are_what_is_evaluated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_a_paused_average_goes_on_to_the_last_bit(tmp_path: Path, in_background: bool) -> None:
+def test_resumed_weight_averages_are_bit_identical(tmp_path: Path, in_background: bool) -> None:
     saves = {"save_strategy": "steps", "save_steps": 3, "save_in_background": in_background}
     whole = trainer(tmp_path / "whole", callback("ema"), **saves)
     whole.train()
@@ -173,7 +173,7 @@ def test_a_paused_average_goes_on_to_the_last_bit(tmp_path: Path, in_background:
     assert digest(saved) != digest(stopped.model.state_dict()), "a checkpoint has the weights, not their averages"
 
 
-def test_the_best_models_averages_are_loaded_at_the_end(tmp_path: Path) -> None:
+def test_the_averages_of_the_best_model_are_loaded_at_the_end(tmp_path: Path) -> None:
     made = trainer(
         tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2,
         load_best_model_at_end=True, learning_rate=0.2,
@@ -184,7 +184,7 @@ def test_the_best_models_averages_are_loaded_at_the_end(tmp_path: Path) -> None:
     assert made.evaluate()["eval_loss"] == best == made.state.best_metric
 
 
-def test_a_checkpoint_without_averages_begins_them(tmp_path: Path) -> None:
+def test_averaging_starts_anew_from_a_checkpoint_without_averages(tmp_path: Path) -> None:
     saves = {"save_strategy": "steps", "save_steps": 5}
     trainer(tmp_path, StopAt(5), **saves).train()
     made = trainer(tmp_path, callback("ema"), **saves)
@@ -198,12 +198,12 @@ def test_a_checkpoint_without_averages_begins_them(tmp_path: Path) -> None:
     ("args", "told"),
     [({"decay": 1.5}, "between 0 and 1"), ({"decay": 0.0}, "between 0 and 1"), ({"every": 0}, "at least 1")],
 )
-def test_an_average_that_cannot_be_is_told(args: dict[str, Any], told: str) -> None:
+def test_wrong_arguments_of_weight_averaging_are_refused(args: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         callback("ema", **args)
 
 
-def test_half_precision_is_averaged_in_single() -> None:
+def test_averages_of_half_precision_weights_are_kept_in_float32() -> None:
     ema, model = Ema(decay=0.99, warmup=False), torch.nn.Linear(1, 1).bfloat16()
     args: Any = TrainingArguments("unused", use_cpu=True)
     trained: Any = type("State", (), {"global_step": 0})()

@@ -10,7 +10,7 @@ from footplate.components import collators
 from footplate.contract.errors import NotBuildable
 
 
-def test_padding_counts_nowhere_and_the_end_of_a_text_does(tokenizer: Any) -> None:
+def test_labels_ignore_padding_but_keep_the_end_token(tokenizer: Any) -> None:
     """Although the token that pads is the one that ends a text."""
     tokenizer.eos_token = tokenizer.pad_token = "[SEP]"
     end = tokenizer.eos_token_id
@@ -21,7 +21,7 @@ def test_padding_counts_nowhere_and_the_end_of_a_text_does(tokenizer: Any) -> No
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
 
 
-def test_labels_that_samples_bring_stay(tokenizer: Any) -> None:
+def test_labels_in_the_samples_are_kept(tokenizer: Any) -> None:
     tokenizer.padding_side = "left"
 
     batch = collators.causal_lm(tokenizer, pad_to_multiple_of=4)(
@@ -32,7 +32,7 @@ def test_labels_that_samples_bring_stay(tokenizer: Any) -> None:
     assert batch["input_ids"].tolist()[1] == [tokenizer.pad_token_id] * 3 + [7]
 
 
-def test_a_tokenizer_without_a_pad_token_is_told_what_to_write(tokenizer: Any) -> None:
+def test_a_tokenizer_without_a_pad_token_is_refused_with_the_argument_to_set(tokenizer: Any) -> None:
     tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
 
     for made in (collators.padding, collators.masked_lm, collators.token_classification, collators.t5_spans):
@@ -45,19 +45,19 @@ def test_a_tokenizer_without_a_pad_token_is_told_what_to_write(tokenizer: Any) -
         causal([{"input_ids": [7, 8]}, {"input_ids": [9]}])
 
 
-def test_a_collator_without_a_tokenizer_says_so() -> None:
+def test_a_collator_that_needs_a_tokenizer_is_refused_without_one() -> None:
     with pytest.raises(NotBuildable, match="padding needs a tokenizer, and the job has none"):
         collators.padding(None)
 
 
-def test_every_batch_may_have_one_length(tokenizer: Any) -> None:
+def test_max_length_pads_every_batch_to_the_same_length(tokenizer: Any) -> None:
     batch = collators.padding(tokenizer, max_length=8)([{"input_ids": [7, 8], "label": 1}])
 
     assert batch["input_ids"].shape == (1, 8)
     assert batch["labels"].tolist() == [1]
 
 
-def test_whole_words_are_hidden_together(tokenizer: Any) -> None:
+def test_whole_word_masking_hides_all_pieces_of_a_word(tokenizer: Any) -> None:
     collate = collators.masked_lm(tokenizer, whole_words=True, mlm_probability=0.5, seed=1)
     row = tokenizer("dulll the dulll is dulll")
 

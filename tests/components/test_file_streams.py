@@ -67,7 +67,9 @@ KINDS = pytest.mark.parametrize("made", [jsonl, csv, text, whole_texts, parquet,
 
 @KINDS
 @pytest.mark.parametrize("which", [{}, {"offset": 2}, {"limit": 2}, {"offset": 1, "limit": 1}])
-def test_a_stream_has_the_rows_of_the_set_by_number(tmp_path: Path, made: Made, which: dict[str, int]) -> None:
+def test_a_stream_yields_the_same_rows_as_the_indexed_dataset(
+    tmp_path: Path, made: Made, which: dict[str, int]
+) -> None:
     by_number = made(tmp_path, **which)
 
     stream = made(tmp_path, **which, streaming=True)
@@ -79,7 +81,7 @@ def test_a_stream_has_the_rows_of_the_set_by_number(tmp_path: Path, made: Made, 
 
 @KINDS
 @pytest.mark.parametrize("taken", [1, 2])
-def test_it_goes_on_with_the_very_next_row(tmp_path: Path, made: Made, taken: int) -> None:
+def test_a_resumed_file_stream_continues_with_the_next_row(tmp_path: Path, made: Made, taken: int) -> None:
     for which in ({}, {"offset": 1, "limit": 4}):
         first = made(tmp_path, streaming=True, **which)
         reading = iter(first)
@@ -93,7 +95,7 @@ def test_it_goes_on_with_the_very_next_row(tmp_path: Path, made: Made, taken: in
         assert [*rows, *then] == [*made(tmp_path, streaming=True, **which)]
 
 
-def test_what_lies_before_its_place_is_not_read_again(tmp_path: Path) -> None:
+def test_a_resumed_file_stream_does_not_read_earlier_bytes_again(tmp_path: Path) -> None:
     first = jsonl(tmp_path, streaming=True)
     reading = iter(first)
     for _ in range(30):
@@ -110,7 +112,7 @@ def test_what_lies_before_its_place_is_not_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [jsonl, parquet])
-def test_loading_processes_share_it_and_no_row_comes_twice(tmp_path: Path, made: Made) -> None:
+def test_loader_workers_share_a_stream_without_repeating_rows(tmp_path: Path, made: Made) -> None:
     loader = DataLoader(made(tmp_path, streaming=True), batch_size=None, num_workers=2)
 
     rows = [*loader]
@@ -118,7 +120,7 @@ def test_loading_processes_share_it_and_no_row_comes_twice(tmp_path: Path, made:
     assert rows == ROWS
 
 
-def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
+def test_an_unusable_row_of_a_stream_is_reported_with_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n\n{"x": 2\n[3]\n')
     stream = files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=True)
     reading = iter(maps.rename(stream, columns={"x": "y"}))
@@ -133,7 +135,7 @@ def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
         next(iter(gone))
 
 
-def test_a_column_that_is_not_there_is_told_before_the_first_row(tmp_path: Path) -> None:
+def test_a_stream_with_a_missing_column_or_file_fails_before_the_first_row(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="'txt'"):
         parquet(tmp_path, columns=["txt"], streaming=True)
     with pytest.raises(DatasetError, match="has no file"):

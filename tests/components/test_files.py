@@ -40,7 +40,7 @@ def test_a_csv_record_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) -
     assert all_of(pickle.loads(pickle.dumps(rows))) == all_of(rows)
 
 
-def test_a_column_of_a_csv_is_of_numbers_where_all_its_values_are(tmp_path: Path) -> None:
+def test_a_csv_column_is_numeric_if_all_its_values_are_numbers(tmp_path: Path) -> None:
     paths = written(tmp_path, "a.csv", "whole,number,code,mixed,gap\n1,1,007,1,\n-2,2.5e3,008,x,3\n")
 
     assert all_of(files.csv(paths=paths)) == [
@@ -49,7 +49,7 @@ def test_a_column_of_a_csv_is_of_numbers_where_all_its_values_are(tmp_path: Path
     ]
 
 
-def test_several_csv_files_are_one_where_their_columns_are_the_same(tmp_path: Path) -> None:
+def test_several_csv_files_are_read_as_one_if_their_columns_agree(tmp_path: Path) -> None:
     first, second = written(tmp_path, "a.tsv", "x\ty\n1\t2\n"), written(tmp_path, "b.tsv", "x\ty\n3\t4\n")
     other = written(tmp_path, "c.tsv", "x\tz\n3\t4\n")
 
@@ -68,12 +68,12 @@ def test_several_csv_files_are_one_where_their_columns_are_the_same(tmp_path: Pa
         ("", r"there is no row in a\.csv"),
     ],
 )
-def test_what_is_wrong_with_a_csv_is_told_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+def test_an_error_in_a_csv_file_is_reported_with_its_line(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(DatasetError, match=says):
         files.csv(paths=written(tmp_path, "a.csv", text))
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_text_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x\n\xff\xfe\n")
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\xfe\n")
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
         files.text(paths=[str(tmp_path / "a.txt")])[1]
 
 
-def test_a_text_is_a_row_a_line_or_a_row_a_file(tmp_path: Path) -> None:
+def test_a_text_file_yields_one_row_per_line_or_one_row_per_file(tmp_path: Path) -> None:
     first, second = written(tmp_path, "a.txt", "one\r\n\n  \ntwo"), written(tmp_path, "b.txt", "three\nfour\n")
 
     assert [row["text"] for row in all_of(files.text(paths=first + second))] == ["one", "two", "three", "four"]
@@ -91,13 +91,13 @@ def test_a_text_is_a_row_a_line_or_a_row_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n  \n"])
-def test_a_file_without_a_row_is_told_before_training(tmp_path: Path, text: str) -> None:
+def test_a_file_without_rows_is_refused_before_training(tmp_path: Path, text: str) -> None:
     with pytest.raises(DatasetError, match=r"a\.jsonl") as raised:
         files.jsonl(paths=written(tmp_path, "a.jsonl", text))
     assert raised.value.hint
 
 
-def test_a_part_of_a_dataset_tells_its_lines_as_they_are_in_the_file(tmp_path: Path) -> None:
+def test_offset_and_limit_keep_the_line_numbers_of_the_file_in_errors(tmp_path: Path) -> None:
     paths = written(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n{"x": 2}\n[]\n')
 
     rows = files.jsonl(paths=paths, offset=1, limit=2)
@@ -110,7 +110,7 @@ def test_a_part_of_a_dataset_tells_its_lines_as_they_are_in_the_file(tmp_path: P
         files.jsonl(paths=paths, offset=4)
 
 
-def test_parquet_files_are_rows_and_their_copy_needs_no_name(tmp_path: Path) -> None:
+def test_parquet_files_are_read_as_rows_also_in_loader_workers(tmp_path: Path) -> None:
     rows = [{"text": f"t{at}", "label": at % 2, "ids": list(range(at % 3))} for at in range(50)]
     paths = [parquet(tmp_path, "a.parquet", rows[:30]), parquet(tmp_path, "b.parquet", rows[30:])]
 
@@ -123,7 +123,7 @@ def test_parquet_files_are_rows_and_their_copy_needs_no_name(tmp_path: Path) -> 
     assert [batch["label"].sum().item() for batch in loader] == [5] * 5
 
 
-def test_what_is_wrong_with_a_parquet_file_is_told(tmp_path: Path) -> None:
+def test_an_error_in_a_parquet_file_is_reported_with_the_file_name(tmp_path: Path) -> None:
     good = parquet(tmp_path, "a.parquet", [{"text": "x"}])
     other = parquet(tmp_path, "b.parquet", [{"text": 5}])
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_parquet_file_is_told(tmp_path: Path) -> None:
         files.parquet(paths=written(tmp_path, "c.parquet", "no"))
 
 
-def test_a_folder_that_datasets_saved_is_read() -> None:
+def test_a_folder_saved_by_the_datasets_library_is_read() -> None:
     rows = files.dataset(path=SAVED, split="train")
 
     assert all_of(rows) == [
@@ -156,12 +156,14 @@ def test_a_folder_that_datasets_saved_is_read() -> None:
         (str(Path(SAVED).parent), None, "is neither a folder of save_to_disk nor a dataset"),
     ],
 )
-def test_a_saved_folder_says_what_it_has(path: str, split: str | None, says: str) -> None:
+def test_an_unknown_split_of_a_saved_folder_is_refused_with_the_known_ones(
+    path: str, split: str | None, says: str
+) -> None:
     with pytest.raises(DatasetError, match=says):
         files.dataset(path=path, split=split)
 
 
-def test_a_state_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_saved_folder_that_names_files_outside_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "../secret.arrow"}]}')
 
     with pytest.raises(DatasetError, match="names a file outside"):

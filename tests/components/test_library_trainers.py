@@ -28,7 +28,7 @@ def described(name: str) -> Described:
     return describe("trainers", f"trl/{name}", getattr(trl_trainers, name))
 
 
-def test_without_trl_a_trainer_says_what_it_needs() -> None:
+def test_a_trl_trainer_without_trl_is_described_with_the_pip_command() -> None:
     assert described("sft").needs == "trl (pip install 'footplate[trl]')"
     assert described("sft").args["properties"] == {}
 
@@ -63,7 +63,9 @@ def test_a_trainer_is_described_with_the_arguments_of_its_config(name: str) -> N
         ("rloo", {"vllm_mode": "server"}, ["unknown_argument"]),
     ],
 )
-def test_arguments_are_checked_by_that_description(name: str, args: dict[str, Any], codes: list[str]) -> None:
+def test_arguments_of_a_library_trainer_are_checked_by_its_description(
+    name: str, args: dict[str, Any], codes: list[str]
+) -> None:
     schema = {**described(name).args, "required": []}
 
     assert [problem.code for problem in violations(schema, args)] == codes
@@ -77,7 +79,7 @@ def test_every_argument_that_a_job_may_not_set_exists() -> None:
 
 
 @pytest.mark.usefixtures("trl")
-def test_a_node_of_which_the_service_knew_nothing_refuses_by_itself() -> None:
+def test_a_node_itself_refuses_wrong_arguments_of_a_trl_trainer() -> None:
     with pytest.raises(NotBuildable, match="'max_lenght'"):
         trl_trainers.sft(None, {}, max_lenght=1)
     with pytest.raises(NotBuildable, match="use_vllm"):
@@ -97,7 +99,7 @@ class Stream:
         (trl_trainers.sft, Stream(), "reads rows by number"),
     ],
 )
-def test_rows_are_checked_before_training(trainer: TrlTrainer, rows: Any, says: str) -> None:
+def test_rows_of_a_library_trainer_are_checked_before_training(trainer: TrlTrainer, rows: Any, says: str) -> None:
     with pytest.raises(DatasetError, match=says):
         trainer._dataset(rows, processor=None)
 
@@ -119,7 +121,7 @@ def test_built_in_rewards_compare_with_a_column() -> None:
     assert rewards.matches(pattern=r"^\s*B")(completions) == [1.0, 0.0]
 
 
-def test_a_reward_says_which_column_it_lacks() -> None:
+def test_a_reward_without_its_column_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(DatasetError, match="'answer'") as raised:
         rewards.equals()(["a"], answers=["a"])
 
@@ -132,7 +134,7 @@ def test_a_reward_says_which_column_it_lacks() -> None:
 
 
 @pytest.mark.usefixtures("trl")
-def test_losses_of_sentence_transformers_are_named_without_importing_them() -> None:
+def test_losses_of_sentence_transformers_are_listed_without_importing_it() -> None:
     embedding = describe("trainers", "st/embedding", st_trainers.embedding)
 
     names = embedding.args["properties"]["loss"]["enum"]
@@ -144,7 +146,7 @@ def test_losses_of_sentence_transformers_are_named_without_importing_them() -> N
     assert "sentence_transformers" not in sys.modules
 
 
-def test_an_encoder_says_what_it_needs() -> None:
+def test_a_sentence_encoder_is_described_with_the_pip_command() -> None:
     assert (
         describe("models", "st/encoder", st_trainers.encoder).needs
         == "sentence_transformers (pip install 'footplate[st]')"

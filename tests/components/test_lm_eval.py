@@ -45,13 +45,13 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     lm_eval_tasks.shipped_tasks.cache_clear()
 
 
-def test_without_the_library_a_request_is_told_what_to_install() -> None:
+def test_a_request_without_lm_eval_installed_is_refused_with_the_pip_command() -> None:
     assert describe("data", "lm-eval", lm_eval_tasks.task).needs == "lm_eval (pip install 'footplate[lm-eval]')"
     assert [(pointer, code) for pointer, code, _ in problems(task="hellaswag")] == [("/data/eval/use", "not_installed")]
 
 
 @pytest.mark.usefixtures("shipped")
-def test_a_request_is_refused_for_a_name_that_is_not_a_task_with_rows() -> None:
+def test_an_lm_eval_request_with_an_unknown_task_or_a_wrong_limit_is_refused() -> None:
     assert list(lm_eval_tasks.shipped_tasks()) == ["hellaswag"]
     assert problems(task="hellaswag", num_fewshot=0, limit=10) == []
     assert problems(yaml="tasks/mine.yaml") == []
@@ -70,7 +70,7 @@ def test_a_request_is_refused_for_a_name_that_is_not_a_task_with_rows() -> None:
         ("re.compile(row)", set()),
     ],
 )
-def test_code_that_could_run_a_row_is_found_however_it_is_called(source: str, names: set[str]) -> None:
+def test_calls_that_could_execute_a_row_as_code_are_detected(source: str, names: set[str]) -> None:
     used = {name for node in ast.walk(ast.parse(source)) for name in lm_eval_tasks._names(node)}
 
     assert used & lm_eval_tasks.RUNS_CODE == names

@@ -49,14 +49,14 @@ CASES: list[tuple[str, dict[str, Any], Tensor, Tensor]] = [
 
 
 @pytest.mark.parametrize(("name", "args", "labels", "expected"), CASES)
-def test_a_loss_is_torchs_over_the_whole_batch(
+def test_a_loss_equals_torchs_loss_over_the_batch(
     name: str, args: dict[str, Any], labels: Tensor, expected: Tensor
 ) -> None:
     assert load("losses", name)(**args)({"logits": LOGITS}, labels) == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize(("name", "args", "labels", "expected"), CASES)
-def test_shares_of_a_window_add_up_to_the_whole(
+def test_losses_of_micro_batches_add_up_to_the_loss_of_the_batch(
     name: str, args: dict[str, Any], labels: Tensor, expected: Tensor
 ) -> None:
     loss, count = load("losses", name)(**args), labels.ne(-100).sum()
@@ -66,13 +66,13 @@ def test_shares_of_a_window_add_up_to_the_whole(
     assert float(sum(shares)) == pytest.approx(float(expected))
 
 
-def test_each_is_described() -> None:
+def test_every_argument_of_a_loss_has_a_description() -> None:
     for name in registered("losses"):
         for argument, schema in arguments_schema(load("losses", name))["properties"].items():
             assert schema.get("description"), f"{name} does not say what {argument} is"
 
 
-def test_a_class_that_does_not_count_gives_no_gradient() -> None:
+def test_an_ignored_class_gives_no_gradient() -> None:
     logits = LOGITS.clone().requires_grad_()
     load("losses", "focal")(gamma=1.5, weights=WEIGHTS)({"logits": logits}, CLASSES).backward()
     assert logits.grad is not None
@@ -89,22 +89,22 @@ def test_a_class_that_does_not_count_gives_no_gradient() -> None:
         ("bce", {}, None, "the batch has no key labels"),
     ],
 )
-def test_what_a_loss_cannot_compare_is_told(name: str, args: dict[str, Any], labels: Any, told: str) -> None:
+def test_labels_that_a_loss_cannot_compare_are_refused(name: str, args: dict[str, Any], labels: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         load("losses", name)(**args)({"logits": LOGITS}, labels)
 
 
-def test_a_model_without_logits_is_told_what_it_returned() -> None:
+def test_a_model_without_logits_is_refused_with_the_names_of_its_outputs() -> None:
     with pytest.raises(ValueError, match="needs a model's logits, but this model returned: loss, bits"):
         load("losses", "mse")()({"loss": NUMBERS, "bits": NUMBERS}, NUMBERS)
 
 
-def test_a_class_that_the_model_does_not_know_is_told_by_its_number() -> None:
+def test_a_label_out_of_range_is_reported_with_value_and_sample() -> None:
     with pytest.raises(DatasetError, match="labels has 7 at sample 3"):
         load("losses", "cross_entropy")()({"logits": LOGITS}, torch.tensor([0, 1, 2, 7]))
 
 
-def test_a_column_of_one_is_compared_with_plain_numbers() -> None:
+def test_logits_with_one_column_are_compared_with_scalar_labels() -> None:
     assert float(load("losses", "l1")()({"logits": torch.ones(3, 1)}, torch.zeros(3))) == 1.0
 
 
@@ -112,7 +112,7 @@ def test_a_column_of_one_is_compared_with_plain_numbers() -> None:
     ("cross_entropy", {"label_smoothing": 2.0}, "label_smoothing"), ("focal", {"gamma": -1.0}, "gamma"),
     ("huber", {"delta": 0.0}, "delta"),
 ])  # fmt: skip
-def test_an_argument_out_of_range_is_told(name: str, args: dict[str, float], told: str) -> None:
+def test_an_argument_of_a_loss_out_of_range_is_refused(name: str, args: dict[str, float], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         load("losses", name)(**args)
 
@@ -139,7 +139,7 @@ def trained(folder: Path, batch: int, accumulate: int) -> Trainer:
     return trainer
 
 
-def test_accumulating_is_the_same_as_one_large_batch(tmp_path: Path) -> None:
+def test_gradient_accumulation_with_a_named_loss_equals_one_large_batch(tmp_path: Path) -> None:
     whole, cut = trained(tmp_path / "whole", 16, 1), trained(tmp_path / "cut", 4, 4)
 
     losses = [[log["loss"] for log in item.state.log_history if "loss" in log] for item in (whole, cut)]
@@ -149,7 +149,7 @@ def test_accumulating_is_the_same_as_one_large_batch(tmp_path: Path) -> None:
     assert digest(whole.model.state_dict()) != digest(toy.mlp().state_dict())
 
 
-def test_a_causal_models_logits_are_about_the_next_label() -> None:
+def test_losses_of_causal_models_compare_logits_with_the_next_label() -> None:
     logits, labels = torch.randn(2, 5, 3), torch.randint(0, 3, (2, 5))
     loss = load("losses", "cross_entropy")()
     assert isinstance(loss, LogitsLoss)

@@ -28,7 +28,7 @@ class Classifier:
         self.config = SimpleNamespace(num_labels=2, id2label=names, label2id={name: at for at, name in names.items()})
 
 
-def test_texts_become_tokens_and_all_other_columns_stay(tokenizer: Any) -> None:
+def test_tokenize_replaces_the_text_and_keeps_all_other_columns(tokenizer: Any) -> None:
     rows = maps.tokenize(Rows(ROWS), tokenizer, column="text", max_length=4)
 
     assert rows[1].keys() == {"label", "note", "input_ids", "attention_mask"}
@@ -37,7 +37,7 @@ def test_texts_become_tokens_and_all_other_columns_stay(tokenizer: Any) -> None:
     assert pickle.loads(pickle.dumps(rows))[1] == rows[1]
 
 
-def test_two_columns_are_a_pair_and_a_target_is_labels(tokenizer: Any) -> None:
+def test_tokenize_accepts_text_pairs_and_target_texts_as_labels(tokenizer: Any) -> None:
     data = Rows([{"a": "the film", "b": "is dull", "c": "the cast"}])
 
     pair = maps.tokenize(data, tokenizer, column="a", pair="b")[0]
@@ -48,7 +48,7 @@ def test_two_columns_are_a_pair_and_a_target_is_labels(tokenizer: Any) -> None:
     assert said["labels"] == [*tokenizer("the cast")["input_ids"][:2], tokenizer.sep_token_id]
 
 
-def test_a_wrong_column_is_told_before_training_with_the_nearest(tokenizer: Any) -> None:
+def test_a_missing_column_is_refused_before_training_with_the_nearest_name(tokenizer: Any) -> None:
     with pytest.raises(DatasetError, match=r"row 0.*'txt'") as raised:
         maps.tokenize(Rows(ROWS), tokenizer, column="txt")
     assert raised.value.hint == "did you mean 'text'?"
@@ -56,7 +56,7 @@ def test_a_wrong_column_is_told_before_training_with_the_nearest(tokenizer: Any)
         maps.tokenize(Rows(ROWS), tokenizer, column="label")
 
 
-def test_a_row_that_lacks_a_column_is_named_by_its_file_and_line(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_row_without_a_needed_column_is_reported_with_file_and_line(tokenizer: Any, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"text": null}\n{"txt": "z"}\n')
     lines = maps.rename(files.jsonl(paths=[str(tmp_path / "a.jsonl")], limit=2), columns={"text": "said"})
     rows = maps.tokenize(lines, tokenizer, column="said")
@@ -65,7 +65,7 @@ def test_a_row_that_lacks_a_column_is_named_by_its_file_and_line(tokenizer: Any,
         rows.__getitems__([0, 1])
 
 
-def test_a_map_says_what_it_lacks(tokenizer: Any) -> None:
+def test_a_map_without_a_tokenizer_or_without_rows_is_refused(tokenizer: Any) -> None:
     with pytest.raises(NotBuildable, match="tokenize needs a tokenizer, and the job has none") as raised:
         maps.tokenize(Rows(ROWS), None, column="text")
     assert "hf/tokenizer" in str(raised.value.hint)
@@ -75,7 +75,7 @@ def test_a_map_says_what_it_lacks(tokenizer: Any) -> None:
         maps.drop(Rows(), columns=["x"])
 
 
-def test_words_keep_their_labels_and_their_further_pieces_do_not_count(tokenizer: Any) -> None:
+def test_only_the_first_token_of_a_word_keeps_its_label(tokenizer: Any) -> None:
     data = Rows([{"tokens": ["the", "dulll"], "tags": [3, 5]}])
     pieces = tokenizer(["the", "dulll"], is_split_into_words=True).word_ids()
 
@@ -100,7 +100,7 @@ def _answer(text: str, start: int) -> dict[str, Any]:
     return {"text": [text], "answer_start": [start]} if text else {"text": [], "answer_start": []}
 
 
-def test_an_answer_becomes_the_tokens_where_it_begins_and_ends(tokenizer: Any) -> None:
+def test_an_answer_is_mapped_to_its_first_and_last_token(tokenizer: Any) -> None:
     row = maps.answers(answered("the story", 21), tokenizer)[0]
 
     said = row["input_ids"][row["start_positions"] : row["end_positions"] + 1]
@@ -109,21 +109,21 @@ def test_an_answer_becomes_the_tokens_where_it_begins_and_ends(tokenizer: Any) -
     assert "context" not in row
 
 
-def test_an_answer_that_is_none_or_cut_off_points_at_the_first_token(tokenizer: Any) -> None:
+def test_a_missing_or_truncated_answer_points_to_the_first_token(tokenizer: Any) -> None:
     none = maps.answers(answered("", 0), tokenizer)[0]
     cut = maps.answers(answered("moving", 34), tokenizer, max_length=10)[0]
 
     assert (none["start_positions"], none["end_positions"]) == (cut["start_positions"], cut["end_positions"]) == (0, 0)
 
 
-def test_an_answer_that_does_not_stand_where_it_should_is_told(tokenizer: Any) -> None:
+def test_an_answer_that_is_not_at_its_stated_position_is_reported(tokenizer: Any) -> None:
     with pytest.raises(DatasetError, match="row 0: the answer 'the story' is not at character 4 of 'context'"):
         maps.answers(answered("the story", 4), tokenizer)
     with pytest.raises(DatasetError, match=r"row 0.*'answers'"):
         maps.answers(Rows([{"question": "a", "context": "b", "answers": "b"}]), tokenizer)
 
 
-def test_blocks_are_all_tokens_one_after_the_other(tokenizer: Any) -> None:
+def test_chunk_cuts_the_concatenated_tokens_into_blocks(tokenizer: Any) -> None:
     texts = Rows({"text": "the film is dull " * n} for n in range(1, 8))
     tokens = maps.tokenize(texts, tokenizer, column="text")
     whole = [token for row in range(len(tokens)) for token in tokens[row]["input_ids"]]
@@ -138,14 +138,14 @@ def test_blocks_are_all_tokens_one_after_the_other(tokenizer: Any) -> None:
         blocks[len(blocks)]
 
 
-def test_texts_that_are_no_tokens_or_too_few_are_told(tokenizer: Any) -> None:
+def test_chunk_refuses_untokenized_rows_and_too_few_tokens(tokenizer: Any) -> None:
     with pytest.raises(DatasetError, match="row 0"):
         maps.chunk(Rows(ROWS), tokenizer, block_size=4)
     with pytest.raises(DatasetError, match="all rows together have 12 tokens, but one block needs 99"):
         maps.chunk(maps.tokenize(Rows(ROWS), tokenizer, column="text"), tokenizer, block_size=99)
 
 
-def test_an_end_token_stands_between_texts_once(tokenizer: Any) -> None:
+def test_chunk_puts_exactly_one_end_token_between_texts(tokenizer: Any) -> None:
     tokenizer.eos_token = "[SEP]"
     data = Rows([{"input_ids": [7, 8]}, {"input_ids": [9, tokenizer.eos_token_id]}])
 
@@ -161,7 +161,7 @@ TEMPLATE = (
 TALK = [{"role": "user", "content": "is the film dull"}, {"role": "assistant", "content": "the film is moving"}]
 
 
-def test_a_conversation_is_written_by_the_template_and_the_assistant_alone_may_count(tokenizer_folder: Path) -> None:
+def test_chat_applies_the_template_and_can_label_only_the_assistant(tokenizer_folder: Path) -> None:
     tokenizer = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template=TEMPLATE)
 
     row = maps.chat(Rows([{"messages": TALK, "id": 1}]), tokenizer, learn="assistant")[0]
@@ -173,7 +173,7 @@ def test_a_conversation_is_written_by_the_template_and_the_assistant_alone_may_c
     assert "labels" not in maps.chat(Rows([{"messages": TALK}]), tokenizer)[0]
 
 
-def test_what_is_no_conversation_is_told(tokenizer: Any, tokenizer_folder: Path) -> None:
+def test_chat_refuses_rows_and_templates_that_it_cannot_use(tokenizer: Any, tokenizer_folder: Path) -> None:
     with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
         maps.chat(Rows([{"messages": TALK}]), tokenizer)
     plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
@@ -188,7 +188,7 @@ def test_what_is_no_conversation_is_told(tokenizer: Any, tokenizer_folder: Path)
         maps.chat(Rows([{"messages": TALK}]), strict)
 
 
-def test_a_template_reaches_nothing_but_the_conversation(tokenizer_folder: Path) -> None:
+def test_a_chat_template_cannot_reach_python_internals(tokenizer_folder: Path) -> None:
     reaching = hf_processors.tokenizer(
         path=str(tokenizer_folder), chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}"
     )
@@ -197,7 +197,7 @@ def test_a_template_reaches_nothing_but_the_conversation(tokenizer_folder: Path)
         maps.chat(Rows([{"messages": TALK}]), reaching)
 
 
-def test_columns_are_renamed_kept_and_dropped() -> None:
+def test_rename_keep_and_drop_change_the_columns_of_rows() -> None:
     assert maps.rename(Rows(ROWS), columns={"text": "said"})[0] == {"said": "the film is dull", "label": 0}
     assert maps.rename(Rows([{"a": 1, "b": 2}]), columns={"a": "b", "b": "a"})[0] == {"b": 1, "a": 2}
     assert maps.keep(Rows(ROWS), columns=["label"])[1] == {"label": 1}
@@ -210,7 +210,7 @@ def test_columns_are_renamed_kept_and_dropped() -> None:
         maps.rename(Rows(ROWS), columns={"lable": "said"})
 
 
-def test_names_of_classes_become_numbers_and_the_config_keeps_the_names() -> None:
+def test_class_names_become_numbers_and_are_stored_in_the_model_config() -> None:
     model = Classifier()
     data = Rows([{"label": "good", "tags": ["bad", "good"]}])
 
@@ -225,7 +225,7 @@ def test_names_of_classes_become_numbers_and_the_config_keeps_the_names() -> Non
         maps.labels(data, model, names=["good", "bad"])
 
 
-def test_a_name_that_no_class_has_is_answered_with_the_nearest() -> None:
+def test_an_unknown_class_name_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(DatasetError, match=r"row 0.*'goood'") as raised:
         maps.labels(Rows([{"label": "goood"}]), None, names=["bad", "good"])
     assert raised.value.hint == "did you mean 'good'?"

@@ -25,16 +25,16 @@ def values(use: str, **args: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("kind", ["f1", "precision", "recall"])
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", "binary"])
-def test_an_average_by_argument_is_the_one_by_name(kind: str, average: str) -> None:
+def test_an_average_given_as_argument_equals_the_metric_with_its_name(kind: str, average: str) -> None:
     assert list(values(kind, average=average).values()) == list(values(f"{kind}_{average}").values())
 
 
-def test_several_averages_have_names_of_their_own() -> None:
+def test_metrics_with_different_averages_have_different_names() -> None:
     assert list(values("f1")) == ["f1"]
     assert list(values("f1", average="weighted")) == ["f1_weighted"]
 
 
-def test_a_name_alone_stays_the_trainers_so_that_it_knows_what_there_will_be() -> None:
+def test_a_metric_without_arguments_is_passed_to_the_trainer_by_name() -> None:
     for name in METRICS:
         assert metric(Component(use=name)) == name
 
@@ -45,7 +45,7 @@ def test_torchmetrics_classes_take_their_arguments() -> None:
     assert result["f1_score"] == pytest.approx(values("f1", average="weighted")["f1_weighted"])
 
 
-def test_an_unknown_one_is_answered_with_the_nearest() -> None:
+def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownComponent) as raised:
         metric(Component(use="acuracy"))
     assert raised.value.hint == "did you mean 'accuracy'?"

@@ -21,7 +21,7 @@ BERT = {"model_type": "bert", **SMALL}
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Saved as anyone's would be."""
+    """Returns the folder of a small BERT classifier that transformers has saved."""
     folder = tmp_path_factory.mktemp("bert")
     hf_models.sequence_classification(None, config={**BERT, "vocab_size": 40}, labels=["a", "b"]).save_pretrained(
         folder
@@ -41,7 +41,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "T5ForConditionalGeneration"),
     ],
 )  # fmt: skip
-def test_a_new_model_is_made_of_a_config_and_fits_its_tokenizer(
+def test_a_model_built_from_a_config_fits_its_tokenizer(
     tokenizer: Any, kind: Any, config: dict[str, Any], name: str
 ) -> None:
     model = kind(tokenizer, config=config)
@@ -61,7 +61,7 @@ def test_a_new_model_is_made_of_a_config_and_fits_its_tokenizer(
         ({"model_type": "gpt2", "hidden_size": 8, "num_hidden_layers": 1, "n_head": 2}, {"n_embd": 8, "n_layer": 1}),
     ],
 )
-def test_what_a_config_derives_follows_the_sizes_that_are_given(
+def test_derived_config_values_follow_from_the_given_sizes(
     tokenizer: Any, config: dict[str, Any], derived: dict[str, int]
 ) -> None:
     model = hf_models.causal_lm(tokenizer, config=config)
@@ -71,17 +71,17 @@ def test_what_a_config_derives_follows_the_sizes_that_are_given(
 
 
 @pytest.mark.parametrize(("name", "value"), [("hidden_size", "wide"), ("num_attention_heads", 0)])
-def test_a_size_that_is_none_is_told(bert: Path, name: str, value: Any) -> None:
+def test_an_impossible_size_in_a_config_is_refused(bert: Path, name: str, value: Any) -> None:
     with pytest.raises(NotBuildable, match="cannot be made"):
         hf_models.causal_lm(None, config={"model_type": "llama", **SMALL, name: value})
 
 
-def test_a_decoder_is_as_deep_as_its_encoder_unless_told_otherwise(tokenizer: Any) -> None:
+def test_a_decoder_has_as_many_layers_as_its_encoder_by_default(tokenizer: Any) -> None:
     small = {"model_type": "t5", "d_model": 8, "num_layers": 1, "num_heads": 1, "d_kv": 4, "d_ff": 8}
     assert hf_models.seq2seq(tokenizer, config=small).config.num_decoder_layers == 1
 
 
-def test_weights_come_from_the_folder_or_begin_anew(bert: Path) -> None:
+def test_weights_are_loaded_from_the_folder_unless_from_scratch_is_set(bert: Path) -> None:
     stored = hf_models.sequence_classification(None, path=str(bert))
     again = hf_models.sequence_classification(None, path=str(bert))
     new = hf_models.sequence_classification(None, path=str(bert), from_scratch=True)
@@ -91,7 +91,7 @@ def test_weights_come_from_the_folder_or_begin_anew(bert: Path) -> None:
     assert new.config.id2label == {0: "a", 1: "b"}
 
 
-def test_a_head_for_other_classes_begins_anew_where_that_is_said(bert: Path) -> None:
+def test_a_head_of_another_size_is_initialized_only_on_request(bert: Path) -> None:
     with pytest.raises(NotBuildable, match="other shapes than the config requires") as raised:
         hf_models.sequence_classification(None, path=str(bert), num_labels=5)
     assert "ignore_mismatched_sizes" in str(raised.value.hint)
@@ -101,7 +101,7 @@ def test_a_head_for_other_classes_begins_anew_where_that_is_said(bert: Path) -> 
     assert model.classifier.weight.shape[0] == 5
 
 
-def test_a_config_may_differ_and_what_means_nothing_is_refused(bert: Path) -> None:
+def test_config_values_may_be_overridden_and_unknown_keys_are_refused(bert: Path) -> None:
     model = hf_models.sequence_classification(
         None, path=str(bert), config={"hidden_dropout_prob": 0.5}, dtype="bfloat16", attn_implementation="eager"
     )
@@ -126,7 +126,7 @@ def test_a_config_may_differ_and_what_means_nothing_is_refused(bert: Path) -> No
         ({**BERT, "hidden_size": 15}, "cannot be made"),
     ],
 )
-def test_a_config_of_no_model_is_told(config: dict[str, Any] | None, says: str) -> None:
+def test_a_config_without_a_known_model_type_is_refused(config: dict[str, Any] | None, says: str) -> None:
     with pytest.raises(NotBuildable, match=says):
         hf_models.masked_lm(None, config=config)
 
@@ -143,7 +143,7 @@ def test_pickled_weights_are_refused_by_name(bert: Path, tmp_path: Path) -> None
         hf_models.masked_lm(None, path=str(tmp_path))
 
 
-def test_code_beside_the_weights_is_never_run(tmp_path: Path) -> None:
+def test_python_code_beside_the_weights_is_never_executed(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     (tmp_path / "mine.py").write_text(f"open({str(mark)!r}, 'w')\nclass C: pass\n")
     files = {"AutoConfig": "mine.C", "AutoModelForMaskedLM": "mine.C", "AutoTokenizer": ["mine.C", None]}
@@ -157,7 +157,7 @@ def test_code_beside_the_weights_is_never_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotBuildable, match=r"config\.json"):
         hf_models.causal_lm(None, path=str(tmp_path))
     (tmp_path / "config.json").write_text("{")
@@ -168,7 +168,7 @@ def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
         hf_models.causal_lm(None, path=str(tmp_path))
 
 
-def test_damaged_weights_are_told(bert: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_refused(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((bert / "config.json").read_text())
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
 
@@ -176,19 +176,19 @@ def test_damaged_weights_are_told(bert: Path, tmp_path: Path) -> None:
         hf_models.masked_lm(None, path=str(tmp_path))
 
 
-def test_a_tokenizer_that_has_more_tokens_than_the_model_is_no_pair(tokenizer: Any) -> None:
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tokenizer: Any) -> None:
     with pytest.raises(NotBuildable, match="the model has 5 embeddings"):
         hf_models.masked_lm(tokenizer, config={**BERT, "vocab_size": 5})
 
 
-def test_classes_have_one_count_and_each_a_name() -> None:
+def test_class_names_that_repeat_or_contradict_num_labels_are_refused() -> None:
     with pytest.raises(NotBuildable, match=r"num_labels.*3.*names 2"):
         hf_models.token_classification(None, config=BERT, num_labels=3, labels=["a", "b"])
     with pytest.raises(NotBuildable, match="each only once"):
         hf_models.token_classification(None, config=BERT, labels=["a", "a"])
 
 
-def test_an_adapter_is_trained_and_the_model_left_as_it_is(bert: Path) -> None:
+def test_only_the_adapter_and_the_new_head_are_trained(bert: Path) -> None:
     model = hf_models.sequence_classification(None, path=str(bert), peft={"r": 2, "target_modules": ["query"]})
 
     trained = {name for name, item in model.named_parameters() if item.requires_grad}
@@ -206,12 +206,12 @@ def test_an_adapter_is_trained_and_the_model_left_as_it_is(bert: Path) -> None:
         ({"r": 2, "merge": "yes"}, "peft: merge must be true or false"),
     ],
 )
-def test_an_adapter_that_cannot_be_is_told(bert: Path, peft: dict[str, Any], says: str) -> None:
+def test_wrong_adapter_arguments_are_refused(bert: Path, peft: dict[str, Any], says: str) -> None:
     with pytest.raises(NotBuildable, match=says):
         hf_models.sequence_classification(None, path=str(bert), peft=peft)
 
 
-def test_quantization_without_its_library_names_the_extra(bert: Path) -> None:
+def test_quantization_without_bitsandbytes_is_refused_with_the_pip_command(bert: Path) -> None:
     peft = {"r": 2, "target_modules": ["query"]}
 
     with pytest.raises(NotBuildable, match="bitsandbytes is not installed on this node") as raised:
@@ -241,7 +241,7 @@ def test_a_quantized_model_computes_in_the_type_of_its_other_weights(
     assert eight["load_in_8bit"]
 
 
-def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(bert: Path) -> None:
+def test_merging_an_adapter_is_refused_for_a_sharded_model(bert: Path) -> None:
     peft = {"r": 2, "target_modules": ["query"], "merge": True}
     model = hf_models.sequence_classification(None, path=str(bert), peft=peft)
     whole, cut = (
@@ -258,7 +258,7 @@ def test_an_adapter_that_is_merged_at_the_end_is_refused_for_a_model_in_pieces(b
     assert raised.value.hint == "use ddp or one process, or leave merge out and merge the job's outputs later"
 
 
-def test_a_token_to_pad_with_is_one_that_the_tokenizer_knows(tokenizer_folder: Path) -> None:
+def test_an_unknown_pad_token_is_refused_with_the_nearest_token(tokenizer_folder: Path) -> None:
     made = hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[SEP]", padding_side="left")
 
     assert (made.pad_token, made.padding_side) == ("[SEP]", "left")

@@ -21,7 +21,7 @@ def test_a_preference_becomes_prompt_chosen_and_rejected() -> None:
         preferences([{"input": {"messages": QUESTION}, "preferred_output": GOOD}])[0]
 
 
-def test_a_grader_sees_each_completion_with_its_row() -> None:
+def test_a_grader_receives_each_completion_together_with_its_row() -> None:
     seen: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def grade(sample: dict[str, Any], item: dict[str, Any]) -> float:

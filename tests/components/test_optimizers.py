@@ -33,7 +33,7 @@ MADE_OF_OTHERS = {"LRScheduler"}
 
 
 @pytest.mark.parametrize("name", sorted(registered("optimizers")))
-def test_every_optimizer_lessens_a_loss(name: str) -> None:
+def test_every_optimizer_reduces_a_loss(name: str) -> None:
     weight = torch.nn.Parameter(torch.ones(4, 4))
     optimizer = load("optimizers", name)([weight])
     getattr(optimizer, "train", lambda: None)()
@@ -48,7 +48,7 @@ def test_every_optimizer_lessens_a_loss(name: str) -> None:
 
 
 @pytest.mark.parametrize("group", ["optimizers", "schedules"])
-def test_every_argument_is_described(group: str) -> None:
+def test_every_argument_of_an_optimizer_has_a_description(group: str) -> None:
     for name in registered(group):
         for argument, schema in arguments_schema(load(group, name))["properties"].items():
             assert schema.get("description"), f"{name} does not say what {argument} is"
@@ -59,7 +59,7 @@ def test_every_argument_is_described(group: str) -> None:
     [("adamw", "AdamW"), ("adam", "Adam"), ("sgd", "SGD"), ("rmsprop", "RMSprop"), ("adagrad", "Adagrad"),
      ("adadelta", "Adadelta"), ("adamax", "Adamax"), ("nadam", "NAdam"), ("radam", "RAdam"), ("muon", "Muon")],
 )  # fmt: skip
-def test_what_is_left_out_is_as_torch_has_it(name: str, kind: str) -> None:
+def test_the_defaults_of_optimizers_are_those_of_torch(name: str, kind: str) -> None:
     weight = torch.nn.Parameter(torch.ones(4, 4))
 
     ours, theirs = load("optimizers", name)([weight]), getattr(torch.optim, kind)([weight])
@@ -69,7 +69,7 @@ def test_what_is_left_out_is_as_torch_has_it(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(registered("schedules")))
-def test_every_schedule_moves_as_the_one_that_it_names(name: str) -> None:
+def test_every_schedule_gives_the_same_rates_as_the_class_it_names(name: str) -> None:
     args = NEEDED.get(name, {})
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.4, momentum=0.9)
     other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.4, momentum=0.9)
@@ -94,7 +94,7 @@ def _theirs(name: str, optimizer: Any, args: dict[str, Any]) -> Any:
     return getattr(lr_scheduler, name)(optimizer, **rest, **total)
 
 
-def test_every_schedule_there_is_has_a_component_or_a_reason() -> None:
+def test_every_schedule_of_torch_and_transformers_is_registered_or_declined() -> None:
     """Register a new one in pyproject.toml, or say in footplate/contract/learning_rules.py why no spec can name it."""
     torchs = {
         name
@@ -104,7 +104,7 @@ def test_every_schedule_there_is_has_a_component_or_a_reason() -> None:
     assert {*torchs, *SchedulerType} - MADE_OF_OTHERS == set(registered("schedules")) | set(NO_SCHEDULES)
 
 
-def test_those_that_fall_over_the_run_are_those_that_ask_how_long_it_is() -> None:
+def test_schedules_over_the_run_are_those_with_num_training_steps() -> None:
     asks = {
         name
         for name in registered("schedules")
@@ -113,7 +113,7 @@ def test_those_that_fall_over_the_run_are_those_that_ask_how_long_it_is() -> Non
     assert asks == OVER_THE_RUN
 
 
-def test_a_schedule_over_the_run_ends_where_its_optimizer_has_made_its_last_step() -> None:
+def test_a_schedule_ends_at_the_last_step_of_its_own_optimizer() -> None:
     spec = make_spec(optimizers=[
         {"id": "slow", "params": ["weight"], "use": "sgd", "args": {"lr": 1.0}, "schedule": "linear", "every": 3},
         {"id": "other", "params": ["bias"], "use": "sgd", "args": {"lr": 1.0},

@@ -46,7 +46,7 @@ def numbers(path: str, **more: Any) -> list[int]:
     return [rows[at]["x"] for at in range(len(rows))]
 
 
-def test_splits_are_known_by_the_names_of_files_and_folders(tmp_path: Path) -> None:
+def test_splits_are_found_by_the_names_of_files_and_folders(tmp_path: Path) -> None:
     path = put(tmp_path, data__train_of_2=[2], data__train_of_1=[1], dev__rows=[3], eval=[4], latest=[5], dataset=[6])
     (tmp_path / "dataset_infos.json").write_text("{}")
 
@@ -57,11 +57,11 @@ def test_splits_are_known_by_the_names_of_files_and_folders(tmp_path: Path) -> N
         files.dataset(path=path)
 
 
-def test_files_that_name_no_split_are_all_to_train_on(tmp_path: Path) -> None:
+def test_files_without_a_split_name_are_the_train_split(tmp_path: Path) -> None:
     assert numbers(put(tmp_path, rows=[1], more=[0])) == [0, 1]
 
 
-def test_the_card_says_better(tmp_path: Path) -> None:
+def test_the_dataset_card_takes_precedence_over_file_names(tmp_path: Path) -> None:
     path = put(tmp_path, small__first=[1], small__last=[2], train=[3])
     (tmp_path / "README.md").write_text(CARD)
 
@@ -74,7 +74,7 @@ def test_the_card_says_better(tmp_path: Path) -> None:
         files.dataset(path=path, config="away")
 
 
-def test_parquet_and_csv_are_read_by_what_they_are(tmp_path: Path) -> None:
+def test_the_reader_of_a_repository_follows_from_the_file_suffix(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"x": 1}]), tmp_path / "train-00000-of-00001.parquet")
     (tmp_path / "test.csv").write_text("x\n2\n")
 

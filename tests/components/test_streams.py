@@ -67,7 +67,7 @@ MAPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_stream_is_mapped_as_a_set_by_number_is(tokenizer: Any, name: str) -> None:
+def test_a_map_gives_the_same_rows_for_a_stream_and_an_indexed_dataset(tokenizer: Any, name: str) -> None:
     by_number = MAPS[name](Numbered(ROWS), tokenizer)
 
     stream = MAPS[name](Stream(), tokenizer)
@@ -78,7 +78,7 @@ def test_a_stream_is_mapped_as_a_set_by_number_is(tokenizer: Any, name: str) -> 
 
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("taken", [1, 7, 50])
-def test_a_stream_goes_on_with_the_very_next_row(tokenizer: Any, name: str, taken: int) -> None:
+def test_a_resumed_mapped_stream_continues_with_the_next_row(tokenizer: Any, name: str, taken: int) -> None:
     first, rows = MAPS[name](Stream(), tokenizer), []
     reading = iter(first)
     rows += [next(reading) for _ in range(taken)]
@@ -91,7 +91,7 @@ def test_a_stream_goes_on_with_the_very_next_row(tokenizer: Any, name: str, take
     assert [*rows, *then] == [*MAPS[name](Stream(), tokenizer)]
 
 
-def test_of_several_processes_each_takes_its_share_and_finds_it_again(tokenizer: Any) -> None:
+def test_each_process_reads_and_resumes_its_own_share_of_a_stream(tokenizer: Any) -> None:
     def shares() -> list[Any]:
         return [ShareOfStream(MAPS["chunk"](Stream(), tokenizer), Share(rank, 2), 3) for rank in (0, 1)]
 
@@ -108,7 +108,7 @@ def test_of_several_processes_each_takes_its_share_and_finds_it_again(tokenizer:
     assert came == sorted(str(row) for row in MAPS["chunk"](Stream(), tokenizer))
 
 
-def test_a_row_that_cannot_be_used_is_said_by_its_place(tokenizer: Any) -> None:
+def test_an_unusable_row_of_a_mapped_stream_is_reported_by_its_number(tokenizer: Any) -> None:
     begun = maps.rename(Stream(), columns={"sayd": "text"})
     with pytest.raises(DatasetError, match=r"row 1.*'sayd'"):
         next(iter(begun))
@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_used_is_said_by_its_place(tokenizer: Any) -> None:
         next(iter(unknown))
 
 
-def test_what_tells_no_place_and_no_length_does_not_say_that_it_does(tokenizer: Any) -> None:
+def test_a_map_of_a_stream_without_a_state_has_no_state_dict(tokenizer: Any) -> None:
     class Nowhere(IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:
             return iter(ROWS)

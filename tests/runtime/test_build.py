@@ -34,7 +34,7 @@ def jsonl(path: str) -> dict[str, Any]:
     return {"use": "files/jsonl", "args": {"paths": [path]}}
 
 
-def test_a_whole_spec_is_built(roots: Roots) -> None:
+def test_a_spec_with_model_data_and_metrics_is_built(roots: Roots) -> None:
     spec = make_spec(data={"train": jsonl("data://a.jsonl"), "eval": {"one": "toy/regression"}}, metrics=["mse"])
 
     parts = build(spec, roots)
@@ -60,7 +60,7 @@ def test_a_whole_spec_is_built(roots: Roots) -> None:
         ("data://out/*.jsonl", "leads out of data://"),
     ],
 )
-def test_no_path_leads_anywhere_else(roots: Roots, path: str, says: str) -> None:
+def test_a_path_that_is_missing_or_outside_its_root_is_refused(roots: Roots, path: str, says: str) -> None:
     from footplate.contract.spec_parts import Component
 
     spec = make_spec().model_copy(update={"data": make_spec().data.model_copy(
@@ -97,14 +97,14 @@ def test_a_split_is_made_before_maps_and_its_errors_name_lines_of_the_file(roots
         build(make_spec(data=data), roots)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(roots: Roots) -> None:
+def test_an_unknown_component_is_refused_with_the_nearest_name(roots: Roots) -> None:
     with pytest.raises(UnknownComponent, match="toy/mlp") as raised:
         build(make_spec(model="toy/mpl"), roots)
 
     assert raised.value.hint == "did you mean 'toy/mlp'?"
 
 
-def test_a_pattern_is_all_that_it_matches_in_the_order_of_names(roots: Roots) -> None:
+def test_a_glob_pattern_reads_all_matching_files_in_the_order_of_their_names(roots: Roots) -> None:
     for name in ("c-2", "c-1", "c-10"):
         (roots.data / f"{name}.jsonl").write_text(json.dumps({"name": name}))
 
@@ -113,7 +113,7 @@ def test_a_pattern_is_all_that_it_matches_in_the_order_of_names(roots: Roots) ->
     assert [parts.train[at]["name"] for at in range(3)] == ["c-1", "c-10", "c-2"]
 
 
-def test_a_file_that_is_not_there_is_answered_with_the_nearest(roots: Roots) -> None:
+def test_a_missing_file_is_refused_with_the_nearest_file_name(roots: Roots) -> None:
     with pytest.raises(DatasetError) as raised:
         build(make_spec(data="data://aa.jsonl"), roots)
 
@@ -128,7 +128,7 @@ def test_maps_are_applied_in_order_to_every_set(roots: Roots) -> None:
     assert parts.train[0] == parts.eval["one"][0] == {"z": 1}
 
 
-def test_a_map_that_lacks_a_tokenizer_says_so_before_a_model_is_made(roots: Roots) -> None:
+def test_a_map_without_a_tokenizer_is_refused_before_the_model_is_built(roots: Roots) -> None:
     maps = [{"use": "tokenize", "args": {"column": "x"}}]
 
     with pytest.raises(NotBuildable, match="tokenize"):
@@ -139,7 +139,7 @@ def test_a_map_that_lacks_a_tokenizer_says_so_before_a_model_is_made(roots: Root
 
 
 @pytest.mark.parametrize("name", ["os.system", "builtins:eval", "os:system", "../toy/mlp", "__import__", "a b"])
-def test_no_name_imports_anything(name: str) -> None:
+def test_a_component_name_that_is_not_registered_imports_no_module(name: str) -> None:
     before = set(sys.modules)
 
     for field in ({"model": name}, {"data": {"train": "toy/regression", "map": [name]}}, {"collator": name}):
@@ -149,7 +149,9 @@ def test_no_name_imports_anything(name: str) -> None:
     assert set(sys.modules) == before
 
 
-def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_component_whose_library_is_missing_is_refused_with_the_pip_command(
+    roots: Roots, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("footplate.components.extras.find_spec", lambda name: None)
 
     with pytest.raises(NotBuildable, match=r"hf/causal-lm.*pip install 'footplate\[hf\]'"):
@@ -162,7 +164,7 @@ def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypa
 
 
 @pytest.mark.parametrize("args", [{"hidden": -5}, {"out_features": 0}, {"dropout": 1.5}])
-def test_a_number_that_no_model_can_have_is_said_before_a_node_tries(args: dict[str, float]) -> None:
+def test_a_model_argument_out_of_range_is_refused_by_the_service(args: dict[str, float]) -> None:
     catalogue = Catalogue.of([describe("models", "toy/mlp", toy.mlp)])
     body = {"model": {"use": "toy/mlp", "args": args}, "data": "toy/regression"}
 
@@ -171,7 +173,7 @@ def test_a_number_that_no_model_can_have_is_said_before_a_node_tries(args: dict[
     assert (problem.pointer, problem.code) == (f"/model/args/{next(iter(args))}", "out_of_range")
 
 
-def test_the_arguments_of_an_own_trainer_reach_it_with_paths_for_names(roots: Roots) -> None:
+def test_the_users_own_trainer_gets_its_arguments_with_resolved_paths(roots: Roots) -> None:
     trainer = {"use": "my_code:Mine", "args": {"alpha": 0.5, "path": "data://a.jsonl"}}
 
     parts = build(make_spec(trainer=trainer, code={"bundle": "0" * 64}), roots)

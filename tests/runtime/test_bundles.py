@@ -36,7 +36,7 @@ Open = Callable[..., Bundle]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """`opened(my_code="…")`: as a training process has it."""
+    """Returns a function that writes modules, `opened(my_code="…")`, and opens them as a bundle in this process."""
 
     def make(**files: str) -> Bundle:
         sha = kept(tmp_path, {f"{name.replace('__', '/')}.py": text for name, text in files.items()})
@@ -52,7 +52,7 @@ def fails(do: Callable[[], Any]) -> OwnCodeError:
     return failed.value
 
 
-def test_a_class_is_made_and_a_function_is_called_or_taken_as_the_group_has_it(opened: Open) -> None:
+def test_own_components_may_be_classes_or_functions(opened: Open) -> None:
     opened(my_code=NET)
 
     assert own_code.OwnComponent("models", "my_code:Net").load()(hidden=8).hidden == 8
@@ -61,7 +61,7 @@ def test_a_class_is_made_and_a_function_is_called_or_taken_as_the_group_has_it(o
     assert own_code.OwnComponent("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
 
 
-def test_what_is_unpacked_is_read_only_and_out_of_the_way(opened: Open) -> None:
+def test_an_unpacked_bundle_is_importable_read_only_and_free_of_pycache(opened: Open) -> None:
     bundle = opened(my_code=NET, pack__inner="x = 1")
 
     assert own_code.attribute("pack.inner:x") == 1
@@ -83,7 +83,7 @@ def test_a_changed_or_missing_file_in_the_store_is_not_unpacked(opened: Open, tm
     assert not (tmp_path / "again").exists()
 
 
-def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
+def test_a_syntax_error_in_a_bundle_is_reported_with_file_and_line(opened: Open) -> None:
     opened(my_code="import helper", helper="x = 1\ndef f(:\n    pass\n")
 
     failed = fails(lambda: own_code.attribute("my_code:Net"))
@@ -107,13 +107,13 @@ def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
         ("Net = 3", "my_code:Net is a int, and a class or a function is needed"),
     ],
 )
-def test_what_goes_wrong_with_an_import_is_said(opened: Open, text: str, said: str) -> None:
+def test_an_error_during_the_import_of_own_code_is_reported(opened: Open, text: str, said: str) -> None:
     opened(my_code=text)
 
     assert said in fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()).message
 
 
-def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open) -> None:
+def test_missing_modules_and_modules_that_shadow_a_package_are_refused(opened: Open) -> None:
     import filelock  # noqa: F401
 
     opened(my_code=NET, filelock="x = 1")
@@ -131,7 +131,9 @@ def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open)
         ({}, "missing a required argument: 'hidden'", None),
     ],
 )
-def test_other_arguments_are_told_by_the_signature(opened: Open, args: Any, said: str, hint: str | None) -> None:
+def test_wrong_arguments_of_own_code_are_refused_with_its_signature(
+    opened: Open, args: Any, said: str, hint: str | None
+) -> None:
     opened(my_code=NET)
 
     failed = fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()(**args))
@@ -140,12 +142,12 @@ def test_other_arguments_are_told_by_the_signature(opened: Open, args: Any, said
     assert failed.hint == hint
 
 
-def test_required_packages_are_looked_for_here(opened: Open) -> None:
+def test_required_packages_that_the_node_lacks_are_refused_by_name(opened: Open) -> None:
     own_code.require(["pytest>=7", "Pytest"])
 
     assert "this node has no einops-of-nobody" in fails(lambda: own_code.require(["einops-of-nobody"])).message
     assert "this node has" in fails(lambda: own_code.require(["pytest>=10000"])).message
 
 
-def test_without_a_bundle_a_name_leads_nowhere() -> None:
+def test_an_own_component_is_refused_if_the_job_has_no_bundle() -> None:
     assert "the job has no bundle" in fails(lambda: own_code.OwnComponent("models", "os:system").load()).message

@@ -37,7 +37,7 @@ theirs_fd = [0]
 
 
 def lines(reader: socket.socket, until: str, wire: Wire | None = None) -> list[dict[str, Any]]:
-    """Everything up to the first event of a kind."""
+    """Returns all events up to the first one of this kind."""
     data = b""
     while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == until):
         if wire is not None:
@@ -46,7 +46,7 @@ def lines(reader: socket.socket, until: str, wire: Wire | None = None) -> list[d
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_what_does_not_fit_is_merged_with_a_mark_and_what_is_kept_is_kept(reader: socket.socket) -> None:
+def test_a_full_socket_merges_logs_and_loses_no_evaluation(reader: socket.socket) -> None:
     wire = Wire(theirs_fd[0])
     started = time.monotonic()
     for step in range(30_000):
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_merged_with_a_mark_and_what_is_kept_is_kept(reader
     assert merged > 10_000
 
 
-def test_any_number_of_the_users_notes_waits_in_little_room(reader: socket.socket, tmp_path: Path) -> None:
+def test_waiting_notes_of_the_user_are_merged_to_limit_memory(reader: socket.socket, tmp_path: Path) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
     for number in range(30_000):
         emit.users_note(f"note {number}")
@@ -83,7 +83,7 @@ def test_any_number_of_the_users_notes_waits_in_little_room(reader: socket.socke
     assert users[-1]["data"]["message"] == "note 29999"
 
 
-def test_a_huge_event_is_cut_down_and_says_so(reader: socket.socket) -> None:
+def test_a_huge_event_is_sent_without_its_large_fields_and_marked_truncated(reader: socket.socket) -> None:
     wire = Wire(theirs_fd[0])
     wire.send("log", {"loss": 1.0, "matrix": [0.0] * 3_000_000})
     wire.send("outcome", {})
@@ -95,7 +95,7 @@ def test_a_huge_event_is_cut_down_and_says_so(reader: socket.socket) -> None:
     assert "matrix" not in event["data"]
 
 
-def test_without_a_reader_training_goes_on(reader: socket.socket) -> None:
+def test_sending_events_does_not_fail_if_the_reader_is_closed(reader: socket.socket) -> None:
     wire = Wire(theirs_fd[0])
     reader.close()
 
@@ -111,7 +111,9 @@ def emit_with_stop_byte(tmp_path: Path) -> tuple[Emit, mmap.mmap]:
 
 
 @pytest.mark.parametrize(("mode", "saves"), [(StopMode.CHECKPOINT, True), (StopMode.GRACEFUL, False)])
-def test_the_stop_byte_reaches_the_loop(reader: socket.socket, tmp_path: Path, mode: StopMode, saves: bool) -> None:
+def test_the_stop_byte_stops_the_training_loop(
+    reader: socket.socket, tmp_path: Path, mode: StopMode, saves: bool
+) -> None:
     emit, byte = emit_with_stop_byte(tmp_path)
     control = TrainerControl()
     emit.on_step_end(None, TrainerState(global_step=1, max_steps=9), control)
@@ -124,7 +126,7 @@ def test_the_stop_byte_reaches_the_loop(reader: socket.socket, tmp_path: Path, m
     assert emit.obeyed is mode
 
 
-def test_an_evaluation_outside_of_training_ends_where_it_is_asked_to(reader: socket.socket, tmp_path: Path) -> None:
+def test_an_evaluation_after_training_ends_when_a_stop_is_requested(reader: socket.socket, tmp_path: Path) -> None:
     emit, stop = emit_with_stop_byte(tmp_path)
     args, state, control = SimpleNamespace(metric_for_best_model=None), TrainerState(max_steps=10), TrainerControl()
     emit.on_train_begin(args, state, control)
@@ -138,7 +140,7 @@ def test_an_evaluation_outside_of_training_ends_where_it_is_asked_to(reader: soc
     assert emit.obeyed is StopMode.GRACEFUL
 
 
-def test_a_run_that_stops_early_shows_where(reader: socket.socket, tmp_path: Path) -> None:
+def test_the_last_progress_of_a_run_that_stops_early_is_its_last_step(reader: socket.socket, tmp_path: Path) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
     args, state, control = SimpleNamespace(metric_for_best_model=None), TrainerState(max_steps=100), TrainerControl()
     emit.on_train_begin(args, state, control)
@@ -150,7 +152,7 @@ def test_a_run_that_stops_early_shows_where(reader: socket.socket, tmp_path: Pat
     assert [line["step"] for line in lines(reader, "outcome") if line["kind"] == "progress"] == [1, 3]
 
 
-def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_path: Path) -> None:
+def test_the_last_step_before_a_failure_is_reported_once(reader: socket.socket, tmp_path: Path) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
 
     for step in (1, 2, 3):
@@ -166,7 +168,7 @@ def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_pat
 @pytest.mark.parametrize(("step", "metric", "score"), [
     (20, "loss", 0.5), (20, "eval_loss", 0.5), (25, "loss", None), (30, "loss", None), (20, None, None),
 ])  # fmt: skip
-def test_a_checkpoint_is_ranked_by_what_was_measured_at_its_own_step(
+def test_the_score_of_a_checkpoint_is_the_metric_of_its_own_step(
     reader: socket.socket, tmp_path: Path, step: int, metric: str | None, score: float | None
 ) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)

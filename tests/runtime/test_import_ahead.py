@@ -44,7 +44,7 @@ def code_of_child(modules: list[str]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_library_is_tried_once_and_then_imported() -> None:
+def test_a_library_is_imported_in_a_child_once_before_the_parent_imports_it() -> None:
     ahead = ImportAhead()
     ahead.want(["ahead_good", "unknown"], 0.0)
     modules = ahead.take_untried()
@@ -69,7 +69,7 @@ def test_a_library_whose_import_does_harm_is_not_imported_ahead(name: str) -> No
     assert name not in sys.modules
 
 
-def test_an_import_beside_an_attempt_waits_until_the_newest_process_has_made_its_own() -> None:
+def test_early_imports_wait_until_new_training_processes_have_settled() -> None:
     ahead = ImportAhead()
     ahead.want(["ahead_good"], 100.0)
     settled = 100.0 + import_ahead.SETTLED_SECONDS
@@ -81,7 +81,7 @@ def test_an_import_beside_an_attempt_waits_until_the_newest_process_has_made_its
     assert ahead.due_in(settled + 3, is_idle=False) == 0.0
 
 
-def test_the_libraries_of_a_spec_are_those_of_its_model_and_processor() -> None:
+def test_the_libraries_to_import_early_follow_from_model_and_processor() -> None:
     adapter = {"use": "hf/causal-lm", "args": {"path": "models://tiny", "peft": {"r": 8}}}
 
     assert libraries_of(make_spec()) == ()

@@ -51,7 +51,7 @@ class Attempt:
         spec = JobSpec.parse({"loop": "my:main", "code": {"bundle": "0" * 64}, "training": training})
         return own_loop.Job(spec, self.order, self.emit, lambda: latest)
 
-    def told(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         self.wire.flush(within=120)
         return [json.loads(line) for line in self.heard.recv(1 << 20).splitlines()]
 
@@ -67,34 +67,34 @@ def attempt(tmp_path: Path) -> Iterator[Attempt]:
     made.close()
 
 
-def test_what_it_logs_and_evaluates_becomes_events(attempt: Attempt) -> None:
+def test_logs_and_evaluations_of_an_own_loop_become_events(attempt: Attempt) -> None:
     job = attempt.job()
 
     job.log({"loss": torch.tensor(0.5)}, step=3, epoch=0.5)
     job.eval({"accuracy": 0.75, "eval_loss": 1.0}, step=3)
 
-    reports = {message["kind"]: message for message in attempt.told()}
+    reports = {message["kind"]: message for message in attempt.events()}
     assert (reports["log"]["data"], reports["log"]["step"], reports["log"]["epoch"]) == ({"loss": 0.5}, 3, 0.5)
     assert reports["eval"]["data"] == {"eval_accuracy": 0.75, "eval_loss": 1.0}
     assert reports["progress"]["data"]["step"] == job.step == 3
     assert reports["progress"]["data"]["eta_s"] is None
 
 
-def test_a_checkpoint_is_sealed_and_the_oldest_goes(attempt: Attempt) -> None:
+def test_a_checkpoint_of_an_own_loop_is_committed_and_the_oldest_is_deleted(attempt: Attempt) -> None:
     job = attempt.job(save_total_limit=1)
     for step in (1, 2, 3):
         saved = job.checkpoint(step=step, write=lambda folder: (folder / "mine.txt").write_text("x") and None)
 
     assert verify(saved.path)["step"] == 3
     assert job.latest() == saved
-    committed = [message["data"] for message in attempt.told() if message["kind"] == "checkpoint"]
+    committed = [message["data"] for message in attempt.events() if message["kind"] == "checkpoint"]
     assert [checkpoint["status"] for checkpoint in committed] == ["committed"] * 3
     # The first stays until the service has stored a newer one: the next attempt may have to begin there.
     there = sorted(path.name for path in job.folder.glob("checkpoint-*"))
     assert there == ["checkpoint-1", "checkpoint-3"]
 
 
-def test_it_continues_from_the_newest_of_the_attempts_before(attempt: Attempt) -> None:
+def test_an_own_loop_continues_from_the_latest_checkpoint_of_earlier_attempts(attempt: Attempt) -> None:
     job = attempt.job(latest="/store/checkpoint-7")
 
     latest = job.latest()
@@ -104,7 +104,7 @@ def test_it_continues_from_the_newest_of_the_attempts_before(attempt: Attempt) -
     assert attempt.job(latest=None).latest() is None
 
 
-def test_a_stop_is_seen_where_it_is_looked_for(attempt: Attempt) -> None:
+def test_a_stop_is_acknowledged_only_when_the_loop_reads_should_stop(attempt: Attempt) -> None:
     job = attempt.job()
     assert not job.should_stop
     with mmap.mmap(attempt.stop_fd, mmap.PAGESIZE) as page:
@@ -141,7 +141,7 @@ def test_a_script_that_ends_after_sigterm_was_stopped_and_has_not_finished(
         close_bundle()
 
 
-def test_what_it_saves_lies_among_the_outputs(attempt: Attempt, tmp_path: Path) -> None:
+def test_files_and_folders_that_an_own_loop_saves_are_copied_to_the_outputs(attempt: Attempt, tmp_path: Path) -> None:
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "a.png").write_text("png")
     job = attempt.job()
@@ -153,7 +153,7 @@ def test_what_it_saves_lies_among_the_outputs(attempt: Attempt, tmp_path: Path) 
     assert (outputs / "plots" / "a.png").read_text() == (outputs / "a.png").read_text() == "png"
 
 
-def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_path: Path) -> None:
+def test_a_missing_loop_or_a_loop_without_a_parameter_is_refused(attempt: Attempt, tmp_path: Path) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "my.py").write_text("def main(): ...\n")
@@ -168,7 +168,7 @@ def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_
         close_bundle()
 
 
-def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Path) -> None:
+def test_a_file_that_two_processes_save_is_complete(attempt: Attempt, tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_text("weights")
     for _ in range(2):
         attempt.job().save(tmp_path / "model.pt")
@@ -176,7 +176,7 @@ def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Pat
     assert [path.name for path in attempt.order.files.outputs.iterdir()] == ["model.pt"]
 
 
-def test_who_loses_another_is_not_the_reason() -> None:
+def test_a_lost_connection_to_another_rank_is_not_taken_for_the_cause() -> None:
     lost = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
 
     assert process_group.is_caused_by_another_rank(lost)
@@ -184,7 +184,7 @@ def test_who_loses_another_is_not_the_reason() -> None:
 
 
 @pytest.mark.parametrize("is_marked", ["last", "first"], ids=["protected", "control"])
-def test_a_script_that_is_ended_before_it_had_all_that_was_left_loses_none_of_it(
+def test_files_of_an_earlier_attempt_survive_a_kill_while_they_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: str
 ) -> None:
     job = new_job_id()

@@ -16,21 +16,21 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_each_sample_is_a_line_with_its_label(tmp_path: Path) -> None:
+def test_each_prediction_is_a_json_line_with_its_label(tmp_path: Path) -> None:
     path = write(tmp_path, numpy.array([[0.5, 1.5], [float("nan"), 2.0]]), numpy.array([1, 0]))
 
     assert path.name == "predictions.jsonl"
     assert lines(path) == [{"prediction": [0.5, 1.5], "label": 1}, {"prediction": ["NaN", 2.0], "label": 0}]
 
 
-def test_what_a_model_returns_beside_logits_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_further_model_outputs_are_columns_with_their_own_names(tmp_path: Path) -> None:
     path = write(tmp_path, (numpy.ones((2, 1)), {"hidden": numpy.zeros((2, 2))}), None)
 
     row = {"prediction.0": [1.0], "prediction.1.hidden": [0.0, 0.0]}
     assert lines(path) == [row, row]
 
 
-def test_a_sample_of_many_numbers_is_kept_as_tensors(tmp_path: Path) -> None:
+def test_large_predictions_are_written_as_safetensors(tmp_path: Path) -> None:
     pictures, labels = numpy.random.default_rng(0).random((3, 40, 40), dtype=numpy.float32), numpy.arange(3)
 
     path = write(tmp_path, pictures, labels)
@@ -41,7 +41,7 @@ def test_a_sample_of_many_numbers_is_kept_as_tensors(tmp_path: Path) -> None:
     assert (result["label"] == labels).all()
 
 
-def test_no_prediction_is_an_empty_file(tmp_path: Path) -> None:
+def test_an_empty_test_set_writes_an_empty_file(tmp_path: Path) -> None:
     assert lines(write(tmp_path, None, None)) == []
 
 
@@ -53,7 +53,7 @@ class Reads:
         return [" ".join(chr(96 + token) for token in row if token) for row in rows]
 
 
-def test_what_was_generated_is_kept_as_it_reads(tmp_path: Path) -> None:
+def test_generated_tokens_are_written_as_text(tmp_path: Path) -> None:
     said, wanted = numpy.array([[0, 1, 2], [0, 3, 0]]), numpy.array([[1, 2, -100], [3, -100, -100]])
 
     path = write(tmp_path, as_texts(said, Reads()), as_texts(wanted, Reads()))
@@ -61,7 +61,7 @@ def test_what_was_generated_is_kept_as_it_reads(tmp_path: Path) -> None:
     assert lines(path) == [{"prediction": "a b", "label": "a b"}, {"prediction": "c", "label": "c"}]
 
 
-def test_tokens_that_nobody_reads_stay_tokens() -> None:
+def test_generated_tokens_stay_numbers_without_a_tokenizer() -> None:
     tokens = numpy.array([[1, 2]])
     assert as_texts(tokens, None) is tokens
     assert as_texts(None, Reads()) is None

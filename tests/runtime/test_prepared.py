@@ -48,7 +48,7 @@ def loop() -> Iterator[Loop]:
     GradientState._reset_state()
 
 
-def test_what_is_prepared_trains(loop: Loop) -> None:
+def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
     loop.prepared("model", "optimizer", "loader", "scheduler")
 
     loop.trains()
@@ -63,7 +63,7 @@ def test_what_is_prepared_trains(loop: Loop) -> None:
         ("scheduler", "scheduler, StepLR"),
     ],
 )
-def test_what_is_not_stops_the_loop_and_says_which(loop: Loop, missing: str, said: str) -> None:
+def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop, missing: str, said: str) -> None:
     loop.prepared(*[name for name in ("model", "optimizer", "loader", "scheduler") if name != missing])
 
     with pytest.raises(OwnCodeError) as stopped:
@@ -73,7 +73,7 @@ def test_what_is_not_stops_the_loop_and_says_which(loop: Loop, missing: str, sai
     assert "job.accelerator.prepare" in str(stopped.value.hint)
 
 
-def test_a_schedule_by_the_metric_and_an_unused_schedule_are_left_to_the_loop(loop: Loop) -> None:
+def test_schedules_that_follow_a_metric_or_are_unused_need_no_prepare(loop: Loop) -> None:
     own, later = StepLR(loop.optimizer, 1), ReduceLROnPlateau(loop.optimizer)
     loop.prepared("model", "optimizer", "loader", "scheduler")
     later.step(1.0)

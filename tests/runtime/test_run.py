@@ -18,7 +18,7 @@ from footplate.trainer.callbacks import TrainerCallback
 from tests.support.factories import make_spec
 
 
-def test_outputs_that_do_not_fit_are_said_with_where_and_what_would_work(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_final_save_is_reported_with_path_and_hint(tmp_path: Path) -> None:
     files = AttemptFiles(tmp_path, "job_1", 1)  # type: ignore[arg-type]
 
     def save_model(folder: str) -> None:

@@ -86,7 +86,7 @@ class Scripts:
         except (ScriptStopped, KeyboardInterrupt) as error:
             return error
         finally:
-            self.events = attempt.told()
+            self.events = attempt.events()
             for event in self.of_kind("checkpoint"):
                 data = event["data"]
                 offer = {"id": new_checkpoint_id(), "path": data["path"], "manifest_sha256": data["manifest_sha256"]}
@@ -189,7 +189,7 @@ def test_a_model_from_model_init_starts_with_the_weights_of_another_job(
     other.attempt.close()
 
 
-def test_a_loop_without_a_trainer_is_told_that_nothing_loads_its_start(tmp_path: Path) -> None:
+def test_starting_weights_are_refused_for_a_script_without_a_trainer(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, 1, None)
     reports = ScriptReports(attempt.order, attempt.emit, lambda: StartingPoint("anywhere"))
 
@@ -234,7 +234,7 @@ def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
     assert rates[6] < 0.01
 
 
-def test_a_script_that_trains_twice_is_one_job_and_each_part_continues_from_its_own(scripts: Scripts) -> None:
+def test_each_training_of_a_script_continues_from_its_own_checkpoint(scripts: Scripts) -> None:
     def dies(step: int) -> None:
         seen.append(step)
         if len(seen) == 4 + 3:
@@ -253,7 +253,7 @@ def test_a_script_that_trains_twice_is_one_job_and_each_part_continues_from_its_
     assert not list(scripts.attempt.order.files.folder.glob(f"checkpoint-2/{STAGE}")), "the copy leaves these out"
 
 
-def test_checkpoints_in_the_scripts_own_folder_are_taken_where_they_lie(scripts: Scripts) -> None:
+def test_checkpoints_written_to_the_working_folder_are_reported(scripts: Scripts) -> None:
     script = ONCE.replace("'out'", "'.'")
     scripts.run(script, "transformers")
 
@@ -263,7 +263,7 @@ def test_checkpoints_in_the_scripts_own_folder_are_taken_where_they_lie(scripts:
     assert steps == []
 
 
-def test_the_limit_of_checkpoints_holds_for_those_that_are_taken(scripts: Scripts) -> None:
+def test_save_total_limit_applies_to_the_checkpoints_that_a_script_reports(scripts: Scripts) -> None:
     scripts.run(ONCE, "transformers", more="save_total_limit=1")
 
     kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))

@@ -50,7 +50,7 @@ def plainly(model: ServedModel, prompt: str, tokens: int) -> str:
     return str(tokenizer.decode(made[0, inputs.shape[1] :], skip_special_tokens=True))
 
 
-def test_rows_of_a_model_without_a_processor_get_its_own_outputs(folder: Path) -> None:
+def test_a_model_without_a_processor_returns_its_raw_outputs_for_rows(folder: Path) -> None:
     with served(folder, {"model": {"use": "toy/mlp", "args": {"out_features": 3}}}) as model:
         rows = torch.randn(3, 8)
 
@@ -85,7 +85,7 @@ def test_texts_are_classified_by_name_without_their_labels(folder: Path) -> None
     assert "no column 'text'" in unknown["message"]
 
 
-def test_a_batch_generates_what_a_plain_loop_generates(gpt: ServedModel) -> None:
+def test_a_batch_generates_the_same_texts_as_one_prompt_at_a_time(gpt: ServedModel) -> None:
     prompts = ["the film is", "the cast", "dull", "the story is moving and the cast"]
     requests = [
         gpt.send("complete", prompts=[prompt], max_tokens=6 + at, **GREEDY) for at, prompt in enumerate(prompts)
@@ -102,7 +102,7 @@ def test_a_batch_generates_what_a_plain_loop_generates(gpt: ServedModel) -> None
                for at, answer in enumerate(answers))  # fmt: skip
 
 
-def test_a_streamed_answer_has_the_characters_of_the_whole_one(gpt: ServedModel) -> None:
+def test_the_chunks_of_a_streamed_answer_add_up_to_the_full_answer(gpt: ServedModel) -> None:
     request = gpt.send("complete", prompts=["the film is"], max_tokens=30, **{**GREEDY, "stream": True})
     parts = []
     while not (piece := gpt.read()).is_last:
@@ -154,7 +154,9 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
         ("bad_token", {"prompts": [[1, 2, 10**9]], "max_tokens": 1}),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_name(gpt: ServedModel, code: str, body: dict[str, Any]) -> None:
+def test_a_request_that_is_too_long_or_too_large_is_refused_with_its_code(
+    gpt: ServedModel, code: str, body: dict[str, Any]
+) -> None:
     refused = gpt.refusal("complete", **body, **GREEDY)
 
     assert refused["code"] == code
@@ -236,7 +238,7 @@ def test_an_idle_session_ends_when_another_job_waits_for_its_slot(
         assert not model.thread.is_alive()
 
 
-def test_a_slot_that_is_wanted_is_given_up_in_turns() -> None:
+def test_a_busy_session_gives_up_its_slot_after_a_fair_share_of_time() -> None:
     def is_over(at: float, *, last: float | None, wanted: Sequence[float] = (0.0,)) -> bool:
         slot = session.Slot()
         for time in wanted:

@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> Place:
     ("asked", "weights_only"),
     [({}, False), ({"mode": "weights"}, True), ({"data": {"eval": "toy/regression"}}, True)],
 )
-def test_it_begins_where_another_job_was(place: Place, asked: Any, weights_only: bool) -> None:
+def test_an_attempt_starts_from_the_checkpoint_of_another_job(place: Place, asked: Any, weights_only: bool) -> None:
     offer = place.saved()
 
     result = place.begins(offer, job=OTHER, checkpoint=CKPT, **asked)
@@ -83,7 +83,7 @@ def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_star
         place.begins(job=OTHER, checkpoint=CKPT)
 
 
-def test_what_the_job_has_saved_itself_goes_before_where_it_came_from(place: Place) -> None:
+def test_a_jobs_own_checkpoint_takes_precedence_over_its_starting_one(place: Place) -> None:
     own = place.saved(7).model_copy(update={"of": None})
 
     result = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
@@ -91,7 +91,7 @@ def test_what_the_job_has_saved_itself_goes_before_where_it_came_from(place: Pla
     assert result == StartingPoint(str(place.artifacts / own.path), is_own=True)
 
 
-def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
+def test_a_job_may_start_from_a_checkpoint_folder_under_models(place: Place) -> None:
     folder = place.models / "run" / "checkpoint-500"
     folder.mkdir(parents=True)
     (folder / STATE).write_text("{}")
@@ -111,7 +111,9 @@ def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
         ("models://half", AttemptError, "cannot be read"),
     ],
 )
-def test_a_folder_that_nobody_can_go_on_from_is_named(place: Place, path: str, error: Any, says: str) -> None:
+def test_a_folder_that_is_not_a_usable_checkpoint_is_refused_by_name(
+    place: Place, path: str, error: Any, says: str
+) -> None:
     (place.models / "a-file").touch()
     (place.models / "a-model").mkdir()
     (place.models / "half").mkdir()
@@ -121,7 +123,7 @@ def test_a_folder_that_nobody_can_go_on_from_is_named(place: Place, path: str, e
         place.begins(path=path)
 
 
-def test_steps_that_others_start_from_pass_through_the_page_that_training_looks_at() -> None:
+def test_the_steps_to_keep_for_other_jobs_are_shared_with_training_by_memory() -> None:
     page = mmap.mmap(-1, mmap.PAGESIZE)
     assert launch.steps_held(page) == set()
 
@@ -136,7 +138,7 @@ def test_steps_that_others_start_from_pass_through_the_page_that_training_looks_
     assert len(launch.steps_held(page)) <= launch.MOST_HELD
 
 
-def test_the_best_checkpoint_of_the_other_job_stays_while_this_one_trains(place: Place) -> None:
+def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(place: Place) -> None:
     best = place.artifacts / place.saved().path
     own, late = (AttemptFiles(place.artifacts, new_job_id(), attempt) for attempt in (1, 2))
     place.emit.peers = OneProcess()

@@ -42,7 +42,7 @@ def found(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def test_it_has_the_bundle_s_files_and_a_script_may_change_them(bundle: Bundle, folder: Path) -> None:
+def test_a_script_may_change_its_copies_of_the_bundle_files(bundle: Bundle, folder: Path) -> None:
     (folder / "conf/ds.json").write_text("changed")
     again = lay_out(bundle, folder)
 
@@ -72,14 +72,14 @@ def test_files_that_a_script_writes_are_outputs_and_the_bundle_s_own_files_are_n
     assert (folder / "model.pt").is_file(), "a resumed attempt finds it"
 
 
-def test_to_keep_them_twice_as_two_ranks_do_is_the_same(folder: Path) -> None:
+def test_collecting_the_outputs_twice_as_two_ranks_do_gives_the_same_files(folder: Path) -> None:
     (folder / "model.pt").write_text("x")
 
     assert [keep_outputs(folder, folder.parent / "code.zip") for _ in range(2)] == [[], []]
     assert outputs(folder) == {"model.pt": "x"}
 
 
-def test_a_file_in_outputs_stands_and_the_other_of_its_name_is_named(folder: Path) -> None:
+def test_a_file_in_outputs_takes_precedence_over_one_with_its_name_beside_it(folder: Path) -> None:
     (folder / "outputs/a.txt").write_text("outputs")
     (folder / "a.txt").write_text("beside")
 
@@ -90,7 +90,7 @@ def test_a_file_in_outputs_stands_and_the_other_of_its_name_is_named(folder: Pat
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 2)])
-def test_more_than_is_kept_is_counted_in_a_sentence(
+def test_files_above_the_output_limit_are_counted_in_the_note(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int
 ) -> None:
     monkeypatch.setattr(working_folder, name, value)
