@@ -91,7 +91,7 @@ def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_loss_and_gradients_are_those_of_one_batch(tmp_path: Path, case: str) -> None:
+def test_accumulated_loss_and_gradients_equal_those_of_one_batch(tmp_path: Path, case: str) -> None:
     loss, gradients = step(tmp_path, case, SAMPLES)
 
     for size in (4, 3, 1):
@@ -102,16 +102,14 @@ def test_loss_and_gradients_are_those_of_one_batch(tmp_path: Path, case: str) ->
             torch.testing.assert_close(others[name], gradient, rtol=1e-4, atol=1e-7)
 
 
-def test_a_batch_cut_by_hand_or_for_memory_is_the_same_step(tmp_path: Path) -> None:
+def test_a_batch_split_by_hand_or_for_memory_gives_the_same_step(tmp_path: Path) -> None:
     loss, _ = step(tmp_path, "masked language model", SAMPLES, auto_find_batch_size=True)
 
     assert step(tmp_path, "masked language model", 4, auto_find_batch_size=True)[0] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("fits", [{}, {"auto_find_batch_size": True}], ids=["plain", "cut to fit"])
-def test_gradients_are_to_be_synchronized_in_a_windows_last_micro_batch_alone(
-    tmp_path: Path, fits: dict[str, Any]
-) -> None:
+def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fits: dict[str, Any]) -> None:
     """Libraries read `accelerator.sync_gradients` in their losses, GRPO's adaptive entropy for one."""
 
     def script(side: Any, folder: Path) -> list[bool]:
@@ -173,7 +171,7 @@ def trained(folder: Path, kind: Any, model: Any = None, *, divides: bool = True,
     return trainer
 
 
-def test_finding_out_leaves_no_trace(tmp_path: Path) -> None:
+def test_detecting_the_loss_scaling_does_not_change_the_run(tmp_path: Path) -> None:
     """If the arguments say that the loss is scaled, the model is not tried, and the run is the same to the last bit."""
     asked = trained(tmp_path / "asked", footplate.Trainer)
     random = torch.get_rng_state()
@@ -189,7 +187,7 @@ def test_finding_out_leaves_no_trace(tmp_path: Path) -> None:
         assert value.equal(unasked.model.state_dict()[name]), name
 
 
-def test_a_model_is_asked_twice_in_a_run_of_several_epochs(tmp_path: Path) -> None:
+def test_the_loss_scaling_is_detected_with_two_calls_of_the_model_per_run(tmp_path: Path) -> None:
     calls = []
     model = Noisy(divides=False)
     model.register_forward_pre_hook(lambda *args: calls.append(torch.is_grad_enabled()))
@@ -199,7 +197,7 @@ def test_a_model_is_asked_twice_in_a_run_of_several_epochs(tmp_path: Path) -> No
     assert calls == [False, False] + [True] * (len(calls) - 2)
 
 
-def test_one_micro_batch_a_step_asks_nothing(tmp_path: Path) -> None:
+def test_without_accumulation_the_loss_scaling_is_not_detected(tmp_path: Path) -> None:
     model = Noisy(divides=False)
     trainer = footplate.Trainer(model, arguments(footplate, tmp_path, max_steps=2), train_dataset=points())
 
@@ -209,7 +207,9 @@ def test_one_micro_batch_a_step_asks_nothing(tmp_path: Path) -> None:
     assert trainer._footplate.model_divides_by_items is None
 
 
-def test_it_is_said_once_and_names_the_switch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_ignores_num_items_in_batch_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "footplate.trainer"):
         trained(tmp_path / "ignores", footplate.Trainer, divides=False)
         trained(tmp_path / "divides", footplate.Trainer, divides=True)
@@ -220,7 +220,7 @@ def test_it_is_said_once_and_names_the_switch(tmp_path: Path, caplog: pytest.Log
     assert "loss_is_scaled_for_ga = True" in said[0]
 
 
-def test_nothing_is_compiled_to_find_out(tmp_path: Path) -> None:
+def test_detecting_the_loss_scaling_does_not_compile_the_model(tmp_path: Path) -> None:
     compiled = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -239,7 +239,7 @@ def test_nothing_is_compiled_to_find_out(tmp_path: Path) -> None:
     assert counts[0] == counts[1] > 0
 
 
-def test_a_run_that_ignores_the_number_resumes_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_run_whose_model_ignores_num_items_resumes_bit_identically(tmp_path: Path) -> None:
     saves = {"save_strategy": "steps", "save_steps": 3}
     whole = trained(tmp_path / "run", footplate.Trainer, divides=False, **saves)
     (tmp_path / "run" / "checkpoint-6").rename(tmp_path / "later")
@@ -250,7 +250,7 @@ def test_a_run_that_ignores_the_number_resumes_to_the_last_bit(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("case", ["masked language model", "classes of tokens"])
-def test_the_switch_gives_the_numbers_of_transformers(tmp_path: Path, case: str) -> None:
+def test_loss_is_scaled_for_ga_gives_the_losses_of_transformers(tmp_path: Path, case: str) -> None:
     """The loss of transformers is the sum of the means, so it grows with the number of micro-batches."""
     make, labels = CASES[case]
     losses = []

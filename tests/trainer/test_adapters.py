@@ -64,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]
     return done
 
 
-def test_an_adapter_trains_as_with_the_reference_and_is_saved_under_its_names(runs: Any) -> None:
+def test_an_adapter_trains_and_is_saved_as_with_transformers(runs: Any) -> None:
     (ours, result), (theirs, reference) = runs["ours"], runs["theirs"]
 
     assert_same_end(result, reference)
@@ -77,7 +77,9 @@ def test_an_adapter_trains_as_with_the_reference_and_is_saved_under_its_names(ru
 
 
 @pytest.mark.parametrize(("first", "second"), [("theirs", "ours"), ("ours", "theirs"), ("ours", "ours")])
-def test_one_side_continues_the_other_s_adapter(tmp_path: Path, runs: Any, first: str, second: str) -> None:
+def test_an_adapter_checkpoint_continues_under_either_library(
+    tmp_path: Path, runs: Any, first: str, second: str
+) -> None:
     folder, undisturbed = runs[first]
 
     after = trainer(SIDES[second], tmp_path)
@@ -97,7 +99,7 @@ def test_the_best_adapter_is_loaded_at_the_end(tmp_path: Path) -> None:
     assert [name for name in stored if not stored[name].equal(held[name])] == []
 
 
-def test_what_is_merged_needs_no_peft_and_answers_the_same(tmp_path: Path) -> None:
+def test_a_merged_model_loads_without_peft_and_gives_the_same_outputs(tmp_path: Path) -> None:
     made = trainer(footplate, tmp_path, num_train_epochs=1)
     made.train()
     before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
@@ -139,7 +141,7 @@ def plain_run(folder: Path, *callbacks: Any, resume: bool = False, **values: Any
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_a_plain_module_with_an_adapter_resumes_to_the_last_bit(tmp_path: Path, in_background: bool) -> None:
+def test_a_plain_module_with_an_adapter_resumes_bit_identically(tmp_path: Path, in_background: bool) -> None:
     whole = plain_run(tmp_path / "whole")
     plain_run(tmp_path / "cut", StopAt(4), save_in_background=in_background)
 
@@ -153,7 +155,7 @@ def test_a_plain_module_with_an_adapter_resumes_to_the_last_bit(tmp_path: Path, 
     assert not any("body" in name for name in stored), "what is frozen is not written again and again"
 
 
-def test_several_adapters_are_saved_and_come_back(tmp_path: Path) -> None:
+def test_several_adapters_of_one_model_are_saved_and_restored(tmp_path: Path) -> None:
     model = causal_lm()
     model.add_adapter("second", peft.LoraConfig(r=2, target_modules=["c_proj"], fan_in_fan_out=True))
     model.set_adapter("second")
@@ -167,7 +169,7 @@ def test_several_adapters_are_saved_and_come_back(tmp_path: Path) -> None:
     assert [name for name in own if not own[name].equal(read[name])] == []
 
 
-def test_an_adapter_that_transformers_itself_has_added_resumes_too(tmp_path: Path) -> None:
+def test_an_adapter_added_by_model_add_adapter_is_resumed(tmp_path: Path) -> None:
     """Hugging Face's Trainer saves such an adapter, but cannot load it again."""
 
     def model() -> Any:
@@ -196,7 +198,7 @@ def test_an_adapter_of_another_kind_is_refused_by_name(tmp_path: Path, runs: Any
         trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
-def test_adapters_that_are_computed_as_they_are_saved_are_refused_in_pieces() -> None:
+def test_prompt_tuning_adapters_are_refused_for_a_sharded_model() -> None:
     tuned = peft.get_peft_model(sides.gpt(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))  # type: ignore[arg-type]
 
     adapters.require_places(causal_lm(), "Fsdp")

@@ -117,7 +117,7 @@ DIFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERS)
-def test_a_run_with_it_is_another_than_without_it(tmp_path: Path, name: str) -> None:
+def test_every_such_argument_changes_the_run(tmp_path: Path, name: str) -> None:
     seen_in, values, both = DIFFERS[name]
 
     without = what_came(tmp_path / "without", **dict(both))
@@ -127,7 +127,7 @@ def test_a_run_with_it_is_another_than_without_it(tmp_path: Path, name: str) -> 
     assert without[seen_in] != with_it[seen_in]
 
 
-def test_two_runs_alike_are_the_same_run(tmp_path: Path) -> None:
+def test_two_runs_with_the_same_arguments_give_the_same_results(tmp_path: Path) -> None:
     """Otherwise the test above would see differences where there are none."""
     assert what_came(tmp_path / "one", **BOTH) == what_came(tmp_path / "two", **BOTH)
 
@@ -269,7 +269,7 @@ def _(folder: Path) -> None:
     assert Replica("out", log_level_replica="debug").get_process_log_level() == logging.DEBUG
 
 
-def test_a_script_sets_its_own_loggers_by_the_arguments(tmp_path: Path) -> None:
+def test_get_process_log_level_can_set_the_scripts_own_logger(tmp_path: Path) -> None:
     """Hugging Face's example scripts begin in this way, and their `passive` is a level too."""
     logger = logging.getLogger("a script's own")
 
@@ -529,7 +529,7 @@ def _(folder: Path) -> None:
     assert plain.in_order is False
 
 
-def test_loading_processes_of_an_evaluation_persist_too(tmp_path: Path) -> None:
+def test_persistent_loader_workers_are_kept_between_evaluations(tmp_path: Path) -> None:
     sets = {"near": toy.classification(n=8, seed=1), "far": toy.classification(n=8, seed=2)}
     workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     trainer = a_trainer(tmp_path, options={"eval_dataset": sets}, **workers)
@@ -721,49 +721,51 @@ def _(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
-def test_it_does_what_it_says(tmp_path: Path, name: str) -> None:
+def test_every_other_argument_has_its_documented_effect(tmp_path: Path, name: str) -> None:
     OF_THEIR_OWN[name](tmp_path)
 
 
-_SPACES = "tests/trainer/test_trackers.py::test_trackio_s_arguments_say_which_space_and_what_becomes_of_it"
+_SPACES = "tests/trainer/test_trackers.py::test_trackio_arguments_set_the_space_and_its_static_copy"
 _SEVERAL = "tests/trainer/distributed/test_ddp.py::"
 _HUB = "tests/trainer/test_hub.py::test_"
 ELSEWHERE = {
-    "push_to_hub": f"{_HUB}the_strategy_says_what_is_pushed_beside_training",
-    "hub_strategy": f"{_HUB}the_strategy_says_what_is_pushed_beside_training",
+    "push_to_hub": f"{_HUB}hub_strategy_decides_what_is_pushed_during_training",
+    "hub_strategy": f"{_HUB}hub_strategy_decides_what_is_pushed_during_training",
     **dict.fromkeys(
         ("hub_model_id", "hub_token", "hub_private_repo", "hub_revision"),
-        f"{_HUB}the_arguments_say_where_to_and_as_who",
+        f"{_HUB}hub_arguments_set_the_repository_the_branch_and_the_token",
     ),
-    "hub_always_push": f"{_HUB}a_push_that_takes_long_lets_training_go_on",
-    "local_rank": f"{_SEVERAL}test_a_launcher_says_which_process_this_is",
-    "average_tokens_across_devices": f"{_SEVERAL}test_a_mean_over_each_process_s_own_tokens_is_another_curve",
-    "log_on_each_node": f"{_SEVERAL}test_who_writes_and_who_logs_on_the_second_node",
-    "save_on_each_node": f"{_SEVERAL}test_who_writes_and_who_logs_on_the_second_node",
-    "eval_use_gather_object": f"{_SEVERAL}test_predictions_that_are_no_tensors_travel_where_that_is_asked_for",
-    "accelerator_config": f"{_SEVERAL}test_gradients_meet_once_in_a_step_of_two_micro_batches",
-    "ddp_find_unused_parameters": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
-    "ddp_bucket_cap_mb": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
-    "ddp_broadcast_buffers": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
-    "ddp_static_graph": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
-    "ddp_backend": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
-    "ddp_timeout": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
-    "fsdp": "tests/trainer/distributed/test_conformance.py::test_the_curve_is_that_of_one_process",
+    "hub_always_push": f"{_HUB}training_continues_during_a_slow_push",
+    "local_rank": f"{_SEVERAL}test_the_rank_is_read_from_the_environment_of_the_launcher",
+    "average_tokens_across_devices": f"{_SEVERAL}test_averaging_the_loss_per_process_gives_a_different_curve",
+    "log_on_each_node": f"{_SEVERAL}test_save_and_log_on_each_node_apply_to_the_first_rank_of_a_node",
+    "save_on_each_node": f"{_SEVERAL}test_save_and_log_on_each_node_apply_to_the_first_rank_of_a_node",
+    "eval_use_gather_object": f"{_SEVERAL}test_predictions_without_tensors_are_gathered_only_on_request",
+    "accelerator_config": f"{_SEVERAL}test_gradients_are_synchronized_once_per_step_of_two_micro_batches",
+    "ddp_find_unused_parameters": f"{_SEVERAL}test_the_ddp_arguments_set_the_options_of_the_process_group",
+    "ddp_bucket_cap_mb": f"{_SEVERAL}test_the_ddp_arguments_set_the_options_of_the_process_group",
+    "ddp_broadcast_buffers": f"{_SEVERAL}test_the_ddp_arguments_set_the_options_of_the_process_group",
+    "ddp_static_graph": f"{_SEVERAL}test_the_ddp_arguments_set_the_options_of_the_process_group",
+    "ddp_backend": f"{_SEVERAL}test_the_ddp_arguments_set_the_options_of_the_process_group",
+    "ddp_timeout": f"{_SEVERAL}test_the_ddp_arguments_set_the_options_of_the_process_group",
+    "fsdp": "tests/trainer/distributed/test_conformance.py::test_every_strategy_gives_the_loss_curve_of_one_process",
     "fsdp_config": (
-        "tests/trainer/distributed/test_conformance.py::test_files_have_the_reference_s_names_and_are_whole_at_the_end"
+        "tests/trainer/distributed/test_conformance.py::test_checkpoint_files_have_the_names_of_transformers_and_a_full_model"
     ),
-    "deepspeed": ("tests/trainer/distributed/test_deepspeed_settings.py::test_what_is_auto_follows_the_arguments"),
+    "deepspeed": (
+        "tests/trainer/distributed/test_deepspeed_settings.py::test_auto_values_of_deepspeed_are_filled_from_the_arguments"
+    ),
     "parallelism_config": (
         "tests/trainer/distributed/test_tensor_parallel.py::"
-        "test_a_model_that_transformers_loaded_in_parts_trains_as_a_whole_one_and_resumes"
+        "test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one"
     ),
     "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden",
-    "project": "tests/trainer/test_trackers.py::test_mlflow_gets_one_run_with_all_that_was_logged",
+    "project": "tests/trainer/test_trackers.py::test_mlflow_receives_all_logs_in_one_run",
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), _SPACES),
 }
 
 
-def test_every_argument_that_is_accepted_is_tested_to_be_honoured() -> None:
+def test_every_accepted_argument_has_a_test_of_its_effect() -> None:
     tested = {*DIFFERS, *OF_THEIR_OWN, *ELSEWHERE}
 
     assert FIELDS - tested == set(), "add a test that fails where they are ignored"

@@ -61,18 +61,18 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("callback", ["early_stopping", 5, lambda: None, str])
-def test_a_callback_that_hears_no_event_is_refused(tmp_path: Path, callback: Any) -> None:
+def test_a_callback_without_any_event_method_is_refused(tmp_path: Path, callback: Any) -> None:
     with pytest.raises(TypeError, match="TrainerCallback"):
         a_trainer(tmp_path, callbacks=[callback])
 
 
-def test_a_callback_in_no_list_is_refused(tmp_path: Path) -> None:
+def test_a_callback_that_is_not_in_a_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="callbacks is a Events: pass a list of callbacks"):
         a_trainer(tmp_path, callbacks=Events())
 
 
 @pytest.mark.parametrize("answer", [5, False, {"should_log": True}])
-def test_what_a_callback_returns_is_a_control_or_nothing(tmp_path: Path, answer: Any) -> None:
+def test_a_callback_that_returns_anything_but_a_control_or_none_is_refused(tmp_path: Path, answer: Any) -> None:
     class Counts:
         def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
             return answer
@@ -81,7 +81,7 @@ def test_what_a_callback_returns_is_a_control_or_nothing(tmp_path: Path, answer:
         a_trainer(tmp_path, callbacks=[Counts()]).train()
 
 
-def test_a_callback_of_no_class_of_ours_is_taken_by_its_events(tmp_path: Path) -> None:
+def test_an_object_of_any_class_with_event_methods_is_a_valid_callback(tmp_path: Path) -> None:
     class Counts:
         steps = 0
 
@@ -99,7 +99,7 @@ def test_a_callback_of_no_class_of_ours_is_taken_by_its_events(tmp_path: Path) -
     ("model", "told"),
     [("bert-base-uncased", "the model is a str"), (nn.Linear, "the model is the class Linear")],
 )
-def test_what_is_no_model_is_named(tmp_path: Path, model: Any, told: str) -> None:
+def test_a_model_of_the_wrong_type_is_refused_with_its_type(tmp_path: Path, model: Any, told: str) -> None:
     with pytest.raises(TypeError, match=told):
         a_trainer(tmp_path, model)
 
@@ -119,9 +119,7 @@ def test_a_frozen_model_is_named_before_the_first_step(tmp_path: Path) -> None:
         (Tensor.detach, ValueError, "the loss does not depend on any parameter that is trained"),
     ],
 )
-def test_a_loss_that_nothing_can_be_learned_from_is_named(
-    tmp_path: Path, loss: Any, error: type[Exception], told: str
-) -> None:
+def test_a_loss_without_gradient_is_refused(tmp_path: Path, loss: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         a_trainer(tmp_path, Odd(loss)).train()
 
@@ -134,18 +132,18 @@ def test_a_loss_that_nothing_can_be_learned_from_is_named(
         (Frame(), r"train_dataset is a Frame: pass a list of samples, such as its to_dict\('records'\)"),
     ],
 )
-def test_what_is_no_data_is_named_where_it_is_handed_in(tmp_path: Path, data: Any, told: str) -> None:
+def test_training_data_of_the_wrong_type_is_refused_by_the_constructor(tmp_path: Path, data: Any, told: str) -> None:
     with pytest.raises(TypeError, match=told):
         a_trainer(tmp_path, data=data)
 
 
-def test_samples_by_number_may_be_in_anything(tmp_path: Path) -> None:
+def test_any_object_with_length_and_integer_index_is_a_dataset(tmp_path: Path) -> None:
     rows = toy.regression(n=16)
 
     assert a_trainer(tmp_path, data={index: rows[index] for index in range(16)}).train().global_step == 2
 
 
-def test_what_is_no_data_to_evaluate_or_to_predict_is_named_too(tmp_path: Path) -> None:
+def test_evaluation_and_prediction_data_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, evaluated={"a": toy.regression(n=8), "b": toy.regression(n=8)})
 
     with pytest.raises(TypeError, match="the data is a generator"):
@@ -156,7 +154,7 @@ def test_what_is_no_data_to_evaluate_or_to_predict_is_named_too(tmp_path: Path) 
         a_trainer(tmp_path, evaluated={"a": [1], "b": (row for row in ())}, eval_strategy="epoch")
 
 
-def test_an_optimizer_of_another_model_is_named(tmp_path: Path) -> None:
+def test_an_optimizer_of_another_model_is_refused(tmp_path: Path) -> None:
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
     other = torch.optim.SGD(toy.mlp().parameters(), lr=0.1)
 
@@ -164,12 +162,14 @@ def test_an_optimizer_of_another_model_is_named(tmp_path: Path) -> None:
         Trainer(toy.mlp(), args, train_dataset=toy.regression(n=16), optimizers=(other, None))
 
 
-def test_a_stream_without_a_sample_is_no_finished_run(tmp_path: Path) -> None:
+def test_training_on_an_empty_stream_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the training data is a stream that gave no batch"):
         a_trainer(tmp_path, data=Stream(0)).train()
 
 
-def test_a_stream_that_is_used_up_says_where_it_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exhausted_stream_logs_the_step_at_which_training_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = a_trainer(tmp_path, data=Stream(16), max_steps=5)
 
     assert trainer.train().global_step == 2
@@ -177,12 +177,12 @@ def test_a_stream_that_is_used_up_says_where_it_ended(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize("evaluated", [[], {"a": toy.regression(n=8), "b": []}])
-def test_an_empty_set_to_evaluate_is_named_before_the_first_step(tmp_path: Path, evaluated: Any) -> None:
+def test_an_empty_evaluation_set_is_refused_before_the_first_step(tmp_path: Path, evaluated: Any) -> None:
     with pytest.raises(DatasetError, match="is to be evaluated, but is empty"):
         a_trainer(tmp_path, evaluated=evaluated, eval_strategy="epoch")
 
 
-def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
+def test_compute_metrics_that_does_not_return_a_dict_is_refused(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda prediction: 0.5)
 
     with pytest.raises(TypeError, match="compute_metrics"):
@@ -190,7 +190,7 @@ def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("found", ["good", [0.5, 0.7], None])
-def test_what_is_best_is_a_number(tmp_path: Path, found: Any) -> None:
+def test_a_best_model_metric_that_is_not_a_number_is_refused(tmp_path: Path, found: Any) -> None:
     more = {
         "eval_strategy": "epoch",
         "metric_for_best_model": "mine",
@@ -201,7 +201,7 @@ def test_what_is_best_is_a_number(tmp_path: Path, found: Any) -> None:
         a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
 
 
-def test_arrays_among_ones_own_metrics_go_into_a_checkpoint(tmp_path: Path) -> None:
+def test_arrays_returned_by_compute_metrics_are_stored_in_checkpoints(tmp_path: Path) -> None:
     result = {"each": numpy.arange(3), "one": numpy.array(2), "tensor": torch.ones(2)}
     more = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1}
     trainer = a_trainer(
@@ -217,7 +217,7 @@ def test_arrays_among_ones_own_metrics_go_into_a_checkpoint(tmp_path: Path) -> N
     assert isinstance(trainer.evaluate()["eval_each"], numpy.ndarray)
 
 
-def test_intervals_that_nobody_asked_for_are_the_reference_s(tmp_path: Path) -> None:
+def test_intervals_that_are_not_set_have_the_defaults_of_transformers(tmp_path: Path) -> None:
     """Callbacks divide by these intervals, so they are never zero."""
     trainer = a_trainer(tmp_path)
     trainer.train()
@@ -232,7 +232,7 @@ def test_intervals_that_nobody_asked_for_are_the_reference_s(tmp_path: Path) -> 
         ({"input_ids": [5, 6], "label": "pos"}, "label holds texts such as 'pos'"),
     ],
 )
-def test_rows_that_cannot_be_padded_say_what_is_wrong_with_them(row: Any, told: str) -> None:
+def test_rows_that_cannot_be_padded_are_refused_with_the_reason(row: Any, told: str) -> None:
     with pytest.raises(DatasetError, match=told):
         DataCollatorWithPadding(tokenizers.bert())([row, row])
 
@@ -244,7 +244,7 @@ def test_rows_that_cannot_be_padded_say_what_is_wrong_with_them(row: Any, told: 
         ([1, 40], "input_ids has 40 at place .*, and the model has an embedding for 32 tokens"),
     ],
 )
-def test_tokens_that_the_model_has_no_place_for_are_named(tmp_path: Path, ids: list[int], told: str) -> None:
+def test_samples_too_long_or_with_unknown_token_ids_are_refused(tmp_path: Path, ids: list[int], told: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
@@ -256,12 +256,12 @@ def test_tokens_that_the_model_has_no_place_for_are_named(tmp_path: Path, ids: l
         a_trainer(tmp_path, transformers.BertForSequenceClassification(config), data=rows).train()
 
 
-def test_data_that_the_model_does_not_take_is_compared_with_what_it_takes(tmp_path: Path) -> None:
+def test_columns_that_forward_does_not_accept_are_refused_with_its_parameters(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"forward takes x, labels .*; the batch has labels, .* rows with .*input_ids"):
         a_trainer(tmp_path, data=toy.text(n=16)).train()
 
 
-def test_a_type_error_inside_of_forward_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_type_error_raised_inside_forward_is_not_changed(tmp_path: Path) -> None:
     class Adds(nn.Linear):
         def forward(self, x: Tensor, labels: Tensor) -> Tensor:
             return x + "1"  # type: ignore[operator]
@@ -279,7 +279,7 @@ class NeedsLabels(nn.Module):
         return {"logits": self.linear(x)}
 
 
-def test_labels_in_another_column_are_named_with_the_map_that_renames_them(tmp_path: Path) -> None:
+def test_missing_labels_get_a_hint_to_rename_their_column(tmp_path: Path) -> None:
     rows = [{"x": torch.zeros(8), "verdict": 1.0} for _ in range(16)]
 
     with pytest.raises(ValueError, match=r"The rows have x, verdict\. .*\"use\": \"rename\""):
@@ -327,7 +327,7 @@ LINEAR = "net is Linear(in_features=4, out_features=2, bias=True)"
     ],
 )
 @pytest.mark.parametrize("does", ["train", "evaluate"])
-def test_a_batch_of_another_shape_is_named_beside_what_the_model_takes(
+def test_an_error_about_shapes_gets_a_hint_with_the_shapes_of_the_batch(
     tmp_path: Path, does: str, loss: Any, row: dict[str, Any], says: list[str]
 ) -> None:
     sizes = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2}
@@ -352,7 +352,7 @@ def test_an_error_that_is_not_about_the_batch_gets_no_hint(tmp_path: Path) -> No
     assert of_exception(failed.value).error.hint is None
 
 
-def test_a_label_that_no_class_has_is_named_in_an_evaluation_too(tmp_path: Path) -> None:
+def test_a_label_out_of_range_in_an_evaluation_is_named(tmp_path: Path) -> None:
     rows = [{"x": torch.ones(4), "labels": 7}] * 4
     trainer = a_trainer(tmp_path, Compares(nn.functional.cross_entropy), evaluated=rows)
 

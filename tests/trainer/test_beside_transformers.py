@@ -64,12 +64,12 @@ def classification(side: Any, folder: Path, kind: Any = None, **more: Any) -> An
     ],
     ids=lambda more: ",".join(f"{name}={value}" for name, value in more.items()) or "plain",
 )
-def test_text_classification(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_text_classification_gives_the_curve_of_transformers(tmp_path: Path, more: dict[str, Any]) -> None:
     assert_same(*on_both(tmp_path, partial(classification, **more)))
 
 
 @pytest.mark.parametrize("more", [{"lr_scheduler_type": "constant"}, {"label_smoothing_factor": 0.1}])
-def test_a_causal_language_model(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_a_causal_language_model_gives_the_curve_of_transformers(tmp_path: Path, more: dict[str, Any]) -> None:
     def script(side: Any, folder: Path) -> Any:
         words = tokenizer()
         trainer = side.Trainer(
@@ -89,7 +89,7 @@ def test_a_causal_language_model(tmp_path: Path, more: dict[str, Any]) -> None:
     assert any("eval_loss_exact" in row for row in ours.trainer.state.log_history)
 
 
-def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) -> None:
+def test_a_masked_language_model_gives_the_curve_of_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         trainer = side.Trainer(
             bert("BertForMaskedLM"),
@@ -105,7 +105,7 @@ def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) 
     assert_same(*on_both(tmp_path, script))
 
 
-def test_token_classification(tmp_path: Path) -> None:
+def test_token_classification_gives_the_curve_of_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         rows = [
             {"input_ids": sentence, "labels": [-100, *(word % 5 for word in sentence[1:])]} for sentence in sentences()
@@ -152,7 +152,7 @@ def padded_clouds(rows: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tenso
     return {"points": points, "labels": torch.tensor([label for _, label in rows])}
 
 
-def test_a_plain_module_with_a_collator_of_its_own(tmp_path: Path) -> None:
+def test_a_plain_module_with_its_own_collator_gives_the_curve_of_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         trainer = side.Trainer(
             model=PointNet(),
@@ -267,14 +267,16 @@ def overriding(side: Any, name: str) -> Any:
         ),
     ],
 )
-def test_subclasses(tmp_path: Path, name: str, more: dict[str, Any]) -> None:
+def test_subclasses_of_the_trainer_give_the_curve_of_transformers(
+    tmp_path: Path, name: str, more: dict[str, Any]
+) -> None:
     def script(side: Any, folder: Path) -> Any:
         return classification(side, folder, overriding(side, name), **more)
 
     assert_same(*on_both(tmp_path, script))
 
 
-def test_a_loss_function_and_a_pair_of_optimizer_and_schedule(tmp_path: Path) -> None:
+def test_an_own_loss_optimizer_and_schedule_give_the_curve_of_transformers(tmp_path: Path) -> None:
     def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
         total = nn.functional.cross_entropy(outputs.logits, labels, reduction="sum")
         return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
@@ -295,7 +297,7 @@ def test_a_loss_function_and_a_pair_of_optimizer_and_schedule(tmp_path: Path) ->
     assert_same(*on_both(tmp_path, script))
 
 
-def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -> None:
+def test_callbacks_that_control_the_run_act_as_in_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         class Meddling(side.TrainerCallback):  # type: ignore[misc, name-defined]
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -317,7 +319,7 @@ def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -
     assert_same(*on_both(tmp_path, script))
 
 
-def test_early_stopping(tmp_path: Path) -> None:
+def test_early_stopping_ends_at_the_same_step_as_in_transformers(tmp_path: Path) -> None:
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_total_limit": 1}
     best |= {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 9, "learning_rate": 0.05}
 
@@ -332,7 +334,7 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert ours.trainer.state.global_step < ours.trainer.state.max_steps
 
 
-def test_prediction_and_evaluation_alone(tmp_path: Path) -> None:
+def test_evaluate_and_predict_without_training_equal_those_of_transformers(tmp_path: Path) -> None:
     def sums(prediction: Any) -> dict[str, Any]:
         seen = (prediction.predictions, prediction.label_ids, prediction.inputs, prediction.losses)
         return {"sums": [part.sum() for part in seen]}
@@ -346,7 +348,7 @@ def test_prediction_and_evaluation_alone(tmp_path: Path) -> None:
     assert_same(*on_both(tmp_path, script))
 
 
-def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+def test_a_resumed_run_gives_the_curve_of_transformers(tmp_path: Path) -> None:
     """Hugging Face's resume is not exact in mid-epoch, so both sides continue at an epoch's end."""
 
     def script(side: Any, folder: Path) -> Any:
@@ -359,7 +361,7 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
     assert_same(*on_both(tmp_path, script))
 
 
-def test_a_model_init(tmp_path: Path) -> None:
+def test_a_run_with_model_init_gives_the_curve_of_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         make = {"model_init": lambda: bert("BertForSequenceClassification", num_labels=3)}
         trainer = a_trainer(side, folder, parts=make)
@@ -369,7 +371,7 @@ def test_a_model_init(tmp_path: Path) -> None:
     assert_same(*on_both(tmp_path, script))
 
 
-def test_the_sides_are_compared_for_real(tmp_path: Path) -> None:
+def test_a_difference_between_both_trainers_is_detected(tmp_path: Path) -> None:
     """Another seed is another run, and is seen to be."""
     ours = sides.run(partial(classification, seed=1), footplate, tmp_path / "ours")
     theirs = sides.run(partial(classification, seed=2), transformers, tmp_path / "theirs")

@@ -51,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.mark.parametrize(("first", "second"), [("theirs", "ours"), ("ours", "theirs")])
-def test_one_side_continues_the_other_s_run(tmp_path: Path, first: str, second: str) -> None:
+def test_a_checkpoint_continues_under_either_library(tmp_path: Path, first: str, second: str) -> None:
     transformers.set_seed(7)
     whole = trainer(SIDES[first], tmp_path)
     whole.train()
@@ -87,7 +87,7 @@ def pickled_in_several(folder: Path, model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("save", [in_several, pickled, pickled_in_several])
-def test_weights_in_any_of_their_files_are_continued(tmp_path: Path, runs: Any, save: Any) -> None:
+def test_weights_in_any_file_format_of_transformers_are_resumed(tmp_path: Path, runs: Any, save: Any) -> None:
     folder, undisturbed = runs
     checkpoint = tmp_path / "checkpoint-6"
     shutil.copytree(folder / "checkpoint-6", checkpoint)
@@ -142,21 +142,21 @@ def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_load
         ([], "is not an index of weights"),
     ],
 )
-def test_an_index_that_cannot_be_followed_is_refused_by_name(tmp_path: Path, index: Any, said: str) -> None:
+def test_a_broken_index_of_weight_files_is_refused_by_name(tmp_path: Path, index: Any, said: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
 
     with pytest.raises(CheckpointCorrupt, match=said):
         files.load_weights(nn.Linear(2, 2), tmp_path)
 
 
-def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_that_would_execute_code_is_refused(tmp_path: Path) -> None:
     torch.save({"weight": print}, tmp_path / "pytorch_model.bin")
 
     with pytest.raises(CheckpointCorrupt, match=r"pytorch_model\.bin"):
         files.load_weights(nn.Linear(2, 2), tmp_path)
 
 
-def test_a_folder_of_theirs_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_of_transformers_is_refused_by_name(tmp_path: Path) -> None:
     """Hugging Face's Trainer loads the files that exist, and silently trains on with new moments."""
     trainer(transformers, tmp_path).train()
     (tmp_path / "checkpoint-6" / "rng_state.pth").unlink()
@@ -165,7 +165,7 @@ def test_a_folder_of_theirs_that_is_not_whole_is_refused_by_name(tmp_path: Path)
         trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
-def test_what_is_saved_loads_with_from_pretrained_on_either_side(tmp_path: Path) -> None:
+def test_saved_models_and_checkpoints_load_with_from_pretrained(tmp_path: Path) -> None:
     made = trainer(footplate, tmp_path, num_train_epochs=1)
     made.train()
     made.save_model(str(tmp_path / "model"))

@@ -29,7 +29,7 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
     )
 
 
-def test_every_event_gets_what_its_callbacks_were_promised(tmp_path: Path) -> None:
+def test_callbacks_receive_the_documented_arguments(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     class Look(TrainerCallback):
@@ -50,7 +50,7 @@ def test_every_event_gets_what_its_callbacks_were_promised(tmp_path: Path) -> No
     assert "eval_loss" in seen["metrics"]
 
 
-def test_an_error_in_training_still_ends_it_for_the_callbacks(tmp_path: Path) -> None:
+def test_on_train_end_is_called_after_an_error_in_training(tmp_path: Path) -> None:
     events = Events()
 
     class Break(TrainerCallback):
@@ -66,7 +66,7 @@ def test_an_error_in_training_still_ends_it_for_the_callbacks(tmp_path: Path) ->
     assert not trainer.is_in_train
 
 
-def test_an_error_as_training_begins_ends_it_for_the_callbacks_too(tmp_path: Path) -> None:
+def test_on_train_end_is_called_after_an_error_in_on_train_begin(tmp_path: Path) -> None:
     """SIGTERM may already have a handler at that moment. If it stays, the process cannot be stopped."""
     events, before = Events(), signal.getsignal(signal.SIGTERM)
 
@@ -82,7 +82,7 @@ def test_an_error_as_training_begins_ends_it_for_the_callbacks_too(tmp_path: Pat
     assert after == before
 
 
-def test_what_goes_wrong_as_a_failed_run_ends_does_not_hide_why_it_failed(tmp_path: Path) -> None:
+def test_an_error_in_on_train_end_does_not_hide_the_first_error(tmp_path: Path) -> None:
     class Break(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             raise RuntimeError("the cause")
@@ -96,7 +96,7 @@ def test_what_goes_wrong_as_a_failed_run_ends_does_not_hide_why_it_failed(tmp_pa
     assert "its consequence" in "".join(caught.value.__notes__)
 
 
-def test_callbacks_come_and_go_while_training(tmp_path: Path) -> None:
+def test_callbacks_can_be_added_and_removed_during_training(tmp_path: Path) -> None:
     events = Events()
 
     class Add(TrainerCallback):
@@ -123,7 +123,7 @@ def test_callbacks_come_and_go_while_training(tmp_path: Path) -> None:
         ([0.10, 0.16, 0.22, 0.28, 0.34], 0.1, 3),
     ],
 )
-def test_early_stopping_measures_against_the_best_so_far(
+def test_early_stopping_compares_with_the_best_value_so_far(
     tmp_path: Path, accuracies: list[float], threshold: float, stops_at: int
 ) -> None:
     report: Iterator[float] = iter(accuracies)
@@ -140,7 +140,7 @@ def test_early_stopping_measures_against_the_best_so_far(
     assert trainer.train().global_step == stops_at
 
 
-def test_a_callback_with_state_gets_it_back_on_resume(tmp_path: Path) -> None:
+def test_the_state_of_a_callback_is_restored_on_resume(tmp_path: Path) -> None:
     class Counts(TrainerCallback, ExportableState):
         def __init__(self) -> None:
             self.steps = 0
@@ -171,7 +171,7 @@ class Named(TrainerCallback, ExportableState):
     ("restores", "expected"),
     [(True, [("first", 1), ("second", 2)]), (None, [("new", 1), ("new", 2)]), (False, [("new", 0), ("new", 0)])],
 )
-def test_callbacks_of_a_class_are_restored_in_their_order(
+def test_several_callbacks_of_one_class_are_restored_in_order(
     tmp_path: Path, restores: bool | None, expected: list[tuple[str, int]]
 ) -> None:
     before = [Named("first"), Named("second")]

@@ -63,7 +63,7 @@ SCHEDULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda item: item["lr_scheduler_type"])
-def test_a_changed_rate_and_end_hold_on_over_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
+def test_a_changed_learning_rate_and_max_steps_survive_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
     """The run resumes from a checkpoint before the change, which is then applied again, and from one after it."""
     wanted = {"learning_rate": 4e-3, "max_steps": 18}
     whole, trainer = run(tmp_path, ChangeAt(7, **wanted), **schedule)
@@ -76,7 +76,7 @@ def test_a_changed_rate_and_end_hold_on_over_a_resume(tmp_path: Path, schedule: 
     assert after == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
 
 
-def test_the_rate_is_the_one_from_which_the_schedule_starts(tmp_path: Path) -> None:
+def test_a_changed_learning_rate_replaces_the_initial_rate_of_the_schedule(tmp_path: Path) -> None:
     changing = ChangeAt(7, learning_rate=1e-3)
 
     _, trainer = run(tmp_path, changing, warmup_steps=0)
@@ -87,7 +87,7 @@ def test_the_rate_is_the_one_from_which_the_schedule_starts(tmp_path: Path) -> N
     assert changing.came == Changed({"learning_rate": (1e-2, 1e-3)})
 
 
-def test_a_run_may_end_sooner_or_epochs_later(tmp_path: Path) -> None:
+def test_max_steps_can_be_lowered_or_raised_during_a_run(tmp_path: Path) -> None:
     _, sooner = run(tmp_path / "sooner", ChangeAt(4, max_steps=6))
     _, later = run(tmp_path / "later", ChangeAt(4, max_steps=30), max_steps=-1, num_train_epochs=1)
 
@@ -96,7 +96,7 @@ def test_a_run_may_end_sooner_or_epochs_later(tmp_path: Path) -> None:
     assert later.state.epoch == pytest.approx(30 / 7)
 
 
-def test_cadences_count_from_the_next_step(tmp_path: Path) -> None:
+def test_changed_intervals_apply_from_the_next_step(tmp_path: Path) -> None:
     changing = ChangeAt(4, logging_steps=3, eval_steps=0.5, save_steps=100)
 
     _, trainer = run(tmp_path, changing, eval_strategy="steps", eval_steps=2)
@@ -117,7 +117,7 @@ def test_cadences_count_from_the_next_step(tmp_path: Path) -> None:
     ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}, {"learning_rate": 1.0},
      "reduce_lr_on_plateau sets the rate by the results of evaluations"),
 ])  # fmt: skip
-def test_what_cannot_change_says_why_and_stays(
+def test_a_change_that_is_impossible_is_refused_with_the_reason(
     tmp_path: Path, arguments: dict[str, Any], wanted: dict[str, Any], why: str
 ) -> None:
     changing = ChangeAt(7, **wanted)
@@ -131,7 +131,7 @@ def test_what_cannot_change_says_why_and_stays(
     assert report == quiet
 
 
-def test_a_rate_that_is_the_script_s_own_is_left_to_it(tmp_path: Path) -> None:
+def test_the_learning_rate_of_the_scripts_own_optimizer_cannot_be_changed(tmp_path: Path) -> None:
     import torch
 
     changing = ChangeAt(3, learning_rate=1.0, max_steps=20)
@@ -163,7 +163,7 @@ def codec(folder: Path, *callbacks: TrainerCallback, aux: NamedOptimizer = AUX_C
     return trainer
 
 
-def test_one_of_several_optimizers_changes_its_rate_and_keeps_it_over_a_resume(tmp_path: Path) -> None:
+def test_a_changed_rate_of_one_of_several_optimizers_survives_a_resume(tmp_path: Path) -> None:
     changing = ChangeAt(4, learning_rate={"aux": 1e-2}, max_steps=12)
     whole = codec(tmp_path, changing)
     whole.train()
@@ -177,7 +177,7 @@ def test_one_of_several_optimizers_changes_its_rate_and_keeps_it_over_a_resume(t
     assert [row["main_learning_rate"] for row in whole.state.log_history[3:5]] == pytest.approx([1e-2, 9.7e-3], rel=0.1)
 
 
-def test_which_of_several_optimizers_has_to_be_said(tmp_path: Path) -> None:
+def test_a_new_learning_rate_must_name_one_of_several_optimizers(tmp_path: Path) -> None:
     numbers = itertools.count(1)
     wishes = [1.0, {"axu": 1.0}, {"main": 1.0, "aux": 1.0}]
     asked = [ChangeAt(next(numbers), learning_rate=wish) for wish in wishes]

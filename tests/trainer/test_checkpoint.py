@@ -71,7 +71,7 @@ def test_a_checkpoint_is_announced_once_it_is_committed(tmp_path: Path) -> None:
     assert (args.max_steps, args.hub_token) == (4, None)
 
 
-def test_every_file_of_a_checkpoint_has_the_rights_that_the_umask_asks_for(tmp_path: Path) -> None:
+def test_checkpoint_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     def write(folder: Path) -> None:
         (folder / "model.safetensors").touch(mode=0o600)
         (folder / "part").mkdir()
@@ -88,7 +88,7 @@ def test_every_file_of_a_checkpoint_has_the_rights_that_the_umask_asks_for(tmp_p
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
-def test_one_flipped_bit_is_found_and_named(two_checkpoints: Path, name: str) -> None:
+def test_a_flipped_bit_in_a_checkpoint_is_detected_and_its_file_named(two_checkpoints: Path, name: str) -> None:
     path = two_checkpoints / "checkpoint-4" / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -98,7 +98,7 @@ def test_one_flipped_bit_is_found_and_named(two_checkpoints: Path, name: str) ->
         files.verify(path.parent)
 
 
-def test_a_cut_file_and_a_missing_one_are_found_and_named(two_checkpoints: Path) -> None:
+def test_truncated_and_missing_checkpoint_files_are_detected_and_named(two_checkpoints: Path) -> None:
     (two_checkpoints / "checkpoint-4" / "optimizer.pt").unlink()
     weights = two_checkpoints / "checkpoint-2" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -109,7 +109,7 @@ def test_a_cut_file_and_a_missing_one_are_found_and_named(two_checkpoints: Path)
         files.verify(weights.parent)
 
 
-def test_a_folder_without_a_manifest_was_never_completed(two_checkpoints: Path) -> None:
+def test_a_checkpoint_without_a_manifest_is_reported_as_never_completed(two_checkpoints: Path) -> None:
     (two_checkpoints / "checkpoint-4" / "manifest.json").unlink()
 
     with pytest.raises(CheckpointCorrupt, match="never completed"):
@@ -117,7 +117,7 @@ def test_a_folder_without_a_manifest_was_never_completed(two_checkpoints: Path) 
 
 
 @pytest.mark.parametrize("failing", ["is_dir", "is_file", "open"])
-def test_a_checkpoint_that_cannot_be_read_is_passed_over(
+def test_an_unreadable_checkpoint_is_skipped(
     two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     """A disk that fails, or a right that is missing: it costs this checkpoint, and never the whole attempt."""
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(
             assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-2"
 
 
-def test_a_file_that_became_a_link_is_found_though_its_bytes_are_the_same(two_checkpoints: Path) -> None:
+def test_a_checkpoint_file_replaced_by_a_symlink_is_detected(two_checkpoints: Path) -> None:
     weights = two_checkpoints / "checkpoint-4" / "model.safetensors"
     weights.rename(two_checkpoints / "elsewhere")
     weights.symlink_to(two_checkpoints / "elsewhere")
@@ -146,7 +146,7 @@ def test_a_file_that_became_a_link_is_found_though_its_bytes_are_the_same(two_ch
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\x00", b"{", b"[" * 100_000, b"[]", b'{"files": 3}'])
-def test_a_manifest_of_garbage_is_no_manifest(two_checkpoints: Path, garbage: bytes) -> None:
+def test_a_checkpoint_with_an_invalid_manifest_is_skipped(two_checkpoints: Path, garbage: bytes) -> None:
     assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-4"
     (two_checkpoints / "checkpoint-4" / "manifest.json").write_bytes(garbage)
 
@@ -154,7 +154,7 @@ def test_a_manifest_of_garbage_is_no_manifest(two_checkpoints: Path, garbage: by
     assert files.latest_checkpoint(two_checkpoints / "nothing here") is None
 
 
-def test_a_manifest_that_fits_its_files_and_is_not_the_committed_one_is_refused(two_checkpoints: Path) -> None:
+def test_a_manifest_other_than_the_committed_one_is_refused(two_checkpoints: Path) -> None:
     folder = two_checkpoints / "checkpoint-4"
     committed = sha256((folder / "manifest.json").read_bytes()).hexdigest()
     files.verify(folder, committed)
@@ -164,7 +164,7 @@ def test_a_manifest_that_fits_its_files_and_is_not_the_committed_one_is_refused(
         files.verify(folder, committed)
 
 
-def test_resuming_passes_over_a_broken_checkpoint_and_refuses_a_named_one(two_checkpoints: Path) -> None:
+def test_a_broken_checkpoint_is_skipped_unless_it_is_named(two_checkpoints: Path) -> None:
     (two_checkpoints / "checkpoint-4" / "model.safetensors").write_bytes(b"")
     events = Events()
 
@@ -175,7 +175,9 @@ def test_resuming_passes_over_a_broken_checkpoint_and_refuses_a_named_one(two_ch
         a_trainer(two_checkpoints).train(resume_from_checkpoint=two_checkpoints / "checkpoint-4")
 
 
-def test_one_that_was_just_verified_is_not_read_twice(two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_is_already_verified_is_not_read_again(
+    two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = two_checkpoints / "checkpoint-2"
     files.verify(folder)
     monkeypatch.setattr(files, "verify", lambda folder: pytest.fail("gigabytes are read once more"))
@@ -186,7 +188,7 @@ def test_one_that_was_just_verified_is_not_read_twice(two_checkpoints: Path, mon
     assert trainer.state.global_step == 3
 
 
-def test_a_save_that_dies_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: Path) -> None:
+def test_an_interrupted_save_leaves_no_files(tmp_path: Path) -> None:
     def die(folder: Path) -> None:
         (folder / "half").write_text("a")
         raise KeyboardInterrupt
@@ -197,7 +199,7 @@ def test_a_save_that_dies_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_dead_save_left_is_swept_and_what_it_moved_aside_is_put_back(two_checkpoints: Path) -> None:
+def test_sweep_deletes_partial_saves_and_restores_replaced_checkpoints(two_checkpoints: Path) -> None:
     (two_checkpoints / ".tmp-checkpoint-6-00c0ffee").mkdir()
     (two_checkpoints / "checkpoint-4").rename(two_checkpoints / ".old-checkpoint-4-00c0ffee")
 
@@ -218,7 +220,7 @@ def test_a_checkpoint_of_the_same_step_is_replaced(two_checkpoints: Path) -> Non
     assert len(list(two_checkpoints.iterdir())) == 2
 
 
-def test_the_oldest_go_and_the_best_stays(tmp_path: Path) -> None:
+def test_save_total_limit_deletes_the_oldest_and_keeps_the_best(tmp_path: Path) -> None:
     class Worse(Trainer):
         """Every evaluation is worse than the one before, so the first is the best."""
 
@@ -257,7 +259,7 @@ def a_disk_that_takes_files_up_to(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("limit", [10_000, 30_000])
-def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, limit: int) -> None:
+def test_a_full_disk_keeps_the_older_checkpoint_and_training_continues(tmp_path: Path, limit: int) -> None:
     """10,000 bytes stop safetensors, 30,000 bytes stop torch."""
     failed: list[SaveFailed] = []
     a_trainer(tmp_path, max_steps=2).train()
@@ -273,7 +275,7 @@ def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, l
     files.verify(tmp_path / "checkpoint-2")
 
 
-def test_the_best_that_could_not_be_written_gives_way_to_the_best_that_stands(
+def test_the_best_model_is_chosen_among_the_checkpoints_that_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the run would fail at its very end, after all its work: there is no such checkpoint to load."""
@@ -303,7 +305,7 @@ def test_the_best_that_could_not_be_written_gives_way_to_the_best_that_stands(
     assert all(value.equal(stored[name]) for name, value in trainer.model.state_dict().items())
 
 
-def test_a_disk_that_stays_full_ends_the_run_after_three_failures_were_borne(tmp_path: Path) -> None:
+def test_a_disk_that_stays_full_ends_the_run_at_the_fourth_failed_save(tmp_path: Path) -> None:
     failed: list[SaveFailed] = []
     trainer = a_trainer(tmp_path, max_steps=20, save_steps=1)
     trainer._footplate.hooks.on_save_failed = failed.append
@@ -329,7 +331,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_tied_weights_and_slices_of_one_tensor_are_saved_and_come_back(tmp_path: Path, in_background: bool) -> None:
+def test_tied_weights_and_slices_of_one_tensor_are_saved_and_restored(tmp_path: Path, in_background: bool) -> None:
     trainer = a_trainer(tmp_path, model=Tied(), save_in_background=in_background)
     trainer.train()
     other = Tied()
@@ -352,7 +354,9 @@ class GrowingBuffer(nn.Module):
         self.layer.register_buffer(buffer, torch.ones(2))
 
 
-def test_a_buffer_of_one_side_only_is_left_out_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_buffer_missing_in_model_or_checkpoint_is_skipped_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stored, model = GrowingBuffer("old"), GrowingBuffer("new")
     files.save_weights(stored, tmp_path / files.MODEL)
 
@@ -363,7 +367,7 @@ def test_a_buffer_of_one_side_only_is_left_out_and_logged(tmp_path: Path, caplog
     assert "has tensors that the model lacks, which are left out: layer.old" in caplog.text
 
 
-def test_the_model_decides_about_a_buffer_of_another_shape(tmp_path: Path) -> None:
+def test_a_buffer_of_another_shape_raises_the_error_of_the_model(tmp_path: Path) -> None:
     stored, model = GrowingBuffer("seen"), GrowingBuffer("seen")
     stored.layer.seen = torch.zeros(5)
     files.save_weights(stored, tmp_path / files.MODEL)
@@ -383,7 +387,7 @@ def test_arguments_that_cannot_be_pickled_are_logged_once(tmp_path: Path, caplog
     assert not (tmp_path / "checkpoint-4" / "training_args.bin").exists()
 
 
-def test_nothing_in_a_checkpoint_can_run_code(two_checkpoints: Path) -> None:
+def test_loading_a_checkpoint_cannot_execute_code(two_checkpoints: Path) -> None:
     import pickle
 
     class Evil:
@@ -396,7 +400,7 @@ def test_nothing_in_a_checkpoint_can_run_code(two_checkpoints: Path) -> None:
         files.load_tensors(two_checkpoints / "checkpoint-4", "optimizer.pt")
 
 
-def test_a_checkpoint_whose_manifest_lost_a_word_is_corrupt_and_a_lost_one_is_named(tmp_path: Path) -> None:
+def test_a_damaged_manifest_and_a_deleted_checkpoint_are_reported(tmp_path: Path) -> None:
     saved = files.commit(tmp_path, 1, lambda folder: (folder / "a").write_text("a") and None, {})
     manifest = saved.path / files.MANIFEST
     manifest.write_text(manifest.read_text().replace("sha256", "sha257"))

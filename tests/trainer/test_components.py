@@ -20,7 +20,7 @@ from footplate.trainer.trainer import Trainer, set_seed
     ("model", "data", "rate"),
     [(toy.mlp, toy.regression, 1e-2), (toy.mlp, toy.classification, 1e-2), (toy.gpt, toy.text, 3e-3)],
 )
-def test_toy_models_learn_their_toy_data_with_nothing_said(
+def test_toy_models_learn_their_toy_data_with_default_arguments(
     tmp_path: Path, model: Callable[[], Any], data: Callable[..., Any], rate: float
 ) -> None:
     set_seed(0)
@@ -36,19 +36,19 @@ def test_toy_models_learn_their_toy_data_with_nothing_said(
 
 
 @pytest.mark.parametrize("part", [toy.mlp, toy.gpt, toy.regression, toy.classification, toy.text, files.jsonl])
-def test_every_argument_of_a_component_has_a_type_and_a_meaning(part: Callable[..., Any]) -> None:
+def test_every_argument_of_a_component_has_a_type_and_a_description(part: Callable[..., Any]) -> None:
     assert part.__doc__
     for parameter in inspect.signature(part, eval_str=True).parameters.values():
         assert parameter.annotation.__metadata__[0]
 
 
-def test_the_same_seed_is_the_same_data() -> None:
+def test_toy_data_depends_only_on_its_seed() -> None:
     assert toy.regression(seed=3)[5]["x"].equal(toy.regression(seed=3)[5]["x"])
     assert not toy.regression(seed=3)[5]["x"].equal(toy.regression(seed=4)[5]["x"])
     assert toy.text(seed=3)[5]["input_ids"].equal(toy.text(seed=3)[5]["input_ids"])
 
 
-def test_rows_come_from_all_files_by_number(tmp_path: Path) -> None:
+def test_rows_of_several_files_are_indexed_consecutively(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n\n{"x": 2}\n')
     (tmp_path / "b.jsonl").write_text('{"x": 3}')
 

@@ -25,7 +25,7 @@ from footplate.trainer.samplers import Batches, EpochSampler, Share
     drop_last=st.booleans(),
     shuffle=st.booleans(),
 )
-def test_an_epoch_started_in_the_middle_is_the_rest_of_the_whole_one(
+def test_an_epoch_started_at_any_batch_yields_the_remaining_batches(
     samples: int, size: int, skip: int, drop_last: bool, shuffle: bool
 ) -> None:
     data = range(samples)
@@ -48,7 +48,7 @@ def test_an_epoch_started_in_the_middle_is_the_rest_of_the_whole_one(
     world=st.integers(1, 3),
     drop_last=st.booleans(),
 )
-def test_an_epoch_started_at_any_sample_has_the_rest_of_the_samples(
+def test_an_epoch_started_at_any_sample_yields_the_remaining_samples(
     samples: int, size: int, first: int, world: int, drop_last: bool
 ) -> None:
     shares = [
@@ -68,7 +68,7 @@ def test_an_epoch_started_at_any_sample_has_the_rest_of_the_samples(
     assert seen == (left[:whole] if drop_last else left)
 
 
-def test_every_sample_comes_once_an_epoch_and_epochs_differ() -> None:
+def test_every_sample_occurs_once_per_epoch_and_epochs_have_different_orders() -> None:
     sampler = EpochSampler(range(20), seed=1)
     first = list(sampler)
     sampler.set_epoch(1)
@@ -80,7 +80,7 @@ def test_every_sample_comes_once_an_epoch_and_epochs_differ() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_reading_data_draws_nothing_from_the_generator_that_dropout_uses(workers: int) -> None:
+def test_reading_data_does_not_change_the_global_random_generator(workers: int) -> None:
     data = toy.regression(n=20)
     args = TrainingArguments("out", dataloader_num_workers=workers)
     loader = make_loader(data, args, default_data_collator, 4, EpochSampler(data, seed=1))
@@ -91,7 +91,7 @@ def test_reading_data_draws_nothing_from_the_generator_that_dropout_uses(workers
     assert torch.get_rng_state().equal(before)
 
 
-def test_a_loader_with_processes_shows_the_dataset_of_the_script() -> None:
+def test_the_dataset_of_a_loader_with_workers_equals_that_of_the_script() -> None:
     data = toy.regression(n=20)
     args = TrainingArguments("out", dataloader_num_workers=1)
     shown: Any = make_loader(data, args, default_data_collator, 4, EpochSampler(data, seed=1)).dataset
@@ -110,13 +110,13 @@ class Several(list[int]):
 
 
 @pytest.mark.parametrize("data", [list(range(10)), Several(range(10))], ids=["one by one", "several at once"])
-def test_batches_that_are_read_here_are_those_of_torch_s_own_iterator(data: list[int]) -> None:
+def test_batches_equal_those_of_torchs_own_loader_iterator(data: list[int]) -> None:
     loader: Any = make_loader(data, TrainingArguments("out"), torch.tensor, 4, EpochSampler(data, seed=1))
 
     assert [batch.tolist() for batch in opened(loader)] == [batch.tolist() for batch in iter(loader)]
 
 
-def test_a_loader_with_an_iterator_of_its_own_is_asked_for_it() -> None:
+def test_a_loader_with_its_own_iterator_is_read_by_that_iterator() -> None:
     class Twice(DataLoader[Any]):
         def __iter__(self) -> Any:
             for batch in super().__iter__():
@@ -134,7 +134,7 @@ def test_a_loader_with_an_iterator_of_its_own_is_asked_for_it() -> None:
     ]
 
 
-def test_a_loader_of_the_user_s_own_starts_in_the_middle_too() -> None:
+def test_a_loader_of_the_users_own_can_start_within_an_epoch() -> None:
     loader: Any = DataLoader(list(range(10)), batch_size=2)
 
     assert [batch.tolist() for batch in epoch_batches(loader, seed=1, epoch=0, skip=3)] == [[6, 7], [8, 9]]

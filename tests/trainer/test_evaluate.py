@@ -40,7 +40,7 @@ def test_streaming_metrics_equal_those_over_all_predictions(tmp_path: Path) -> N
     assert {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second"} <= set(metrics)
 
 
-def test_without_a_compute_metrics_no_predictions_are_kept(tmp_path: Path) -> None:
+def test_predictions_are_kept_only_for_compute_metrics(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, metrics=["accuracy"])
 
     output = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
@@ -49,7 +49,7 @@ def test_without_a_compute_metrics_no_predictions_are_kept(tmp_path: Path) -> No
     assert "eval_accuracy" in output.metrics
 
 
-def test_data_without_labels_is_predicted_too(tmp_path: Path) -> None:
+def test_predict_accepts_data_without_labels(tmp_path: Path) -> None:
     output = a_trainer(tmp_path).predict([{"x": torch.zeros(8)}] * 5)
 
     assert output.predictions.shape == (5, 4)
@@ -57,7 +57,7 @@ def test_data_without_labels_is_predicted_too(tmp_path: Path) -> None:
     assert "test_loss" not in output.metrics
 
 
-def test_what_a_model_did_not_compute_is_none_among_the_predictions(tmp_path: Path) -> None:
+def test_outputs_that_are_none_are_none_in_the_predictions(tmp_path: Path) -> None:
     class Says(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -81,7 +81,7 @@ def test_predictions_of_unequal_length_are_filled_with_minus_100(tmp_path: Path)
     assert (predictions[0, 3:] == -100).all()
 
 
-def test_a_causal_model_s_accuracy_is_about_the_next_token(tmp_path: Path) -> None:
+def test_the_accuracy_of_a_causal_model_compares_with_the_next_token(tmp_path: Path) -> None:
     """A fresh model with tied weights names the token it sees; that is not the one it is asked for."""
     trainer = a_trainer(
         tmp_path, toy.gpt(), eval_dataset=toy.text(n=8), metrics=["accuracy"], values={"per_device_eval_batch_size": 4}
@@ -90,19 +90,19 @@ def test_a_causal_model_s_accuracy_is_about_the_next_token(tmp_path: Path) -> No
     assert trainer.evaluate()["eval_accuracy"] < 0.2
 
 
-def test_a_metric_that_nobody_knows_is_refused_before_training(tmp_path: Path) -> None:
+def test_an_unknown_metric_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(UnknownComponent, match="'acuracy'") as caught:
         a_trainer(tmp_path, metrics=["acuracy"])
     assert caught.value.hint == "did you mean 'accuracy'?"
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "perplexity"])
-def test_a_metric_of_classes_refuses_labels_that_are_none(name: str) -> None:
+def test_classification_metrics_refuse_labels_that_are_not_classes(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} counts classes.* mse, mae or rmse"):
         make_metric(name).update(torch.zeros(8, 4), torch.full((8, 4), 0.5))
 
 
-def test_two_trainers_of_other_precision_live_in_one_process(tmp_path: Path) -> None:
+def test_two_trainers_with_different_precision_work_in_one_process(tmp_path: Path) -> None:
     a_trainer(tmp_path, values={"bf16": True}).train()
 
     assert a_trainer(tmp_path, values={"bf16": False}).train().global_step == 4

@@ -56,7 +56,7 @@ def converted(model: nn.Module) -> list[str]:
 
 
 @pytest.mark.usefixtures("fp8")
-def test_a_launcher_s_fp8_trains_near_bf16_in_all_but_the_first_and_the_last_layer(tmp_path: Path) -> None:
+def test_fp8_of_the_launcher_trains_close_to_bf16_in_the_inner_layers(tmp_path: Path) -> None:
     trainer, losses = trained(tmp_path / "fp8")
     outcome = (trainer.accelerator.mixed_precision, str(trainer.accelerator.fp8_backend.value))
     plain, expected = trained(tmp_path / "bf16", bf16=True)
@@ -72,7 +72,7 @@ def test_a_launcher_s_fp8_trains_near_bf16_in_all_but_the_first_and_the_last_lay
 
 
 @pytest.mark.usefixtures("fp8")
-def test_a_model_that_was_evaluated_first_is_trained_in_fp8_all_the_same(tmp_path: Path) -> None:
+def test_a_model_that_was_evaluated_first_is_trained_in_fp8(tmp_path: Path) -> None:
     args = TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", use_cpu=True)
     data = toy.text(n=16, length=16)
     trainer = Trainer(fresh(), args, train_dataset=data, eval_dataset=data)
@@ -84,7 +84,7 @@ def test_a_model_that_was_evaluated_first_is_trained_in_fp8_all_the_same(tmp_pat
 
 
 @pytest.mark.usefixtures("fp8")
-def test_it_resumes_to_the_last_bit_and_its_files_are_in_single_precision(
+def test_fp8_training_resumes_bit_identically_and_saves_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, losses = trained(tmp_path / "whole")
@@ -101,7 +101,7 @@ def test_it_resumes_to_the_last_bit_and_its_files_are_in_single_precision(
 
 @pytest.mark.usefixtures("fp8")
 @pytest.mark.matrix
-def test_two_processes_train_as_one_does_but_for_each_one_s_own_scale(tmp_path: Path) -> None:
+def test_two_fp8_processes_train_like_one_up_to_their_scales(tmp_path: Path) -> None:
     """A batch's scale is that of its largest number, and of two processes each has half of the batch."""
     values = {"name": "fp8", "text": True, "max_steps": 4}
     launched(tmp_path, [{"run": "resumed", "at": 2, **values}], world=2, **{PRECISION: "fp8"})
@@ -114,13 +114,13 @@ def test_two_processes_train_as_one_does_but_for_each_one_s_own_scale(tmp_path: 
 
 
 @pytest.mark.usefixtures("fp8")
-def test_a_model_without_a_layer_for_it_is_refused(tmp_path: Path) -> None:
+def test_fp8_is_refused_for_a_model_without_a_suitable_layer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="GptForCausalLM"):
         trained(tmp_path, model=toy.gpt(layers=1, heads=2, width=20, context=16))
 
 
 @pytest.mark.usefixtures("fp8")
-def test_a_gpu_or_a_package_that_lacks_it_is_told_by_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp8_is_refused_without_gpu_support_or_torchao_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
         with pytest.raises(ValueError, match=r"capability 8\.9 or more, and this one has 8\.0: use bf16"):
@@ -134,7 +134,7 @@ def test_a_gpu_or_a_package_that_lacks_it_is_told_by_what_would_do(monkeypatch: 
 
 @pytest.mark.usefixtures("fp8")
 @pytest.mark.parametrize("backend", ["TE", "msamp"])
-def test_other_backends_of_accelerate_s_are_refused_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_fp8_backends_of_accelerate_are_refused_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BACKEND, backend)
 
     with pytest.raises(NotAvailableYet, match=f"{BACKEND} is {backend.upper()}") as caught:
@@ -152,7 +152,7 @@ def test_other_backends_of_accelerate_s_are_refused_by_name(backend: str, monkey
         ("TensorParallel", {"parallelism_config": {"tp_size": 2}}),
     ],
 )
-def test_strategies_that_cut_a_model_refuse_it(
+def test_strategies_that_shard_the_model_refuse_fp8(
     name: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
@@ -164,7 +164,7 @@ def test_strategies_that_cut_a_model_refuse_it(
 
 
 @pytest.mark.parametrize("said", ["bf16", "fp16"])
-def test_a_launcher_s_half_precision_is_the_arguments(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_set_by_the_launcher_becomes_the_argument(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, said)
 
     assert getattr(TrainingArguments("out"), said) is True
@@ -172,12 +172,12 @@ def test_a_launcher_s_half_precision_is_the_arguments(said: str, monkeypatch: py
     assert precision.precision_of(TrainingArguments("out")) == said
 
 
-def test_a_precision_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "fp4")
 
     with pytest.raises(ValueError, match=r"'fp4'.*bf16.*fp16.*fp8"):
         TrainingArguments("out")
 
 
-def test_arguments_that_say_a_half_win_over_the_launcher(fp8: None) -> None:
+def test_a_precision_in_the_arguments_wins_over_the_launcher(fp8: None) -> None:
     assert precision.precision_of(TrainingArguments("out", bf16=True)) == "bf16"

@@ -19,7 +19,7 @@ from tests.trainer.runs import run
 
 
 @pytest.mark.gpu
-def test_a_run_in_bf16_on_a_gpu_resumes_as_the_same_run(tmp_path: Path) -> None:
+def test_a_bf16_run_on_a_gpu_resumes_bit_identically(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", steps=20, bf16=True)
     run(tmp_path / "cut", steps=20, stop_at=7, bf16=True)
 
@@ -67,7 +67,7 @@ class RefuseToWait(TrainerCallback):
 
 
 @pytest.mark.gpu
-def test_a_batch_is_copied_beside_what_is_still_computed() -> None:
+def test_a_batch_is_copied_to_the_gpu_while_it_computes() -> None:
     device, batch = torch.device("cuda", 0), {"x": torch.arange(1 << 20).pin_memory()}
     beside, is_computed = StreamCopy(device), torch.cuda.Event()
     torch.cuda._sleep(2_000_000_000)
@@ -82,7 +82,7 @@ def test_a_batch_is_copied_beside_what_is_still_computed() -> None:
 
 
 @pytest.mark.gpu
-def test_what_a_gpu_trains_does_not_depend_on_how_batches_come_to_it(
+def test_copying_batches_on_a_second_stream_does_not_change_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = run(tmp_path / "beside", steps=30)

@@ -74,7 +74,7 @@ RUN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "t
         ("all_checkpoints", {"checkpoint-2", "checkpoint-4"}, 4),
     ],
 )
-def test_the_strategy_says_what_is_pushed_beside_training(
+def test_hub_strategy_decides_what_is_pushed_during_training(
     tmp_path: Path, hub: Hub, strategy: str, folders: set[str], commits: int
 ) -> None:
     trainer, events = pushed(tmp_path, hub, hub_strategy=strategy)
@@ -92,7 +92,7 @@ def test_the_strategy_says_what_is_pushed_beside_training(
         assert repository.files()["model.safetensors"] == stored
 
 
-def test_the_arguments_say_where_to_and_as_who(tmp_path: Path, hub: Hub) -> None:
+def test_hub_arguments_set_the_repository_the_branch_and_the_token(tmp_path: Path, hub: Hub) -> None:
     where = {"hub_model_id": "lab/net", "hub_private_repo": True, "hub_revision": "trial"}
 
     pushed(tmp_path, hub, **where)
@@ -107,7 +107,7 @@ def test_the_arguments_say_where_to_and_as_who(tmp_path: Path, hub: Hub) -> None
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_a_push_that_takes_long_lets_training_go_on(tmp_path: Path, hub: Hub, always: bool) -> None:
+def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always: bool) -> None:
     """The next push is left out unless `always` is set. Files that are being pushed are not rotated away."""
     hub.gate.clear()
 
@@ -132,7 +132,9 @@ def test_a_push_that_takes_long_lets_training_go_on(tmp_path: Path, hub: Hub, al
     assert hub.at_once == 1, "a second one beside the first may overtake it"
 
 
-def test_a_push_that_fails_is_said_and_ends_nothing(tmp_path: Path, hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_push_is_logged_and_training_continues(
+    tmp_path: Path, hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
     hub.refuses = True
 
     with caplog.at_level(logging.WARNING, "footplate.trainer"):
@@ -143,7 +145,7 @@ def test_a_push_that_fails_is_said_and_ends_nothing(tmp_path: Path, hub: Hub, ca
     assert "the stand-in refuses" in caplog.text or "403" in caplog.text
 
 
-def test_a_script_that_saves_or_pushes_gets_the_model_and_its_card(tmp_path: Path, hub: Hub) -> None:
+def test_push_to_hub_uploads_the_model_and_its_card(tmp_path: Path, hub: Hub) -> None:
     rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sides.sentences()]
     bert = sides.bert("BertForSequenceClassification", num_labels=3)
     bert.model_tags = ["mine"]  # type: ignore[assignment]
@@ -191,7 +193,7 @@ def test_a_script_that_saves_or_pushes_gets_the_model_and_its_card(tmp_path: Pat
     assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "read").config.num_labels == 3
 
 
-def test_a_card_that_is_there_keeps_what_it_says(tmp_path: Path) -> None:
+def test_an_existing_model_card_keeps_its_fields(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path)
     folder = tmp_path / "my-model"
     folder.mkdir()
@@ -204,14 +206,16 @@ def test_a_card_that_is_there_keeps_what_it_says(tmp_path: Path) -> None:
     assert card["tags"] == ["new", "kept", "generated_from_trainer"]
 
 
-def test_who_has_no_such_library_is_told_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_to_hub_without_huggingface_hub_is_refused_with_the_pip_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
     with pytest.raises(ImportError, match=r"'footplate\[hub\]'"):
         a_trainer(tmp_path, push_to_hub=True)
 
 
-def test_a_job_is_refused_and_told_what_to_do_and_may_say_that_it_does_not_push() -> None:
+def test_a_job_may_set_hub_arguments_only_to_their_neutral_values() -> None:
     neutral = {"push_to_hub": False, "hub_strategy": "every_save", "hub_token": None}
     assert json.dumps(read_arguments(neutral).to_dict())
     for name, value in {"push_to_hub": True, "hub_token": "x", "hub_strategy": "end", "hub_always_push": True}.items():

@@ -24,13 +24,13 @@ def python(script: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_only_a_newer_torch_has_is_left_out_with_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preload_skips_modules_that_this_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "NEWER", ("torch.profiler._of_another_version",))
 
     trainer.preload()
 
 
-def test_a_preloaded_parent_has_one_thread_and_its_child_imports_no_more_of_torch() -> None:
+def test_a_preloaded_parent_has_one_thread_and_its_child_imports_no_torch_module() -> None:
     script = """
 from footplate.trainer import preload
 preload()
@@ -74,7 +74,7 @@ print(sorted(packages & {"torch", "accelerate", "service", "worker", "fastapi"})
     assert python(script) == "[]"
 
 
-def test_every_public_name_is_there_and_the_trainer_s_import_nothing_but_torch() -> None:
+def test_every_public_name_exists_and_importing_the_trainer_loads_only_torch() -> None:
     """Accelerate costs a tenth of what torch does, and is imported when there is a Trainer."""
     script = """
 import sys

@@ -201,12 +201,12 @@ def test_a_subclass_of_the_arguments_names_its_own_fields_of_json_text(tmp_path:
     assert args.lr_scheduler_kwargs == {"num_cycles": 2}
 
 
-def test_a_name_of_our_own_is_refused_when_the_class_is_made() -> None:
+def test_a_subclass_that_defines_our_private_attribute_is_refused() -> None:
     with pytest.raises(NotAvailableYet, match="_footplate"):
         type("Own", (footplate.Trainer,), {"_footplate": None})
 
 
-def test_attributes_of_a_library_collide_with_none_of_ours(tmp_path: Path) -> None:
+def test_private_names_of_a_library_do_not_collide_with_ours(tmp_path: Path) -> None:
     """GRPO counts in `_step` and has a method `_prepare`."""
 
     class Library(footplate.Trainer):
@@ -263,7 +263,7 @@ def test_early_stopping_judges_a_value_as_in_transformers(best: float | None, va
     assert counters[0] == counters[1]
 
 
-def test_number_formats_in_the_arguments_are_written_by_name(tmp_path: Path) -> None:
+def test_a_dtype_in_the_arguments_is_written_to_json_by_name(tmp_path: Path) -> None:
     args = footplate.TrainingArguments(str(tmp_path), lr_scheduler_kwargs={"dtype": torch.float32})
 
     assert json.loads(args.to_json_string())["lr_scheduler_kwargs"] == {"dtype": "float32"}
@@ -273,12 +273,12 @@ def test_memory_is_not_pinned_without_a_device(tmp_path: Path) -> None:
     assert footplate.TrainingArguments(str(tmp_path), use_cpu=True).dataloader_pin_memory is False
 
 
-def test_a_class_in_the_place_of_an_accelerator_config_is_refused(tmp_path: Path) -> None:
+def test_the_class_accelerator_config_instead_of_an_instance_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="AcceleratorConfig"):
         footplate.TrainingArguments(str(tmp_path), accelerator_config=footplate.AcceleratorConfig)  # type: ignore[arg-type]
 
 
-def test_the_beginning_of_a_run_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_of_a_run_is_logged_with_its_sizes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "footplate.trainer"):
         footplate.Trainer(Linear(), arguments(footplate, tmp_path, max_steps=1), train_dataset=ROWS).train()
 
@@ -329,7 +329,7 @@ def test_an_order_drawn_from_the_global_generator_is_that_of_transformers(tmp_pa
     assert_same(ours, theirs)
 
 
-def test_memory_is_reported_by_stage_and_that_of_the_start_once(tmp_path: Path) -> None:
+def test_memory_metrics_are_reported_by_stage_and_init_only_once(tmp_path: Path) -> None:
     args = arguments(footplate, tmp_path, max_steps=1, skip_memory_metrics=False)
     trainer = footplate.Trainer(Linear(), args, train_dataset=ROWS, eval_dataset=ROWS[:4])
 
@@ -339,7 +339,7 @@ def test_memory_is_reported_by_stage_and_that_of_the_start_once(tmp_path: Path) 
     assert names == [{"before_init", "init", "eval"}, {"train"}, {"test"}]
 
 
-def test_smoothing_of_several_labels_for_each_sample_is_switched_off(tmp_path: Path) -> None:
+def test_label_smoothing_is_switched_off_for_multi_label_models(tmp_path: Path) -> None:
     model = Linear()
     model.config = SimpleNamespace(problem_type="multi_label_classification")  # type: ignore[assignment]
 
@@ -349,7 +349,7 @@ def test_smoothing_of_several_labels_for_each_sample_is_switched_off(tmp_path: P
     assert trainer.label_smoother is None
 
 
-def test_kubeflow_is_told_of_a_run_in_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_a_kubeflow_pod_reports_to_kubeflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "https://test-url")
     trainer = footplate.Trainer(Linear(), arguments(footplate, tmp_path))
 

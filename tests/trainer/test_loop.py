@@ -24,7 +24,7 @@ def a_trainer(folder: Path, data: Any = None, model: nn.Module | None = None, **
     return Trainer(model or toy.mlp(), args, train_dataset=toy.regression(n=50) if data is None else data)
 
 
-def test_the_history_has_the_reference_s_names(tmp_path: Path) -> None:
+def test_the_log_history_has_the_names_of_transformers(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, max_steps=6, logging_steps=0.5, logging_first_step=True, learning_rate=1e-3)
 
     output = trainer.train()
@@ -52,17 +52,17 @@ def test_a_stream_needs_max_steps(tmp_path: Path) -> None:
         a_trainer(tmp_path, Stream()).train()
 
 
-def test_empty_data_is_said_and_not_trained_on(tmp_path: Path) -> None:
+def test_an_empty_training_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="has no batch"):
         a_trainer(tmp_path, []).train()
 
 
-def test_data_that_the_model_does_not_take_is_named(tmp_path: Path) -> None:
+def test_columns_that_the_model_does_not_accept_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"forward takes .*x.* only: pixels"):
         a_trainer(tmp_path, [{"pixels": torch.zeros(8)}] * 8).train()
 
 
-def test_training_twice_goes_on_from_the_weights(tmp_path: Path) -> None:
+def test_a_second_call_of_train_continues_from_the_weights(tmp_path: Path) -> None:
     set_seed(0)
     trainer = a_trainer(tmp_path, num_train_epochs=3, learning_rate=1e-2)
 
@@ -72,14 +72,14 @@ def test_training_twice_goes_on_from_the_weights(tmp_path: Path) -> None:
     assert second.global_step == first.global_step
 
 
-def test_a_trainer_needs_a_model_and_takes_one_only(tmp_path: Path) -> None:
+def test_a_trainer_needs_exactly_one_of_model_and_model_init(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model_init"):
         Trainer(args=TrainingArguments(str(tmp_path)))
     with pytest.raises(ValueError, match="model_init"):
         Trainer(toy.mlp(), TrainingArguments(str(tmp_path)), model_init=toy.mlp)
 
 
-def test_a_collator_that_returns_junk_is_named_before_the_model_is_called(tmp_path: Path) -> None:
+def test_a_collator_without_a_batch_is_named_before_the_model_is_called(tmp_path: Path) -> None:
     def junk(features: Any) -> Any:
         return [features]
 
@@ -103,7 +103,7 @@ class Wraps(nn.Module):
         return {"logits": self.head(self.backbone(x))}
 
 
-def test_a_part_that_was_loaded_for_inference_is_trained_in_training_mode(tmp_path: Path) -> None:
+def test_a_submodule_in_eval_mode_is_trained_in_train_mode(tmp_path: Path) -> None:
     model = Wraps()
     trainer = a_trainer(tmp_path, max_steps=2, model=model)
 
@@ -113,7 +113,7 @@ def test_a_part_that_was_loaded_for_inference_is_trained_in_training_mode(tmp_pa
     assert model.was_training == [True, True]
 
 
-def test_an_optimizer_that_must_be_told_of_training_is_told_before_its_first_step(tmp_path: Path) -> None:
+def test_an_optimizer_with_a_train_method_gets_the_call_before_its_first_step(tmp_path: Path) -> None:
     class Told(torch.optim.SGD):
         is_training = False
 
@@ -130,7 +130,7 @@ def test_an_optimizer_that_must_be_told_of_training_is_told_before_its_first_ste
     assert trainer.train().global_step == 2
 
 
-def test_a_model_that_a_model_init_made_before_is_let_go(tmp_path: Path) -> None:
+def test_the_previous_model_of_model_init_is_freed(tmp_path: Path) -> None:
     made: list[weakref.ref[nn.Module]] = []
 
     def make() -> nn.Module:
@@ -148,7 +148,7 @@ def test_a_model_that_a_model_init_made_before_is_let_go(tmp_path: Path) -> None
     assert [instance() for instance in made[:-1]] == [None, None, None]
 
 
-def test_a_second_run_has_the_batch_of_the_first_though_memory_was_short(tmp_path: Path) -> None:
+def test_a_second_run_starts_with_the_original_batch_size_after_out_of_memory(tmp_path: Path) -> None:
     class Small(nn.Module):
         def __init__(self) -> None:
             super().__init__()

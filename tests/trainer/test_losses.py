@@ -32,7 +32,7 @@ def a_plain_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-def test_a_plain_module_on_pairs_of_tensors_just_trains(tmp_path: Path) -> None:
+def test_a_plain_module_trains_on_pairs_of_tensors(tmp_path: Path) -> None:
     rows = toy.classification(n=64)
 
     trainer = trained(tmp_path, a_plain_model(), TensorDataset(rows.x, rows.y), num_train_epochs=5, max_steps=-1)
@@ -52,7 +52,7 @@ class Tokens(nn.Module):
         return {"logits": self.net(x)}
 
 
-def test_accumulation_over_uneven_labels_is_the_step_of_the_whole_batch(tmp_path: Path) -> None:
+def test_accumulation_over_uneven_labels_equals_one_large_batch(tmp_path: Path) -> None:
     """Most labels of some samples are ignored, so the mean of micro-batch means would be another number."""
     set_seed(1)
     rows = [{"x": torch.randn(6, 8), "labels": torch.randint(4, (6,))} for _ in range(8)]
@@ -80,7 +80,7 @@ def test_accumulation_over_uneven_labels_is_the_step_of_the_whole_batch(tmp_path
 
 
 @pytest.mark.parametrize("shape", ["tuple", "object", "per sample"])
-def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) -> None:
+def test_the_loss_is_found_in_tuples_objects_and_per_sample_losses(tmp_path: Path, shape: str) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -106,7 +106,7 @@ def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) 
         assert torch.allclose(mine, theirs, atol=1e-6)
 
 
-def test_a_tuple_that_begins_with_no_loss_is_refused_and_not_summed_up(tmp_path: Path) -> None:
+def test_a_tuple_that_does_not_begin_with_a_loss_is_refused(tmp_path: Path) -> None:
     """Logits that come first are not a loss. Minimizing their sum trains nothing, and looks like training."""
 
     class Net(nn.Module):
@@ -133,7 +133,7 @@ def test_a_loss_that_is_nan_is_never_hidden(tmp_path: Path, filtered: bool) -> N
     assert (first["loss"] != first["loss"]) is not filtered
 
 
-def test_batches_that_an_evaluation_left_out_are_counted_beside_its_loss(tmp_path: Path) -> None:
+def test_batches_with_a_nan_loss_are_counted_in_the_evaluation(tmp_path: Path) -> None:
     rows = [dict(row) for row in toy.regression(n=24)]
     for row in rows[8:16]:
         row["x"] = torch.full((8,), float("nan"))
@@ -151,7 +151,7 @@ def test_batches_that_an_evaluation_left_out_are_counted_beside_its_loss(tmp_pat
     assert "eval_nan_batches" not in unfiltered
 
 
-def test_logits_that_fit_no_labels_are_refused_with_their_shapes() -> None:
+def test_logits_that_do_not_fit_the_labels_are_refused_with_their_shapes() -> None:
     with pytest.raises(ValueError, match=r"logits of shape \(2, 5, 4\) and labels of shape \(2,\)"):
         from_logits(torch.zeros(2, 5, 4), torch.zeros(2, dtype=torch.long))
 

@@ -72,7 +72,9 @@ def test_label_names_are_the_same_on_both_sides(tmp_path: Path, make: Any, asked
 
 
 @pytest.mark.parametrize("more", [{}, {"label_names": []}, {"per_device_eval_batch_size": 4}])
-def test_a_model_that_returns_a_loss_without_labels(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_a_model_without_label_names_gets_the_evaluation_loss_of_transformers(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     def script(side: Any, folder: Path) -> Any:
         trainer = side.Trainer(
             Pairs(),
@@ -133,7 +135,7 @@ class SquaredErrors(footplate.Trainer):
         return (loss, {"logits": outputs}) if return_outputs else loss
 
 
-def test_a_batch_that_forward_cannot_take_goes_to_a_compute_loss_of_its_own(tmp_path: Path) -> None:
+def test_an_own_compute_loss_may_get_batches_that_forward_cannot_accept(tmp_path: Path) -> None:
     """Hugging Face's calls forward with it, which raises."""
     data = [{**row, "wanted": row["a"].sum()} for row in rows("a")]
     args = arguments(footplate, tmp_path, remove_unused_columns=False)

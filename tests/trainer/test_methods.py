@@ -51,7 +51,7 @@ NEEDED = {"set_push_to_hub": {"model_id": "me/it"}}
 
 
 @pytest.mark.parametrize("setter", SETTERS)
-def test_a_setter_sets_what_theirs_sets_and_again_what_it_was_not_told(setter: str, tmp_path: Path) -> None:
+def test_a_setter_of_the_arguments_sets_what_that_of_transformers_sets(setter: str, tmp_path: Path) -> None:
     def changes(side: Any, *calls: dict[str, Any]) -> dict[str, Any]:
         args = side.TrainingArguments(str(tmp_path))
         before = plain(args)
@@ -87,7 +87,9 @@ def a_script(side: Any, folder: Path) -> Any:
     return trainer, trainer.train().metrics
 
 
-def test_a_trainer_answers_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_helper_methods_return_what_those_of_transformers_return(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ours, theirs = (side.trainer for side in on_both(tmp_path, a_script))
     metrics = {
         "train_runtime": 3723.4567, "train_loss": 0.123456, "total_flos": 5 << 30, "train_samples": 41,
@@ -131,7 +133,7 @@ def test_a_trainer_answers_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ours.metrics_format(dict(metrics)) == metrics_format(dict(metrics))
 
 
-def test_a_parameter_is_found_in_its_group_by_itself_and_by_its_name(tmp_path: Path) -> None:
+def test_get_optimizer_group_accepts_a_parameter_or_its_name(tmp_path: Path) -> None:
     """Hugging Face's Trainer compares the values of tensors, and fails if shapes differ."""
     trainer, _ = a_script(footplate, tmp_path)
     for name, parameter in trainer.model.named_parameters():
@@ -167,7 +169,7 @@ def counted(side: Any, calls: Counter[str]) -> Any:
     return type("Counted", (side.Trainer,), {name: counting(name) for name in OVERRIDES})
 
 
-def test_an_override_is_called_as_often_as_theirs(tmp_path: Path) -> None:
+def test_an_override_is_called_as_often_as_in_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         calls: Counter[str] = Counter()
         args = side.TrainingArguments(
@@ -191,7 +193,7 @@ def test_an_override_is_called_as_often_as_theirs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Trainer", "Seq2SeqTrainer"])
-def test_all_that_is_ours_has_one_name_so_that_a_subclass_may_use_any_other(tmp_path: Path, kind: str) -> None:
+def test_a_trainer_adds_only_two_names_to_those_of_transformers(tmp_path: Path, kind: str) -> None:
     args = footplate.Seq2SeqTrainingArguments(
         str(tmp_path), max_steps=2, eval_strategy="steps", eval_steps=1, save_steps=1, report_to="none",
         disable_tqdm=True, use_cpu=True,

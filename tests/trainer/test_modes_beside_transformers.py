@@ -67,14 +67,14 @@ def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
         {"eval_strategy": "epoch", "eval_on_start": True, "num_train_epochs": 1, "logging_steps": 2},
     ],
 )
-def test_a_script_sees_the_same_modes_and_outputs_on_both_sides(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_a_script_has_the_same_modes_and_outputs_as_under_transformers(tmp_path: Path, more: dict[str, Any]) -> None:
     ours = modes_of(footplate, tmp_path / "ours", **more)
 
     assert ("on_evaluate", False) in ours
     assert ours == modes_of(transformers, tmp_path / "theirs", **more)
 
 
-def test_a_training_step_of_its_own_sets_train_mode(tmp_path: Path) -> None:
+def test_an_own_training_step_that_calls_super_runs_in_train_mode(tmp_path: Path) -> None:
     """Subclasses generate in eval mode before they call it."""
     modes: list[bool] = []
 

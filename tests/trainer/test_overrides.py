@@ -109,7 +109,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]
     return calls_of(METHODS, tmp_path_factory.mktemp("all"))
 
 
-def test_every_method_is_called_by_some_path_or_by_scripts_alone(expected: dict[str, Counter[str]]) -> None:
+def test_every_overridable_method_is_called_on_a_path_or_only_by_scripts(expected: dict[str, Counter[str]]) -> None:
     assert {name for calls in expected.values() for name in calls} == set(METHODS)
 
 
@@ -170,6 +170,6 @@ def test_a_method_assigned_to_the_class_is_called(tmp_path: Path, monkeypatch: p
     assert calls["compute_loss"] == 4 + 2 + 1 + 1
 
 
-def test_an_unknown_method_is_not_taken_for_one_that_nobody_overrides() -> None:
+def test_looking_up_an_override_with_an_unknown_name_is_an_error() -> None:
     with pytest.raises(KeyError, match="compute_los"):
         _ = "compute_los" in Overrides(object(), {})

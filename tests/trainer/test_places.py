@@ -87,7 +87,7 @@ def run(
 @pytest.mark.parametrize(
     ("draws", "stop"), [("stream", 3), ("stream", 8), ("stream", 13), ("collator", 8), ("order", 11)]
 )
-def test_a_run_over_a_stream_or_over_random_draws_resumes_as_the_same_run(
+def test_a_run_over_a_stream_or_random_draws_resumes_bit_identically(
     tmp_path: Path, draws: str, stop: int, workers: int
 ) -> None:
     """90 samples are 8 windows a pass, so 13 is in the second pass over the data."""
@@ -108,7 +108,7 @@ def test_a_run_over_a_stream_or_over_random_draws_resumes_as_the_same_run(
         assert read[1] + read[2] == read[0], "nothing is read twice"
 
 
-def test_a_stream_with_persistent_loading_processes_resumes_as_the_same_run(
+def test_a_stream_with_persistent_loader_workers_resumes_bit_identically(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """90 samples are 8 windows a pass, so 11 is in the second of three passes."""
@@ -126,14 +126,14 @@ def test_a_stream_with_persistent_loading_processes_resumes_as_the_same_run(
     assert caplog.text.count("dataloader_persistent_workers") == 3, "once in each training"
 
 
-def test_a_stream_is_not_continued_by_another_number_of_processes(tmp_path: Path) -> None:
+def test_resuming_a_stream_with_another_number_of_loader_workers_is_refused(tmp_path: Path) -> None:
     run(tmp_path, Stream(tmp_path / "log"), stop_at=3, dataloader_num_workers=2)
 
     with pytest.raises(ValueError, match="2 loading processes, but dataloader_num_workers is 1"):
         run(tmp_path, Stream(tmp_path / "log"), resume=True, dataloader_num_workers=1)
 
 
-def test_a_run_whose_checkpoints_are_written_in_background_resumes_as_the_same_run(tmp_path: Path) -> None:
+def test_a_run_with_save_in_background_resumes_bit_identically(tmp_path: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 4}
     whole = run(tmp_path / "whole", ROWS, **options)
 

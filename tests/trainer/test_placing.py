@@ -58,7 +58,7 @@ class Go(footplate.TrainingArguments):
         ({"is_parallelizable": True, "model_parallel": False}, footplate.TrainingArguments, True, False),
     ],
 )
-def test_a_model_is_moved_only_where_it_may_be(
+def test_a_model_is_moved_to_the_device_only_if_it_was_not_placed(
     tmp_path: Path, attributes: dict[str, Any], args: type, moves: bool, is_parallel: bool
 ) -> None:
     trainer = trained(tmp_path, args, **attributes)
@@ -68,7 +68,7 @@ def test_a_model_is_moved_only_where_it_may_be(
     assert trainer.state.global_step == 2
 
 
-def test_a_model_on_the_very_device_is_in_one_piece() -> None:
+def test_a_device_map_with_only_the_own_device_is_not_model_parallel() -> None:
     model = toy.mlp()
     model.hf_device_map = {"": 0, "head": "cuda:0", "rest": "cpu"}  # type: ignore[assignment]
 
@@ -76,7 +76,7 @@ def test_a_model_on_the_very_device_is_in_one_piece() -> None:
     assert is_model_parallel(model, torch.device("cuda:1"))
 
 
-def test_a_quantized_model_without_an_adapter_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_quantized_model_without_an_adapter_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"quantized weights cannot be trained: put an adapter on it with peft"):
         trained(tmp_path, is_quantized=True)
 

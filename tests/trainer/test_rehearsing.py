@@ -58,11 +58,11 @@ def steps_before(folder: Path, error: type[Exception], match: str, model: nn.Mod
         (odd(torch.zeros(3, dtype=torch.complex128)), r"cannot be saved, so training it would be useless"),
     ],
 )
-def test_a_state_that_cannot_be_saved_is_told_before_the_first_step(tmp_path: Path, model: Any, match: str) -> None:
+def test_a_state_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path: Path, model: Any, match: str) -> None:
     assert steps_before(tmp_path, ValueError, match, model) == 0
 
 
-def test_a_model_of_transformers_is_rehearsed_by_its_own_way_of_saving(tmp_path: Path) -> None:
+def test_the_trial_save_uses_save_pretrained_for_models_of_transformers(tmp_path: Path) -> None:
     """Weights that it does not know to be tied, or a generation config that contradicts itself: hours in, otherwise."""
     model: Any = sides.bert("BertForSequenceClassification", num_labels=3)
     model.classifier.bias = nn.Parameter(torch.zeros(3))
@@ -80,13 +80,13 @@ def test_a_model_of_transformers_is_rehearsed_by_its_own_way_of_saving(tmp_path:
         trial_save.try_saving(trainer, resumes=False)
 
 
-def test_a_folder_that_takes_no_files_is_told_before_the_first_step(tmp_path: Path) -> None:
+def test_an_output_folder_that_is_not_writable_is_refused_before_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     assert steps_before(tmp_path / "file", CannotSave, "no checkpoint could be written to .*file") == 0
 
 
-def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
+def test_too_little_disk_space_is_refused_for_a_new_run_but_not_for_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     footplate.Trainer(
@@ -102,7 +102,7 @@ def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
     assert resumed.train(resume_from_checkpoint=True).global_step == 3
 
 
-def test_a_run_that_goes_on_is_not_ended_by_a_disk_that_is_full_now(
+def test_a_resumed_run_is_not_ended_by_a_disk_that_is_full_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer = footplate.Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
@@ -117,14 +117,16 @@ def test_a_run_that_goes_on_is_not_ended_by_a_disk_that_is_full_now(
         trial_save.try_saving(trainer, resumes=False)
 
 
-def test_an_argument_that_is_no_json_is_told_before_the_first_step(tmp_path: Path) -> None:
+def test_an_argument_that_is_not_json_is_refused_before_the_first_step(tmp_path: Path) -> None:
     kwargs = {"num_cycles": torch.tensor(1)}
     made = {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": kwargs}
 
     assert steps_before(tmp_path, ValueError, "lr_scheduler_kwargs is stored in every checkpoint as JSON", **made) == 0
 
 
-def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_save_writes_few_bytes_and_draws_no_random_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[int] = []
 
     def look(folder: Any, **how: Any) -> None:
@@ -147,7 +149,7 @@ def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, mo
     assert stood_in["lm_head.weight"] is stood_in["transformer.wte.weight"]
 
 
-def test_who_saves_in_a_way_of_their_own_is_not_asked_to_rehearse(tmp_path: Path) -> None:
+def test_a_trainer_with_its_own_save_method_skips_the_trial_save(tmp_path: Path) -> None:
     class Own(footplate.Trainer):
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
             raise AssertionError("called")

@@ -25,7 +25,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Fingerprint:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 9, 10, 11, 17, 20, 31])
-def test_a_run_resumed_at_any_step_is_the_same_run(tmp_path: Path, undisturbed: Fingerprint, stop: int) -> None:
+def test_a_run_resumed_at_any_step_is_bit_identical(tmp_path: Path, undisturbed: Fingerprint, stop: int) -> None:
     before = run(tmp_path, steps=STEPS, stop_at=stop)
 
     after = run(tmp_path, steps=STEPS, resume=True)
@@ -40,7 +40,7 @@ def test_a_run_resumed_at_any_step_is_the_same_run(tmp_path: Path, undisturbed: 
     )
 
 
-def test_a_run_resumed_twice_in_the_same_epoch_is_the_same_run(tmp_path: Path, undisturbed: Fingerprint) -> None:
+def test_a_run_resumed_twice_in_one_epoch_is_bit_identical(tmp_path: Path, undisturbed: Fingerprint) -> None:
     run(tmp_path, steps=STEPS, stop_at=2)
     run(tmp_path, steps=STEPS, stop_at=6, resume=True)
 
@@ -50,7 +50,7 @@ def test_a_run_resumed_twice_in_the_same_epoch_is_the_same_run(tmp_path: Path, u
     assert after.weights == undisturbed.weights
 
 
-def test_loading_processes_that_stay_resume_as_the_same_run(tmp_path: Path, undisturbed: Fingerprint) -> None:
+def test_a_run_with_persistent_loader_workers_resumes_bit_identically(tmp_path: Path, undisturbed: Fingerprint) -> None:
     stay = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3}
     run(tmp_path, steps=STEPS, stop_at=13, **stay)
 
@@ -60,7 +60,7 @@ def test_loading_processes_that_stay_resume_as_the_same_run(tmp_path: Path, undi
     assert after.weights == undisturbed.weights
 
 
-def test_a_resume_in_a_fresh_process_with_loading_processes_is_the_same_run(
+def test_a_resume_in_a_new_process_with_loader_workers_is_bit_identical(
     tmp_path: Path, undisturbed: Fingerprint
 ) -> None:
     run(tmp_path, steps=STEPS, stop_at=13, dataloader_num_workers=2)
@@ -76,7 +76,7 @@ def test_a_resume_in_a_fresh_process_with_loading_processes_is_the_same_run(
     )
 
 
-def test_evaluating_on_the_way_does_not_make_the_resumed_run_another(tmp_path: Path) -> None:
+def test_evaluations_during_training_do_not_change_a_resumed_run(tmp_path: Path) -> None:
     evals = {"evaluate": True, "eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5}
     whole = run(tmp_path / "whole", steps=20, **evals)
     run(tmp_path / "cut", steps=20, stop_at=5, **evals)
@@ -87,7 +87,7 @@ def test_evaluating_on_the_way_does_not_make_the_resumed_run_another(tmp_path: P
     assert after.rng == whole.rng
 
 
-def test_a_longer_run_may_follow_with_new_intervals(tmp_path: Path) -> None:
+def test_a_run_may_be_resumed_with_more_steps_and_new_intervals(tmp_path: Path) -> None:
     run(tmp_path, steps=10, save_strategy="steps", save_steps=5)
 
     longer = run(tmp_path, steps=14, resume=True, logging_steps=2, learning_rate=1e-3)
@@ -95,7 +95,7 @@ def test_a_longer_run_may_follow_with_new_intervals(tmp_path: Path) -> None:
     assert len(longer.losses) == 2
 
 
-def test_another_order_of_the_data_is_refused(tmp_path: Path) -> None:
+def test_resuming_with_another_data_order_is_refused(tmp_path: Path) -> None:
     run(tmp_path, steps=2, save_strategy="steps", save_steps=2)
 
     with pytest.raises(ValueError, match=r"seed was 42 and is 43.*ignore_data_skip"):
@@ -125,7 +125,7 @@ def samples_of(folder: Path, batch_size: int, accumulation: int, *, stop_at: int
 
 @pytest.mark.parametrize(("stop", "done"), [(1, 4), (3, 12), (6, 22), (8, 30), (12, 44)])
 @pytest.mark.parametrize(("batch_size", "accumulation"), [(5, 1), (3, 2), (1, 1), (16, 1)])
-def test_steps_of_another_size_continue_at_the_next_sample(
+def test_a_resume_with_another_batch_size_continues_at_the_next_sample(
     tmp_path: Path, stop: int, done: int, batch_size: int, accumulation: int
 ) -> None:
     whole, _ = samples_of(tmp_path / "whole", 2, 2)
@@ -138,7 +138,7 @@ def test_steps_of_another_size_continue_at_the_next_sample(
     assert trainer.state.epoch == 3
 
 
-def test_a_second_resume_of_a_run_with_changed_steps_continues_at_the_next_sample(tmp_path: Path) -> None:
+def test_a_second_resume_with_another_batch_size_continues_at_the_next_sample(tmp_path: Path) -> None:
     whole, _ = samples_of(tmp_path / "whole", 2, 2)
     samples_of(tmp_path / "cut", 2, 2, stop_at=1)
     middle, _ = samples_of(tmp_path / "cut", 5, 1, stop_at=3)
@@ -150,7 +150,7 @@ def test_a_second_resume_of_a_run_with_changed_steps_continues_at_the_next_sampl
     assert trainer.state.global_step == trainer.state.max_steps
 
 
-def test_a_limit_in_steps_stays_when_their_size_changes(tmp_path: Path) -> None:
+def test_max_steps_is_kept_on_a_resume_with_another_batch_size(tmp_path: Path) -> None:
     samples_of(tmp_path, 2, 2, stop_at=5)
 
     rest, trainer = samples_of(tmp_path, 11, 1, max_steps=9)

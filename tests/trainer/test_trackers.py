@@ -40,7 +40,7 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
 # TensorBoard
 
 
-def test_a_run_that_goes_on_in_its_folder_is_one_curve(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_its_curve_in_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reports: dict[str, Any] = {"report_to": "tensorboard", "run_name": "mine", "logging_dir": str(tmp_path / "logs")}
@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_in_its_folder_is_one_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/elsewhere", "..", "a/b"])
-def test_a_runs_name_leads_nowhere_else(tmp_path: Path, name: str) -> None:
+def test_a_run_name_cannot_leave_the_tensorboard_folder(tmp_path: Path, name: str) -> None:
     logs = tmp_path / "deep" / "down" / "logs"
     a_trainer(tmp_path, report_to="tensorboard", run_name=name, logging_dir=str(logs), max_steps=1).train()
 
@@ -122,9 +122,7 @@ class Mine(TrainerCallback):
             wandb.log({"mine": state.global_step})
 
 
-def test_wandb_gets_one_run_with_all_that_was_logged(
-    tmp_path: Path, wandb: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_receives_all_logs_in_one_run(tmp_path: Path, wandb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_PROJECT", "of-the-environment")
     monkeypatch.setenv("WANDB_LOG_MODEL", "checkpoint")
     trainer = a_trainer(tmp_path, Mine(), report_to="wandb", run_name="mine")
@@ -153,7 +151,7 @@ def test_wandb_gets_one_run_with_all_that_was_logged(
     assert (first, last) == ({"epoch_1.0", "checkpoint_global_step_4"}, {"final_model"})
 
 
-def test_a_run_of_wandb_that_the_script_opened_is_used_and_left_open(tmp_path: Path, wandb: Any) -> None:
+def test_a_wandb_run_opened_by_the_script_is_used_and_left_open(tmp_path: Path, wandb: Any) -> None:
     theirs = wandb.init(project="theirs")
 
     a_trainer(tmp_path, report_to="wandb").train()
@@ -187,9 +185,7 @@ def history(mlflow: Any, run: Any, name: str) -> list[tuple[int, float]]:
     return [(item.step, item.value) for item in sorted(points, key=lambda point: point.step)]
 
 
-def test_mlflow_gets_one_run_with_all_that_was_logged(
-    tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_receives_all_logs_in_one_run(tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_MLFLOW_LOG_ARTIFACTS", "1")
     trainer = a_trainer(tmp_path, report_to="mlflow", project="mine", run_name="one")
 
@@ -207,7 +203,7 @@ def test_mlflow_gets_one_run_with_all_that_was_logged(
     assert [artifact.path for artifact in mlflow.MlflowClient().list_artifacts(run.info.run_id)] == ["checkpoint-4"]
 
 
-def test_a_run_of_mlflow_that_the_script_opened_is_used_and_left_open(tmp_path: Path, mlflow: Any) -> None:
+def test_an_mlflow_run_opened_by_the_script_is_used_and_left_open(tmp_path: Path, mlflow: Any) -> None:
     mlflow.set_experiment("theirs")
     with mlflow.start_run() as theirs:
         a_trainer(tmp_path, report_to="mlflow", project="not this").train()
@@ -239,7 +235,7 @@ def trackio_metrics(trackio: Any, project: str) -> list[tuple[str, str, int, dic
         return [(run, name, step, json.loads(report)) for run, name, step, report in rows]
 
 
-def test_trackio_gets_one_run_with_all_that_was_logged(tmp_path: Path, trackio: Any) -> None:
+def test_trackio_receives_all_logs_in_one_run(tmp_path: Path, trackio: Any) -> None:
     trainer = a_trainer(tmp_path, report_to="trackio", project="mine", run_name="one")
 
     trainer.train()
@@ -273,7 +269,7 @@ class Spaces:
             patch.setattr(trackio, name, lambda name=name, **how: self.asked.append((name, how)))
 
 
-def test_trackio_s_arguments_say_which_space_and_what_becomes_of_it(
+def test_trackio_arguments_set_the_space_and_its_static_copy(
     tmp_path: Path, trackio: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spaces = Spaces(trackio, monkeypatch)
@@ -304,7 +300,7 @@ def test_an_argument_of_trackio_without_trackio_is_refused() -> None:
     TrainingArguments("out", trackio_static_space_id=False)
 
 
-def test_a_tracker_that_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_not_installed_is_refused_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from footplate.trainer import tracker_callbacks
 
     monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: [])
@@ -313,9 +309,7 @@ def test_a_tracker_that_is_not_installed_is_told_with_what_installs_it(monkeypat
         tracker_callbacks.chosen(["wandb"])
 
 
-def test_a_run_that_fails_closes_its_trackers_and_what_is_logged_later_goes_on_in_it(
-    tmp_path: Path, mlflow: Any
-) -> None:
+def test_a_failed_run_closes_its_tracker_and_later_logs_reopen_it(tmp_path: Path, mlflow: Any) -> None:
     class Break(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 2:
@@ -336,5 +330,5 @@ def test_a_run_that_fails_closes_its_trackers_and_what_is_logged_later_goes_on_i
 @pytest.mark.parametrize(
     ("name", "folder"), [("/etc/x", "_etc_x"), ("../../x", "_.._x"), ("..", "run"), ("a b", "a_b")]
 )
-def test_a_run_s_name_leads_out_of_no_tracker_s_folder(name: str, folder: str) -> None:
+def test_a_run_name_cannot_leave_the_folder_of_a_tracker(name: str, folder: str) -> None:
     assert as_file_name(name) == folder

@@ -47,7 +47,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 
 
 @strategies
-def test_the_curve_is_that_of_one_process(came: Results, undisturbed: dict[str, Any], strategy: str) -> None:
+def test_every_strategy_gives_the_loss_curve_of_one_process(
+    came: Results, undisturbed: dict[str, Any], strategy: str
+) -> None:
     for rank_run in came(f"{strategy}: curve"):
         scenarios.assert_same_run(rank_run, undisturbed["curve"])
         assert rank_run["strategy"] == KINDS[strategy]
@@ -55,7 +57,7 @@ def test_the_curve_is_that_of_one_process(came: Results, undisturbed: dict[str, 
 
 
 @strategies
-def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came: Results, strategy: str) -> None:
+def test_a_run_resumed_within_an_epoch_is_bit_identical(came: Results, strategy: str) -> None:
     for rank_run in came(f"{strategy}: resumed"):
         assert "error" not in rank_run, rank_run.get("trace")
         whole, first, rest = (rank_run[part] for part in ("whole", "first", "rest"))
@@ -65,7 +67,7 @@ def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came: Result
 
 
 @strategies
-def test_a_checkpoint_of_two_continues_on_one(
+def test_a_checkpoint_of_two_processes_continues_in_one_process(
     came: Results, folder: Path, undisturbed: dict[str, Any], strategy: str
 ) -> None:
     first = came(f"{strategy}: for one")[0]
@@ -79,7 +81,9 @@ def test_a_checkpoint_of_two_continues_on_one(
 
 
 @strategies
-def test_a_checkpoint_of_one_continues_on_two(came: Results, undisturbed: dict[str, Any], strategy: str) -> None:
+def test_a_checkpoint_of_one_process_continues_in_two_processes(
+    came: Results, undisturbed: dict[str, Any], strategy: str
+) -> None:
     for rank_run in came(f"{strategy}: from one"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(undisturbed["whole"]["losses"][3:], rel=1e-5)
@@ -121,7 +125,7 @@ def assert_ends_with_its_best(each: dict[str, Any]) -> None:
 
 
 @strategies
-def test_every_sample_is_answered_by_generation(came: Results, strategy: str) -> None:
+def test_every_sample_gets_a_generated_text(came: Results, strategy: str) -> None:
     """One process cannot serve as the expected value: its sums are ordered differently, and texts diverge."""
     first, second = came(f"{strategy}: generated")
     assert "error" not in first, first.get("trace")
@@ -130,12 +134,12 @@ def test_every_sample_is_answered_by_generation(came: Results, strategy: str) ->
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"ddp"}))
-def test_texts_are_the_same_whoever_holds_the_model(came: Results, strategy: str) -> None:
+def test_generated_texts_are_the_same_under_every_strategy(came: Results, strategy: str) -> None:
     assert came(f"{strategy}: generated")[0]["texts"] == came("ddp: generated")[0]["texts"]
 
 
 @strategies
-def test_files_have_the_reference_s_names_and_are_whole_at_the_end(came: Results, strategy: str) -> None:
+def test_checkpoint_files_have_the_names_of_transformers_and_a_full_model(came: Results, strategy: str) -> None:
     main, other = came(f"{strategy}: written")
 
     assert "error" not in main, main.get("trace")

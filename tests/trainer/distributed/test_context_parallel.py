@@ -39,7 +39,7 @@ def parts(folder_of: Callable[..., Path]) -> Path:
 
 
 @pytest.mark.parametrize("scenario", ["curve", "odd", "smoothed"])
-def test_the_curve_is_that_of_one_process(
+def test_context_parallelism_gives_the_loss_curve_of_one_process(
     scenario: str, came_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
     """Covers uneven lengths, activations that are computed again, and models that compute their own loss."""
@@ -58,7 +58,7 @@ def test_a_model_of_transformers_with_shared_heads_trains_the_same_and_resumes(
         _assert_resumed(rank_run)
 
 
-def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came_of_parts: Results) -> None:
+def test_a_context_parallel_run_resumed_within_an_epoch_is_bit_identical(came_of_parts: Results) -> None:
     for rank_run in came_of_parts("cp: resumed"):
         assert "error" not in rank_run, rank_run.get("trace")
         _assert_resumed(rank_run)
@@ -70,14 +70,14 @@ def _assert_resumed(each: dict[str, Any]) -> None:
     assert each["rest"]["weights"] == each["whole"]["weights"]
 
 
-def test_half_precision_is_cut_too(came_of_parts: Results, alone: dict[str, dict[str, Any]]) -> None:
+def test_context_parallelism_works_in_half_precision(came_of_parts: Results, alone: dict[str, dict[str, Any]]) -> None:
     for rank_run in came_of_parts("cp: in bf16"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(alone["llama"]["losses"], rel=2e-2)
         assert rank_run["losses"] != pytest.approx(alone["llama"]["losses"], rel=1e-7)
 
 
-def test_checkpoints_go_on_in_one_process_and_the_other_way_about(
+def test_a_checkpoint_continues_with_and_without_context_parallelism(
     came_of_parts: Results, parts: Path, alone: dict[str, dict[str, Any]]
 ) -> None:
     first = came_of_parts("cp: for one")[0]
@@ -108,7 +108,7 @@ def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None
     assert came_of_parts("cp: tokens") == [single_run, single_run]
 
 
-def test_adapters_train_in_pieces(came_of_parts: Results) -> None:
+def test_adapters_train_under_context_parallelism(came_of_parts: Results) -> None:
     first, other = came_of_parts("cp: adapters")
 
     assert "error" not in first, first.get("trace")
@@ -116,7 +116,7 @@ def test_adapters_train_in_pieces(came_of_parts: Results) -> None:
 
 
 @pytest.mark.matrix
-def test_four_are_two_groups_that_read_different_batches_or_one_of_four(
+def test_four_processes_form_two_groups_of_two_or_one_group_of_four(
     came_of_four: Results, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     uneven = scenarios.trained(tmp_path, name="uneven", text=True, **scenarios.UNEVEN)
@@ -130,7 +130,7 @@ def test_four_are_two_groups_that_read_different_batches_or_one_of_four(
         scenarios.assert_same_run(rank_run, alone["odd"])
 
 
-def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_so(
+def test_attention_to_own_pieces_only_changes_the_curve_and_fails_the_trial(
     came_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
     for rank_run in came_of_parts("cp: apart"):
@@ -152,7 +152,7 @@ def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_
         ("named", "several named optimizers have one each"),
     ],
 )
-def test_what_would_be_another_run_in_pieces_is_refused_in_all_before_the_first_step(
+def test_a_model_that_computes_differently_in_pieces_is_refused_by_all_ranks(
     scenario: str, said: str, came_of_parts: Results
 ) -> None:
     for rank_run in came_of_parts(f"cp: {scenario}"):
@@ -160,7 +160,7 @@ def test_what_would_be_another_run_in_pieces_is_refused_in_all_before_the_first_
 
 
 @pytest.mark.parametrize(("size", "length"), [(2, 16), (2, 13), (3, 5), (4, 1)])
-def test_each_process_has_one_piece_of_a_sequence_s_front_and_one_of_its_back(size: int, length: int) -> None:
+def test_each_rank_gets_one_piece_of_the_front_and_one_of_the_back(size: int, length: int) -> None:
     tokens = torch.arange(1, length + 1).expand(2, -1)
 
     pieces = [cut({"input_ids": tokens, "labels": tokens}, rank, size) for rank in range(size)]
@@ -188,12 +188,12 @@ TOKENS = torch.arange(8).expand(2, -1)
         ({"token_type_ids": TOKENS}, "the batch has token_type_ids, which cp_size cannot split"),
     ],
 )
-def test_a_batch_that_cannot_be_cut_is_refused_by_what_it_has(more: dict[str, Any], said: str) -> None:
+def test_a_batch_that_cannot_be_split_by_position_is_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, NotAvailableYet), match=said):
         cut({"input_ids": TOKENS, "labels": TOKENS, **more}, 0, 2)
 
 
-def test_padding_on_the_right_is_cut_like_the_rest() -> None:
+def test_padding_on_the_right_is_split_like_other_tokens() -> None:
     mask = torch.tensor([[1] * 5 + [0] * 3] * 2)
 
     piece = cut({"input_ids": TOKENS, "labels": TOKENS.masked_fill(mask == 0, -100), "attention_mask": mask}, 0, 2)
@@ -215,7 +215,7 @@ def test_padding_on_the_right_is_cut_like_the_rest() -> None:
         ({"cp_size": 2}, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha needs whole samples"),
     ],
 )
-def test_what_it_does_not_go_with_is_refused_before_anything_is_opened(
+def test_arguments_that_exclude_context_parallelism_are_refused_at_the_start(
     config: dict[str, int], values: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in LAUNCHED.items():
@@ -226,7 +226,9 @@ def test_what_it_does_not_go_with_is_refused_before_anything_is_opened(
 
 
 @pytest.mark.parametrize("says", ["object", "environment"])
-def test_what_accelerate_can_ask_for_and_is_not_here_is_refused(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_context_parallel_options_of_accelerate_are_refused(
+    says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accelerate = pytest.importorskip("accelerate")
     for name, value in {**LAUNCHED, "PARALLELISM_CONFIG_CP_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
@@ -248,7 +250,9 @@ def test_what_accelerate_can_ask_for_and_is_not_here_is_refused(says: str, monke
         ({"layer_types": ["sliding_attention"]}, "layers of sliding_attention, and cp_size supports full_attention"),
     ],
 )
-def test_attention_that_cannot_be_shared_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:
+def test_an_attention_implementation_that_cannot_be_split_is_refused_by_name(
+    changes: dict[str, Any], said: str
+) -> None:
     transformers = pytest.importorskip("transformers")
     from footplate.trainer.strategies.attention import require_shareable
 

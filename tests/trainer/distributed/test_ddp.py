@@ -18,7 +18,7 @@ from tests.trainer.distributed.conftest import Results
 from tests.trainer.distributed.launch import launched, read
 
 
-def test_the_arguments_say_how_processes_talk(came: Results) -> None:
+def test_the_ddp_arguments_set_the_options_of_the_process_group(came: Results) -> None:
     for rank_run in came("talks"):
         assert rank_run == {
             "find_unused_parameters": False,
@@ -42,7 +42,7 @@ def test_the_arguments_say_how_processes_talk(came: Results) -> None:
         ("split", {}),
     ],
 )
-def test_the_curve_is_that_of_one_process_on_the_same_global_batch(
+def test_ddp_gives_the_loss_curve_of_one_process_on_the_same_global_batch(
     came: Results, tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     single_run = scenarios.trained(tmp_path, name="one", **options)
@@ -52,11 +52,11 @@ def test_the_curve_is_that_of_one_process_on_the_same_global_batch(
         assert rank_run["strategy"] == "Ddp"
 
 
-def test_a_mean_over_each_process_s_own_tokens_is_another_curve(came: Results) -> None:
+def test_averaging_the_loss_per_process_gives_a_different_curve(came: Results) -> None:
     assert came("averaged by each")[0]["losses"] != pytest.approx(came("ddp: curve")[0]["losses"], rel=1e-5)
 
 
-def test_a_stream_is_read_by_all_comes_once_and_goes_on_where_it_was(came: Results, tmp_path: Path) -> None:
+def test_processes_share_a_stream_without_repeats_and_resume_it(came: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="one", stream=True, samples=91)
 
     for rank_run in came("stream"):
@@ -70,12 +70,12 @@ def test_a_stream_is_read_by_all_comes_once_and_goes_on_where_it_was(came: Resul
     assert sorted(epoch) == list(range(91))
 
 
-def test_a_batch_that_cannot_be_shared_is_refused_with_both_numbers(came: Results) -> None:
+def test_a_batch_size_that_does_not_divide_by_the_processes_is_refused(came: Results) -> None:
     for rank_run in came("odd split"):
         assert "a batch of 7 among 2 processes" in rank_run["error"]
 
 
-def test_samples_are_counted_where_one_process_has_none_in_the_last_round(came: Results, tmp_path: Path) -> None:
+def test_evaluation_counts_every_sample_if_the_last_round_is_uneven(came: Results, tmp_path: Path) -> None:
     single_run = scenarios.evaluated(tmp_path, name="one", samples=9)
 
     for rank_run in came("one sample"):
@@ -87,7 +87,7 @@ def test_samples_are_counted_where_one_process_has_none_in_the_last_round(came: 
         assert rank_run["kept"]["eval_seen"] == 9
 
 
-def test_metrics_by_the_batch_see_every_batch_and_an_end_once(came: Results, tmp_path: Path) -> None:
+def test_metrics_by_batch_receive_every_batch_and_one_final_call(came: Results, tmp_path: Path) -> None:
     single_run = scenarios.evaluated_by_batch(tmp_path)
 
     assert single_run["ends"] == [False] * 2 + [True]
@@ -96,7 +96,7 @@ def test_metrics_by_the_batch_see_every_batch_and_an_end_once(came: Results, tmp
         assert rank_run["ends"] == [False] * 5 + [True]
 
 
-def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Results) -> None:
+def test_predictions_without_tensors_are_gathered_only_on_request(came: Results) -> None:
     for rank_run in came("objects"):
         assert len(rank_run["words"]) == 21
         assert set(rank_run["words"]) <= {f"class {number}" for number in range(4)}
@@ -106,26 +106,26 @@ def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Re
 
 
 @pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
-def test_a_model_is_wrapped_once(came: Results, name: str) -> None:
+def test_a_model_that_is_trained_twice_is_wrapped_by_ddp_once(came: Results, name: str) -> None:
     """The model knows that there are several processes, as on GPUs, and would wrap itself as well."""
     for rank_run in came(name):
         assert rank_run == {"made": ["Mlp"], "type": "MULTI_CPU"}
 
 
-def test_one_process_that_a_launcher_started_wraps_nothing(tmp_path: Path) -> None:
+def test_a_single_launched_process_does_not_wrap_the_model(tmp_path: Path) -> None:
     launched(tmp_path, [{"run": "wrappers", "name": "alone"}], world=1)
 
     assert read(tmp_path, 0, 1) == [{"made": [], "type": "MULTI_CPU"}]
 
 
-def test_gradients_meet_once_in_a_step_of_two_micro_batches(came: Results) -> None:
+def test_gradients_are_synchronized_once_per_step_of_two_micro_batches(came: Results) -> None:
     for rank_run in came("meets"):
         assert rank_run == {"steps": 8, "meetings": 8}
     for rank_run in came("meets each"):
         assert rank_run == {"steps": 8, "meetings": 16}
 
 
-def test_a_full_disk_of_one_is_borne_by_all(came: Results) -> None:
+def test_a_full_disk_on_one_process_does_not_end_the_run(came: Results) -> None:
     for rank_run in came("full"):
         assert [step for step, _ in rank_run["told"]] == [3, 6, 8]
         assert rank_run["steps"] == 8
@@ -137,7 +137,7 @@ def test_tokens_of_all_processes_are_counted(came: Results) -> None:
 
 
 @pytest.mark.parametrize(("how", "step"), [("callback", 3), ("signal", 4), ("log", 4)])
-def test_what_stops_one_stops_all_at_the_same_step(came: Results, how: str, step: int) -> None:
+def test_a_stop_of_one_process_stops_all_at_the_same_step(came: Results, how: str, step: int) -> None:
     first, second = came(how)
 
     assert first["steps"] == second["steps"] == step
@@ -145,14 +145,14 @@ def test_what_stops_one_stops_all_at_the_same_step(came: Results, how: str, step
     assert first["files"] == (["checkpoint-4"] if how == "signal" else [])
 
 
-def test_a_nan_in_one_process_ends_all_of_them_alike(came: Results) -> None:
+def test_a_nan_in_one_process_ends_all_with_the_same_error(came: Results) -> None:
     for rank_run in came("nan"):
         assert rank_run["step"] == 4
         assert "NaN or infinite in 2 steps in a row, 3 to 4" in rank_run["error"]
 
 
 @pytest.mark.parametrize("name", ["find batch size", "background"])
-def test_what_one_process_decides_by_itself_is_refused(came: Results, name: str) -> None:
+def test_arguments_that_only_one_process_can_follow_are_refused(came: Results, name: str) -> None:
     for rank_run in came(name):
         assert "2" in rank_run["error"]
         assert {"find batch size": "auto_find_batch_size", "background": "save_in_background"}[name] in rank_run[
@@ -160,13 +160,13 @@ def test_what_one_process_decides_by_itself_is_refused(came: Results, name: str)
         ]
 
 
-def test_processes_that_failed_alike_may_go_on_together(came: Results) -> None:
+def test_processes_that_fail_with_the_same_error_can_train_on(came: Results) -> None:
     for rank_run in came("everywhere"):
         assert rank_run["error"] == "everywhere"
         assert rank_run["steps"] == 8
 
 
-def test_a_process_that_fails_within_a_message_ends_all_others_with_its_reason(came: Results, folder: Path) -> None:
+def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(came: Results, folder: Path) -> None:
     main, failed = came("on one")
 
     assert failed["error"] == "Boom: only here"
@@ -181,7 +181,7 @@ def test_a_process_that_fails_within_a_message_ends_all_others_with_its_reason(c
 # What a launcher says
 
 
-def test_a_launcher_says_which_process_this_is() -> None:
+def test_the_rank_is_read_from_the_environment_of_the_launcher() -> None:
     reports = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
 
     assert Place.here(environment=reports) == Place(3, 4, 1, is_launched=True)
@@ -190,7 +190,7 @@ def test_a_launcher_says_which_process_this_is() -> None:
     assert Place.here(1, environment=reports) == Place(3, 4, 1, is_launched=True)
 
 
-def test_a_process_takes_the_gpu_of_its_number_among_those_that_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_takes_the_visible_gpu_with_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert Place(3, 4, 3).gpu == torch.device("cuda", 3)
 
@@ -198,7 +198,7 @@ def test_a_process_takes_the_gpu_of_its_number_among_those_that_it_was_left(monk
     assert Place(3, 4, 3).gpu == torch.device("cuda", 0)
 
 
-def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
+def test_cpu_tensors_use_gloo_and_device_tensors_use_nccl() -> None:
     peers = object.__new__(Peers)
     peers.group, peers._group = "NCCL", "gloo"
 
@@ -206,7 +206,7 @@ def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
     assert peers.group_of(torch.ones(1, device="meta")) == "NCCL"
 
 
-def test_a_launcher_s_compilation_works_in_one_process_and_is_refused_in_several(
+def test_the_launchers_dynamo_backend_is_refused_for_several_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
@@ -224,7 +224,7 @@ def test_a_launcher_s_compilation_works_in_one_process_and_is_refused_in_several
         choose(TrainingArguments("out"))
 
 
-def test_a_launcher_s_cpu_is_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_cpu_can_be_set_by_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not TrainingArguments("out").use_cpu
     for name, said in {"ACCELERATE_USE_CPU": "True", "ACCELERATE_DYNAMO_BACKEND": "NO"}.items():
         monkeypatch.setenv(name, said)
@@ -233,13 +233,15 @@ def test_a_launcher_s_cpu_is_the_arguments(monkeypatch: pytest.MonkeyPatch) -> N
     choose(TrainingArguments("out"))
 
 
-def test_half_a_launcher_is_said() -> None:
+def test_missing_variables_of_a_launcher_are_named() -> None:
     with pytest.raises(ValueError, match=r"LOCAL_RANK.*but.*WORLD_SIZE.*MASTER_ADDR.*MASTER_PORT"):
         Place.here(environment={"LOCAL_RANK": "1", "RANK": "1"})
 
 
 @pytest.mark.parametrize("argument", ["save_on_each_node", "log_on_each_node"])
-def test_who_writes_and_who_logs_on_the_second_node(monkeypatch: pytest.MonkeyPatch, argument: str) -> None:
+def test_save_and_log_on_each_node_apply_to_the_first_rank_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
     from footplate.trainer.arguments import TrainingArguments
 
     reports = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
@@ -259,9 +261,7 @@ def test_who_writes_and_who_logs_on_the_second_node(monkeypatch: pytest.MonkeyPa
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed shards a model over processes"),
     ],
 )
-def test_what_shards_a_model_needs_processes_to_shard_it_over(
-    tmp_path: Path, values: dict[str, Any], said: str
-) -> None:
+def test_sharding_strategies_are_refused_for_one_process(tmp_path: Path, values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         scenarios.trained(tmp_path, name="alone", **values)
 

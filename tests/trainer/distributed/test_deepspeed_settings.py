@@ -19,7 +19,7 @@ def filled(config: Any, model: Any = None, **values: Any) -> dict[str, Any]:
     return settings(args, model or toy.mlp(), per_process=4, world=2)
 
 
-def test_what_is_auto_follows_the_arguments() -> None:
+def test_auto_values_of_deepspeed_are_filled_from_the_arguments() -> None:
     model = toy.mlp()
     model.config = SimpleNamespace(hidden_size=10)
     zero = {
@@ -60,7 +60,7 @@ def test_what_is_auto_follows_the_arguments() -> None:
     assert "fp16" not in result
 
 
-def test_a_file_may_say_it_and_is_not_changed(tmp_path: Path) -> None:
+def test_a_deepspeed_config_file_is_read_and_not_changed(tmp_path: Path) -> None:
     path, said = tmp_path / "zero.json", {"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}
     path.write_text(json.dumps(said))
 
@@ -96,6 +96,8 @@ def test_a_file_may_say_it_and_is_not_changed(tmp_path: Path) -> None:
         ({"steps_per_print": "auto"}, {}, "has auto for steps_per_print, and no argument sets it"),
     ],
 )
-def test_what_differs_is_told_with_both_sides(config: Any, values: dict[str, Any], said: str) -> None:
+def test_a_deepspeed_value_that_contradicts_an_argument_names_both(
+    config: Any, values: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         filled(config, **values)

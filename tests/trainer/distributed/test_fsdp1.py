@@ -10,20 +10,20 @@ from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
 
 
-def test_keeping_parameters_until_backward_and_prefetching_change_no_curve(came: Results, tmp_path: Path) -> None:
+def test_shard_grad_op_and_prefetching_do_not_change_the_curve(came: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
 
     for rank_run in came("fsdp 1: shard_grad_op"):
         scenarios.assert_same_run(rank_run, single_run)
 
 
-def test_rounds_that_do_not_divide_end_everywhere(came: Results) -> None:
+def test_uneven_rounds_under_fsdp_1_give_the_losses_of_ddp(came: Results) -> None:
     for rank_run, expected in zip(came("fsdp 1: uneven"), came("uneven"), strict=True):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
-def test_what_version_2_wrote_in_pieces_is_continued(came: Results, tmp_path: Path) -> None:
+def test_fsdp_1_continues_a_sharded_checkpoint_of_fsdp_2(came: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="whole", text=True)
     first = came("fsdp 1: from pieces")[0]["losses"]
 
@@ -33,7 +33,7 @@ def test_what_version_2_wrote_in_pieces_is_continued(came: Results, tmp_path: Pa
         assert rank_run["strategy"] == "Fsdp1"
 
 
-def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
+def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(came: Results) -> None:
     for rank_run in came("fsdp 1: counted"):
         assert rank_run["before"] == rank_run["after"]
     assert came("fsdp 1: generated")[0]["flos"] == came("ddp: generated")[0]["flos"] > 0
@@ -48,6 +48,6 @@ def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
         ("merged", "Fsdp1 has sharded the model"),
     ],
 )
-def test_what_needs_whole_parameters_is_refused_by_its_name(came: Results, asked: str, says: str) -> None:
+def test_optimizers_that_need_full_parameters_are_refused_by_name(came: Results, asked: str, says: str) -> None:
     for rank_run in came(f"fsdp 1: {asked}"):
         assert says in rank_run["error"]

@@ -19,7 +19,7 @@ def settings(fsdp: Any = True, config: Any = None, **values: Any) -> FsdpSetting
     return FsdpSettings.of(TrainingArguments("out", fsdp=fsdp, fsdp_config=config, **values))
 
 
-def test_nothing_said_is_version_2_that_frees_layers_and_gathers_checkpoints() -> None:
+def test_the_default_is_fsdp_2_with_full_shard_and_full_checkpoints() -> None:
     result = settings()
 
     assert (result.version, result.reshard, result.state_dict_type) == (2, "full_shard", "FULL_STATE_DICT")
@@ -39,11 +39,11 @@ def test_nothing_said_is_version_2_that_frees_layers_and_gathers_checkpoints() -
         (True, {"activation_checkpointing": True}, "activation_checkpointing", True),
     ],
 )
-def test_older_words_and_both_spellings_mean_what_they_meant(fsdp: Any, config: Any, name: str, value: Any) -> None:
+def test_older_fsdp_words_and_both_spellings_keep_their_meaning(fsdp: Any, config: Any, name: str, value: Any) -> None:
     assert getattr(settings(fsdp, config), name) == value
 
 
-def test_a_file_may_say_it(tmp_path: Path) -> None:
+def test_the_fsdp_config_may_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "fsdp.json"
     path.write_text(json.dumps({"min_num_params": 20}))
 
@@ -76,9 +76,7 @@ def test_a_file_may_say_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_would_work(
-    fsdp: Any, config: Any, values: dict[str, Any], said: str
-) -> None:
+def test_a_wrong_fsdp_config_is_refused_with_a_hint(fsdp: Any, config: Any, values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         settings(fsdp, config, **values)
 
@@ -90,7 +88,7 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
 
-def test_layers_are_what_is_named_what_the_model_says_or_what_is_repeated() -> None:
+def test_fsdp_layers_are_named_ones_those_of_the_model_or_repeated_ones() -> None:
     model = toy.gpt(layers=3)
 
     assert [type(unit).__name__ for unit in settings().units(model)] == ["Block"] * 3
@@ -102,7 +100,7 @@ def test_layers_are_what_is_named_what_the_model_says_or_what_is_repeated() -> N
         settings(True, {"transformer_layer_cls_to_wrap": "Blok"}).units(model)
 
 
-def test_what_is_tied_across_units_is_left_to_the_whole() -> None:
+def test_weights_tied_across_layers_stay_in_the_outer_fsdp_unit() -> None:
     model = Tied()
 
     assert settings(True, {"min_num_params": 16}).units(model) == [model.other]

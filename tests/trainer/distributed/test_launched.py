@@ -20,7 +20,7 @@ from tests.trainer.distributed.launch import launched, read
 FSDP_2 = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"]
 
 
-def told(*options: str) -> dict[str, str]:
+def launcher_variables(*options: str) -> dict[str, str]:
     """Returns the variables about sharing that accelerate sets for these options."""
     args = launch_command_parser().parse_args(
         [*options, "--mixed_precision", "no", "--num_processes", "2", "--num_machines", "1", "s.py"]
@@ -35,15 +35,15 @@ def told(*options: str) -> dict[str, str]:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Any:
     def begin(*options: str) -> None:
-        for name, value in told(*options).items():
+        for name, value in launcher_variables(*options).items():
             monkeypatch.setenv(name, value)
 
     return begin
 
 
-def test_a_launcher_s_fsdp_trains_as_one_process_does(tmp_path: Path) -> None:
+def test_fsdp_set_by_the_launcher_gives_the_curve_of_one_process(tmp_path: Path) -> None:
     values = {"name": "launched", "text": True, "ignore": 1}
-    launched(tmp_path, [{"run": "trained", **values}], world=2, **told(*FSDP_2))
+    launched(tmp_path, [{"run": "trained", **values}], world=2, **launcher_variables(*FSDP_2))
 
     single_run = scenarios.trained(tmp_path, **values)
     for item in read(tmp_path, 0, 2):
@@ -69,7 +69,7 @@ def test_a_launcher_s_fsdp_trains_as_one_process_does(tmp_path: Path) -> None:
         (["--fsdp_backward_prefetch", "BACKWARD_POST"], {"version": 1, "backward_prefetch": "BACKWARD_POST"}),
     ],
 )  # fmt: skip
-def test_each_of_its_settings_is_one_of_fsdp_config_s(
+def test_every_fsdp_option_of_the_launcher_becomes_an_fsdp_config_value(
     started: Any, options: list[str], expected: dict[str, Any]
 ) -> None:
     started("--use_fsdp", *options)
@@ -81,7 +81,7 @@ def test_each_of_its_settings_is_one_of_fsdp_config_s(
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
-def test_a_launcher_s_deepspeed_is_the_arguments(started: Any, tmp_path: Path) -> None:
+def test_deepspeed_options_of_the_launcher_become_the_argument(started: Any, tmp_path: Path) -> None:
     started(
         "--use_deepspeed",
         "--zero_stage",
@@ -100,7 +100,7 @@ def test_a_launcher_s_deepspeed_is_the_arguments(started: Any, tmp_path: Path) -
     assert (result["gradient_clipping"], result["train_batch_size"]) == (0.5, "auto")
 
 
-def test_a_launcher_s_deepspeed_file_is_the_arguments(started: Any, tmp_path: Path) -> None:
+def test_a_deepspeed_file_of_the_launcher_becomes_the_argument(started: Any, tmp_path: Path) -> None:
     file = tmp_path / "Zero.json"
     file.write_text(json.dumps({"zero_optimization": {"stage": 1}, "train_batch_size": "auto"}))
 
@@ -109,14 +109,14 @@ def test_a_launcher_s_deepspeed_file_is_the_arguments(started: Any, tmp_path: Pa
     assert TrainingArguments("out").deepspeed == str(file)
 
 
-def test_a_launcher_s_sizes_are_the_arguments(started: Any) -> None:
+def test_parallelism_sizes_of_the_launcher_become_the_argument(started: Any) -> None:
     started("--use_parallelism_config", "--parallelism_config_tp_size", "2")
 
     assert TrainingArguments("out").parallelism_config.tp_size == 2
 
 
 @pytest.mark.parametrize("said", ["shard_grad_op auto_wrap", True])
-def test_what_the_arguments_say_wins_and_nothing_is_mixed(started: Any, said: Any) -> None:
+def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any, said: Any) -> None:
     started(*FSDP_2, "--fsdp_offload_params", "true")
 
     args = TrainingArguments("out", fsdp=said)
@@ -134,14 +134,14 @@ def test_what_the_arguments_say_wins_and_nothing_is_mixed(started: Any, said: An
         (["--use_deepspeed", "--zero_stage", "3", "--zero3_init_flag", "true"], "ACCELERATE_DEEPSPEED_ZERO3_INIT=true"),
     ],
 )
-def test_what_would_be_another_training_is_refused_by_its_name(started: Any, options: list[str], says: str) -> None:
+def test_unsupported_options_of_the_launcher_are_refused_by_name(started: Any, options: list[str], says: str) -> None:
     started(*options)
 
     with pytest.raises((ValueError, NotAvailableYet), match=says):
         FsdpSettings.of(TrainingArguments("out"))
 
 
-def test_megatron_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_megatron_requested_by_the_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_MEGATRON_LM", "true")
 
     with pytest.raises(NotAvailableYet, match="ACCELERATE_USE_MEGATRON_LM=true"):

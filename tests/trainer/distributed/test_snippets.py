@@ -27,7 +27,7 @@ AFTER = 'trainer.train()\nprint("trained", trainer.state.global_step, flush=True
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", [0, 1], ids=["tensor parallel", "context parallel"])
-def test_the_code_of_the_guide_trains_as_torchrun_starts_it(way: int, tmp_path: Path) -> None:
+def test_the_code_of_the_guide_trains_if_started_with_torchrun(way: int, tmp_path: Path) -> None:
     scenarios.a_llama(tmp_path)
     code = snippets(PAGE, "python")[way].replace("…", "train_dataset=rows").replace('"out"', '"out", use_cpu=True')
     (tmp_path / "train.py").write_text(BEFORE + code + AFTER)

@@ -37,7 +37,7 @@ def whole(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("start", ["came_of_parts", FOUR])
-def test_a_model_that_transformers_loaded_in_parts_trains_as_a_whole_one_and_resumes(
+def test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one(
     start: str, whole: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     """Two processes compute one batch together. Four processes form two such groups, which shard by FSDP."""
@@ -50,13 +50,13 @@ def test_a_model_that_transformers_loaded_in_parts_trains_as_a_whole_one_and_res
         assert (item["whole"]["sizes"], item["whole"]["flos"]) == ([2, 16], whole["flos"])
 
 
-def test_nobody_has_to_say_again_what_transformers_was_told(came_of_parts: Results, whole: dict[str, Any]) -> None:
+def test_the_tensor_parallel_size_is_taken_from_the_loaded_model(came_of_parts: Results, whole: dict[str, Any]) -> None:
     for rank_run in came_of_parts("loaded, nothing said"):
         scenarios.assert_same_run(rank_run, whole)
         assert (rank_run["strategy"], rank_run["sizes"]) == ("TensorParallel", [2, 16])
 
 
-def test_its_files_are_those_of_a_whole_model_and_say_nothing_of_parts(came_of_parts: Results, parts: Path) -> None:
+def test_a_tensor_parallel_model_is_saved_like_a_full_one(came_of_parts: Results, parts: Path) -> None:
     main, other = came_of_parts("loaded and written")
 
     assert "error" not in main, main.get("trace")
@@ -66,14 +66,14 @@ def test_its_files_are_those_of_a_whole_model_and_say_nothing_of_parts(came_of_p
     assert scenarios.trained(parts, name="written", text=True, llama=True, resume=True, max_steps=5)["steps"] == 5
 
 
-def test_half_precision_computes_in_parts_too(came_of_parts: Results, whole: dict[str, Any]) -> None:
+def test_tensor_parallelism_works_in_half_precision(came_of_parts: Results, whole: dict[str, Any]) -> None:
     for rank_run in came_of_parts("in bf16"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(whole["losses"], rel=2e-2)
         assert rank_run["losses"] != pytest.approx(whole["losses"], rel=1e-6)
 
 
-def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results) -> None:
+def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(came_of_parts: Results) -> None:
     """All processes of a group read the same, although each would have drawn another order."""
     first, other = came_of_parts("a sampler of its own")
 
@@ -82,7 +82,7 @@ def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results
     assert first["losses"][0] > first["losses"][-1] + 0.05
 
 
-def test_data_that_is_not_the_same_in_all_of_a_group_is_refused_at_its_first_batch(came_of_parts: Results) -> None:
+def test_different_data_within_a_group_is_refused_at_the_first_batch(came_of_parts: Results) -> None:
     for rank_run in came_of_parts("noise of its own"):
         assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in rank_run["error"]
 
@@ -94,7 +94,9 @@ def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None
 
 
 @pytest.mark.matrix
-def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_four: Results, tmp_path: Path) -> None:
+def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(
+    came_of_four: Results, tmp_path: Path
+) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
     seen = scenarios.evaluated(tmp_path, name="evaluated")
     scenarios.trained(tmp_path, name="from-one", text=True, stop_at=3)
@@ -123,7 +125,7 @@ def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_fo
         ),
     ],
 )
-def test_a_model_that_is_not_cut_as_the_arguments_say_is_refused_in_all(
+def test_a_model_that_is_not_sharded_as_requested_is_refused_by_all_ranks(
     start: str, scenario: str, said: str, request: pytest.FixtureRequest
 ) -> None:
     for item in request.getfixturevalue(start)(scenario):
@@ -152,7 +154,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
         ({"dp_replicate_size": 2, "tp_size": 2}, {}, "cannot be used with pure data parallelism"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused_before_anything_is_opened(
+def test_impossible_parallelism_sizes_are_refused_at_the_start(
     config: dict[str, int], values: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in LAUNCHED.items():
@@ -169,12 +171,14 @@ def test_sizes_that_cannot_be_are_refused_before_anything_is_opened(
         ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "which is hybrid sharding"),
     ],
 )
-def test_what_is_not_here_yet_is_refused_by_its_name(config: dict[str, int], values: dict[str, Any], said: str) -> None:
+def test_unsupported_kinds_of_parallelism_are_refused_by_name(
+    config: dict[str, int], values: dict[str, Any], said: str
+) -> None:
     with pytest.raises(NotAvailableYet, match=said):
         choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
 
 
-def test_accelerate_s_own_object_says_the_same_and_goes_into_a_checkpoint_as_sizes() -> None:
+def test_an_accelerate_parallelism_config_is_accepted_and_stored_as_sizes() -> None:
     accelerate = pytest.importorskip("accelerate")
 
     args = TrainingArguments("out", parallelism_config=accelerate.ParallelismConfig(tp_size=2))

@@ -23,7 +23,7 @@ def undisturbed(folder_of: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", tutorials.TRAINED)
-def test_a_config_of_a_tutorial_trains_as_one_process_does(
+def test_a_deepspeed_config_of_a_tutorial_gives_the_curve_of_one_process(
     came_of_zero: Results, undisturbed: dict[str, Any], name: str
 ) -> None:
     for rank_run in came_of_zero(name):
@@ -32,7 +32,7 @@ def test_a_config_of_a_tutorial_trains_as_one_process_does(
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_a_run_with_a_config_of_a_tutorial_resumes_to_the_last_bit(came_of_zero: Results, name: str) -> None:
+def test_a_run_with_a_deepspeed_config_of_a_tutorial_resumes_bit_identically(came_of_zero: Results, name: str) -> None:
     for rank_run in came_of_zero(name):
         assert "error" not in rank_run, rank_run.get("trace")
         whole, first, rest = (rank_run[part] for part in ("whole", "first", "rest"))
@@ -41,7 +41,7 @@ def test_a_run_with_a_config_of_a_tutorial_resumes_to_the_last_bit(came_of_zero:
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_numbers_are_trained_and_evaluated_in_bf16(came_of_zero: Results, name: str) -> None:
+def test_a_bf16_config_trains_and_evaluates_in_bf16(came_of_zero: Results, name: str) -> None:
     for rank_run in came_of_zero(name):
         assert "error" not in rank_run, rank_run.get("trace")
         assert all(map(math.isfinite, rank_run["losses"]))

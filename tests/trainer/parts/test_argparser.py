@@ -63,7 +63,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_command_line_is_read_as_the_reference_reads_it(line: str) -> None:
+def test_a_command_line_is_parsed_as_transformers_parses_it(line: str) -> None:
     mine, theirs = (
         parser([Model, Data]).parse_args_into_dataclasses(line.split(), look_for_args_file=False)
         for parser in (HfArgumentParser, transformers.HfArgumentParser)
@@ -79,14 +79,14 @@ def test_a_command_line_is_read_as_the_reference_reads_it(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "--name x --depth much", "--name x --kind c", "--name x --tied perhaps"])
-def test_what_cannot_be_read_is_refused_by_both(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line_is_refused_as_in_transformers(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     for parser in (HfArgumentParser, transformers.HfArgumentParser):
         with pytest.raises(SystemExit):
             parser(Model).parse_args_into_dataclasses(line.split(), look_for_args_file=False)
     assert "error" in capsys.readouterr().err
 
 
-def test_what_nobody_takes_is_told_with_the_nearest_name() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         ValueError, match=r"not used by the HfArgumentParser: \['--dpth', '3'\] \(did you mean '--depth'"
     ):
@@ -97,7 +97,7 @@ def test_what_nobody_takes_is_told_with_the_nearest_name() -> None:
     assert (made.name, left) == ("x", ["--dpt", "3"])
 
 
-def test_options_that_are_added_come_in_a_namespace() -> None:
+def test_options_added_to_the_parser_are_returned_in_a_namespace() -> None:
     parser = HfArgumentParser(Data)
     parser.add_argument("--gpu", type=int, default=0)
 
@@ -106,7 +106,7 @@ def test_options_that_are_added_come_in_a_namespace() -> None:
     assert (data.parts, rest.gpu) == (1, 2)
 
 
-def test_files_of_arguments_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_on_the_command_line_override_those_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.args").write_text("--name beside --depth 7")
     (tmp_path / "more.args").write_text("--depth 8")
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py"), "--rate", "2"])
@@ -122,7 +122,7 @@ def test_files_of_arguments_come_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert (flagged.name, flagged.depth) == ("beside", 9)
 
 
-def test_dicts_json_and_yaml_are_read(tmp_path: Path) -> None:
+def test_arguments_are_parsed_from_dicts_json_and_yaml(tmp_path: Path) -> None:
     values = {"name": "x", "depth": 4, "parts": 2}
     (tmp_path / "a.json").write_text(json.dumps(values))
     (tmp_path / "a.yaml").write_text("name: x\ndepth: 4\nparts: 2\n")
@@ -139,7 +139,7 @@ def test_dicts_json_and_yaml_are_read(tmp_path: Path) -> None:
     assert parser.parse_dict({**values, "odd": 1}, allow_extra_keys=True)[0].depth == 4
 
 
-def test_the_training_arguments_are_read_with_their_meaning_as_help() -> None:
+def test_training_arguments_are_parsed_and_their_descriptions_are_the_help() -> None:
     parser = HfArgumentParser(TrainingArguments)
     line = (
         "--output_dir out --learning_rate 3e-4 --lr_scheduler_type cosine --warmup_steps 0.1 --max-steps 7 --bf16 "
@@ -153,7 +153,7 @@ def test_the_training_arguments_are_read_with_their_meaning_as_help() -> None:
     assert "The schedule of the learning rate over the steps." in parser.format_help()
 
 
-def test_older_names_are_understood_on_the_command_line_too() -> None:
+def test_older_argument_names_are_accepted_on_the_command_line() -> None:
     parser = HfArgumentParser(TrainingArguments)
     with pytest.warns(FutureWarning, match="evaluation_strategy"):
         (args,) = parser.parse_args_into_dataclasses(["--evaluation_strategy", "epoch"], look_for_args_file=False)
@@ -164,7 +164,7 @@ def test_older_names_are_understood_on_the_command_line_too() -> None:
     assert args.warmup_steps == 0.1
 
 
-def test_the_further_five_are_read_too() -> None:
+def test_the_arguments_of_seq2seq_training_are_parsed() -> None:
     (args,) = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses(
         ["--predict_with_generate", "--generation_max_length", "9", "--generation_config", "here"],
         look_for_args_file=False,
@@ -172,7 +172,7 @@ def test_the_further_five_are_read_too() -> None:
     assert (args.predict_with_generate, args.generation_max_length, args.generation_config) == (True, 9, "here")
 
 
-def test_a_field_may_be_made_with_its_words() -> None:
+def test_hf_arg_sets_default_aliases_and_help_of_a_field() -> None:
     def made(arg: Any) -> Any:
         @dataclass
         class Options:
@@ -187,7 +187,7 @@ def test_a_field_may_be_made_with_its_words() -> None:
         assert (options.depth, options.parts) == (4, [1])
 
 
-def test_the_accelerators_config_is_the_references(tmp_path: Path) -> None:
+def test_the_accelerator_config_has_the_defaults_and_methods_of_transformers(tmp_path: Path) -> None:
     assert AcceleratorConfig().to_dict() == TheirConfig().to_dict()
     (tmp_path / "a.json").write_text('{"split_batches": true}')
     config = AcceleratorConfig.from_json_file(tmp_path / "a.json")
@@ -201,7 +201,7 @@ def test_the_accelerators_config_is_the_references(tmp_path: Path) -> None:
     ("said", "processes"),
     [("dispatch_batches: true", 2)],
 )
-def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, processes: int) -> None:
+def test_unsupported_values_of_an_accelerator_config_are_refused(said: str, processes: int) -> None:
     name, _, value = said.partition(": ")
     config = AcceleratorConfig.of({name: value == "true"})
 
@@ -209,7 +209,7 @@ def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, 
         config.refuse_unsupported(processes)
 
 
-def test_an_unknown_option_of_accumulation_is_refused() -> None:
+def test_an_unknown_gradient_accumulation_option_is_refused() -> None:
     config = AcceleratorConfig.of({"gradient_accumulation_kwargs": {"num_step": 2}})
 
     with pytest.raises(ValueError, match=r"gradient_accumulation_kwargs.*num_step.*num_steps.*sync_each"):
@@ -220,7 +220,7 @@ def test_an_unknown_option_of_accumulation_is_refused() -> None:
     ("name", "told"),
     [("sync_with_dataloader", "ends with the epoch's last batch"), ("adjust_scheduler", "moves once with every step")],
 )
-def test_an_option_of_accumulation_that_changes_nothing_is_logged(
+def test_a_gradient_accumulation_option_without_effect_is_logged(
     name: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     AcceleratorConfig.of({"gradient_accumulation_kwargs": {name: False}}).refuse_unsupported(1)
@@ -229,7 +229,7 @@ def test_an_option_of_accumulation_that_changes_nothing_is_logged(
     assert told in caplog.text
 
 
-def test_a_configured_state_must_exist_before_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_configured_state_is_refused_if_no_state_was_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartialState, "_shared_state", {})
     # Libraries make such arguments only to read the defaults.
     args = TrainingArguments(accelerator_config={"use_configured_state": True})
@@ -238,7 +238,7 @@ def test_a_configured_state_must_exist_before_a_trainer(monkeypatch: pytest.Monk
         Single(args)
 
 
-def test_accumulation_that_happens_anyway_is_taken() -> None:
+def test_gradient_accumulation_options_that_agree_with_the_arguments_are_accepted() -> None:
     config = AcceleratorConfig.of({"gradient_accumulation_kwargs": {"sync_with_dataloader": True, "num_steps": 3}})
 
     config.refuse_unsupported(1)

@@ -60,7 +60,7 @@ def encoded(tokenizer: Any = None, **options: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_every_collator_has_the_references_name_and_signature(name: str) -> None:
+def test_every_collator_has_the_name_and_signature_of_transformers(name: str) -> None:
     mine, other = getattr(ours, name), getattr(theirs, name)
     if name == "default_data_collator":
         assert list(inspect.signature(mine).parameters)[:2] == list(inspect.signature(other).parameters)
@@ -72,7 +72,7 @@ def test_every_collator_has_the_references_name_and_signature(name: str) -> None
         ]
 
 
-def test_no_collator_of_the_reference_is_missing() -> None:
+def test_every_collator_of_transformers_exists() -> None:
     names = {name for name in vars(theirs) if "Collator" in name and inspect.isclass(getattr(theirs, name))}
 
     assert names <= {*SHARED}
@@ -100,19 +100,19 @@ DEFAULT: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("features", DEFAULT)
-def test_the_default_stacks_as_the_reference_does(features: list[Any]) -> None:
+def test_the_default_collator_stacks_like_that_of_transformers(features: list[Any]) -> None:
     assert same(ours.default_data_collator(features), theirs.default_data_collator(features))
     assert same(ours.DefaultDataCollator()(features), theirs.DefaultDataCollator()(features))
 
 
-def test_a_pair_is_the_models_argument_and_labels() -> None:
+def test_the_default_collator_maps_pairs_to_the_first_argument_and_labels() -> None:
     batch = ours.default_data_collator([(torch.ones(2), 1), (torch.zeros(2), 0)], first="points")
 
     assert batch["points"].shape == (2, 2)
     assert batch["labels"].tolist() == [1, 0]
 
 
-def test_arrays_are_returned_where_arrays_are_asked_for() -> None:
+def test_collators_return_numpy_arrays_on_request() -> None:
     batch = ours.default_data_collator(DEFAULT[0], return_tensors="np")
 
     assert same(batch, theirs.default_data_collator(DEFAULT[0], return_tensors="np"))
@@ -128,7 +128,7 @@ class Target(NamedTuple):
     name: str
 
 
-def test_stacking_keeps_every_key_and_any_shape() -> None:
+def test_the_stack_collator_keeps_every_key_and_any_shape() -> None:
     def sample(number: int) -> dict[str, Any]:
         return {
             "points": torch.full((2, 3, 4), float(number)),
@@ -155,7 +155,7 @@ def test_stacking_keeps_every_key_and_any_shape() -> None:
 
 
 @pytest.mark.parametrize("collate", [ours.default_data_collator, ours.stack_collator])
-def test_what_does_not_stack_is_named_with_its_shapes(collate: Any) -> None:
+def test_samples_that_cannot_be_stacked_are_named_with_their_shapes(collate: Any) -> None:
     with pytest.raises(ValueError, match=r"'points' cannot be stacked.*shape \(3, 2\), tensor of shape \(4, 2\)"):
         collate([{"points": torch.zeros(3, 2)}, {"points": torch.zeros(4, 2)}])
     with pytest.raises(ValueError, match=r"'input_ids'.*length 3.*length 2"):
@@ -165,7 +165,7 @@ def test_what_does_not_stack_is_named_with_its_shapes(collate: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"pad_to_multiple_of": 8}, {"padding": "max_length", "max_length": 16}])
-def test_padding_is_the_references(options: dict[str, Any]) -> None:
+def test_padding_equals_that_of_transformers(options: dict[str, Any]) -> None:
     mine, _ = both("DataCollatorWithPadding", bert(), **options)([{**sample, "label": 1} for sample in encoded()])
 
     assert mine["input_ids"].shape[1] % (8 if options else 1) == 0
@@ -174,7 +174,7 @@ def test_padding_is_the_references(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", ["label", "labels"])
-def test_token_labels_are_padded_on_the_tokenizers_side(side: str, name: str, monkeypatch: Any) -> None:
+def test_labels_of_tokens_are_padded_on_the_side_of_the_tokenizer(side: str, name: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(bert(), "padding_side", side)
     rows = [{**sample, name: list(range(len(sample["input_ids"])))} for sample in encoded()]
 
@@ -202,9 +202,7 @@ class Shifts:
     "options",
     [{}, {"pad_to_multiple_of": 8}, {"padding": "max_length", "max_length": 20}, {"model": Shifts()}],
 )
-def test_seq2seq_pads_inputs_and_labels_as_the_reference_does(
-    side: str, options: dict[str, Any], monkeypatch: Any
-) -> None:
+def test_seq2seq_pads_inputs_and_labels_like_transformers(side: str, options: dict[str, Any], monkeypatch: Any) -> None:
     monkeypatch.setattr(t5(), "padding_side", side)
     rows = [{**sample, "labels": sample["input_ids"][:-2]} for sample in encoded(t5())]
 
@@ -220,7 +218,7 @@ def test_seq2seq_without_padding_needs_equal_lengths() -> None:
         ours.DataCollatorForSeq2Seq(t5(), padding=False)([item, {**item, "labels": [4]}])
 
 
-def test_multiple_choice_is_samples_by_choices_by_length() -> None:
+def test_multiple_choice_batches_have_the_shape_samples_choices_length() -> None:
     def sample(texts: list[str], label: int) -> dict[str, Any]:
         return {**bert()(texts), "label": label}
 
@@ -248,7 +246,7 @@ MASKING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", MASKING)
 @pytest.mark.parametrize("special", [True, False])
-def test_hidden_tokens_are_the_references_draw_by_draw(options: dict[str, Any], special: bool) -> None:
+def test_masked_tokens_are_the_same_random_draws_as_in_transformers(options: dict[str, Any], special: bool) -> None:
     rows = encoded(return_special_tokens_mask=special)
 
     mine, _ = both("DataCollatorForLanguageModeling", bert(), **options)(rows)
@@ -259,7 +257,7 @@ def test_hidden_tokens_are_the_references_draw_by_draw(options: dict[str, Any], 
 
 @pytest.mark.filterwarnings("ignore:Random token replacement")
 @pytest.mark.parametrize("seed", range(5))
-def test_whole_words_are_hidden_as_the_reference_does(seed: int) -> None:
+def test_whole_words_are_masked_like_in_transformers(seed: int) -> None:
     exact: dict[str, Any] = {"return_offsets_mapping": True, "padding": "max_length", "max_length": 16}
     options: dict[str, Any] = {"whole_word_mask": True, "mlm_probability": 0.4, "seed": seed}
 
@@ -272,7 +270,7 @@ def test_whole_words_are_hidden_as_the_reference_does(seed: int) -> None:
 
 
 @pytest.mark.parametrize("framework", ["pt", "np"])
-def test_labels_may_be_arrays_without_an_axis(framework: str) -> None:
+def test_labels_may_be_numpy_scalars(framework: str) -> None:
     features = [{"label": numpy.array(number), "x": [1, 2]} for number in range(3)]
 
     batch = ours.default_data_collator(features, framework)
@@ -280,7 +278,7 @@ def test_labels_may_be_arrays_without_an_axis(framework: str) -> None:
     assert (batch["labels"].tolist(), str(batch["labels"].dtype).removeprefix("torch.")) == ([0, 1, 2], "int64")
 
 
-def test_helpers_for_whole_words_are_those_of_transformers() -> None:
+def test_the_helpers_for_whole_words_return_what_those_of_transformers_return() -> None:
     offsets = numpy.array(
         [[(0, 0), (0, 3), (3, 4), (5, 6), (6, 7), (0, 0)], [(1, 2), (2, 3), (4, 5), (0, 0), (6, 7), (8, 9)]]
     )
@@ -297,7 +295,7 @@ def test_helpers_for_whole_words_are_those_of_transformers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Random token replacement")
-def test_a_word_is_hidden_whole_or_not_at_all_with_offsets_and_without() -> None:
+def test_a_word_is_masked_entirely_or_not_at_all() -> None:
     seen = set()
     for with_offsets in (True, False):
         rows = encoded(return_offsets_mapping=with_offsets)
@@ -314,7 +312,7 @@ def test_a_word_is_hidden_whole_or_not_at_all_with_offsets_and_without() -> None
     assert len(seen) == 4
 
 
-def test_whole_words_without_a_way_to_know_them_are_refused() -> None:
+def test_whole_word_masking_is_refused_if_words_cannot_be_detected() -> None:
     class Words:
         mask_token, mask_token_id, pad_token, pad_token_id, is_fast = "m", 1, "p", 0, True
 
@@ -328,7 +326,7 @@ def test_whole_words_without_a_way_to_know_them_are_refused() -> None:
         ours.DataCollatorForWholeWordMask(Words())([[1, 2], [3, 4]])
 
 
-def test_loading_processes_hide_different_places() -> None:
+def test_loader_workers_mask_different_positions() -> None:
     collator = ours.DataCollatorForLanguageModeling(bert(), seed=3, mlm_probability=0.5)
     data = [[7] * 40] * 8
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, collate_fn=collator)  # type: ignore[arg-type]
@@ -346,20 +344,20 @@ def test_loading_processes_hide_different_places() -> None:
         ({"mlm": False, "whole_word_mask": True}, "only be used with mlm=True"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> None:
+def test_invalid_masking_options_are_refused(options: dict[str, Any], told: str) -> None:
     for module in (ours, theirs):
         with pytest.raises(ValueError, match=told.split(" It is")[0]):
             module.DataCollatorForLanguageModeling(bert(), **options)
 
 
-def test_a_tokenizer_without_a_mask_token_cannot_hide() -> None:
+def test_masking_is_refused_for_a_tokenizer_without_a_mask_token() -> None:
     with pytest.raises(ValueError, match="`mlm=False`"):
         ours.DataCollatorForLanguageModeling(t5())
     assert ours.DataCollatorForLanguageModeling(t5(), mlm=False)(encoded(t5()))["labels"].eq(-100).any()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_permutations_are_the_references_draw_by_draw(seed: int) -> None:
+def test_permutations_are_the_same_random_draws_as_in_transformers(seed: int) -> None:
     rows = [sample["input_ids"] for sample in encoded(padding="max_length", max_length=16)]
 
     both("DataCollatorForPermutationLanguageModeling", bert(), seed=seed)(rows)
@@ -377,7 +375,7 @@ def test_permutations_are_the_references_draw_by_draw(seed: int) -> None:
         {"position_ids_start": 2, "return_tensors": "np"},
     ],
 )
-def test_flattening_is_the_references(options: dict[str, Any]) -> None:
+def test_flattened_batches_equal_those_of_transformers(options: dict[str, Any]) -> None:
     rows = [{"input_ids": sample["input_ids"]} for sample in encoded()]
     both("DataCollatorWithFlattening", **options)(rows)
     both("DataCollatorWithFlattening", **options)([{**row, "labels": list(row["input_ids"])} for row in rows])
@@ -400,7 +398,7 @@ def restored(inputs: list[int], labels: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_corrupted_spans_can_be_put_back(seed: int) -> None:
+def test_the_text_can_be_restored_from_corrupted_spans(seed: int) -> None:
     rows = [{"input_ids": [*torch.randint(3, 20, (length,)).tolist(), 1]} for length in (2, 9, 40, 64)]
     batch = ours.DataCollatorForT5MLM(t5(), noise_density=0.3, mean_noise_span_length=2, seed=seed)(rows)
 
@@ -414,7 +412,9 @@ def test_corrupted_spans_can_be_put_back(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "density", "span"), [(64, 0.15, 3.0), (100, 0.5, 3.0), (33, 0.3, 2.0)])
-def test_texts_cut_as_told_come_to_the_lengths_that_were_asked_for(length: int, density: float, span: float) -> None:
+def test_texts_of_the_computed_length_give_the_requested_input_and_target_lengths(
+    length: int, density: float, span: float
+) -> None:
     tokens, targets = ours.compute_input_and_target_lengths(length, density, span)
     text = [4 + at % 12 for at in range(tokens)]
 
@@ -427,7 +427,7 @@ def test_texts_cut_as_told_come_to_the_lengths_that_were_asked_for(length: int, 
         ours.DataCollatorForT5MLM(t5(), density, span, input_length=7)([text])
 
 
-def test_span_corruption_says_what_it_cannot_do() -> None:
+def test_span_corruption_refuses_tokenizers_and_texts_it_cannot_use() -> None:
     with pytest.raises(ValueError, match="<extra_id_0>"):
         ours.DataCollatorForT5MLM(bert())([[7, 8, 9]])
     with pytest.raises(ValueError, match="1 tokens is too short to mask"):
@@ -436,7 +436,7 @@ def test_span_corruption_says_what_it_cannot_do() -> None:
         ours.DataCollatorForT5MLM(t5(), noise_density=1.0)
 
 
-def test_the_collator_follows_the_processor() -> None:
+def test_the_default_collator_depends_on_the_processing_class() -> None:
     class Images:
         def pad(self, images: Any, pad_size: Any = None, return_tensors: Any = None) -> Any: ...
 
@@ -461,7 +461,7 @@ def test_the_collator_follows_the_processor() -> None:
         ({"x": [1, 2], "y": "z"}, "no tensor at all, only x: list of int, y: str"),
     ],
 )
-def test_a_collator_that_returns_junk_is_named(batch: Any, told: str) -> None:
+def test_a_collator_that_does_not_return_a_batch_is_named(batch: Any, told: str) -> None:
     def junk(features: Any) -> Any: ...
 
     junk.__qualname__ = "junk"
@@ -469,7 +469,7 @@ def test_a_collator_that_returns_junk_is_named(batch: Any, told: str) -> None:
         require_batch(batch, junk)
 
 
-def test_a_batch_with_a_tensor_somewhere_passes() -> None:
+def test_a_batch_that_holds_a_tensor_at_any_depth_is_accepted() -> None:
     batch = {"pose": {"r": [torch.ones(1)]}, "name": "a"}
 
     assert require_batch(batch, None) is batch

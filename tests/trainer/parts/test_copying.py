@@ -15,7 +15,7 @@ class Pair(NamedTuple):
     right: Tensor
 
 
-def test_tensors_move_wherever_they_stand_and_all_else_stays() -> None:
+def test_tensors_at_any_depth_of_a_batch_are_moved_and_other_values_stay() -> None:
     tensor = torch.ones(2)
     batch = {"x": tensor, "several": [tensor, (tensor, "name")], "pair": Pair(tensor, tensor), "id": 7, "nothing": None}
 

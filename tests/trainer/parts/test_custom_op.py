@@ -25,7 +25,7 @@ def example() -> ModuleType:
 
 
 @pytest.mark.matrix
-def test_the_op_and_its_gradient_are_what_they_say(example: ModuleType) -> None:
+def test_the_custom_op_and_its_gradient_equal_the_formula(example: ModuleType) -> None:
     x = torch.linspace(-2, 2, 41, dtype=torch.double, requires_grad=True)
 
     expected = (x.detach() ** 2 + 0.3**2).sqrt() - 0.3
@@ -37,7 +37,7 @@ def test_the_op_and_its_gradient_are_what_they_say(example: ModuleType) -> None:
 
 
 @pytest.mark.matrix
-def test_under_autocast_the_op_computes_whole_numbers(example: ModuleType) -> None:
+def test_the_custom_op_computes_in_float32_under_autocast(example: ModuleType) -> None:
     layer, x = torch.nn.Linear(4, 4), torch.full((2, 4), 1e-3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = layer(x)
@@ -51,7 +51,7 @@ def test_under_autocast_the_op_computes_whole_numbers(example: ModuleType) -> No
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.matrix
-def test_the_trainer_trains_through_it(example: ModuleType, tmp_path: Path, bf16: bool) -> None:
+def test_a_model_with_the_custom_op_trains(example: ModuleType, tmp_path: Path, bf16: bool) -> None:
     losses = example.train(str(tmp_path), bf16=bf16, use_cpu=True)
 
     assert len(losses) == 30
@@ -59,7 +59,7 @@ def test_the_trainer_trains_through_it(example: ModuleType, tmp_path: Path, bf16
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_it_is_the_same_op(example: ModuleType) -> None:
+def test_the_custom_op_gives_the_same_results_on_a_gpu(example: ModuleType) -> None:
     x = torch.randn(1000, device="cuda", dtype=torch.double, requires_grad=True)
     cpu = x.detach().cpu().requires_grad_()
 

@@ -99,7 +99,7 @@ def one_of_each(rank: int, at: Path) -> None:
     (at / "same").write_text(f"of {rank}")
 
 
-def test_what_each_machine_wrote_is_one_checkpoint_on_the_first(company: Company, tmp_path: Path) -> None:
+def test_files_of_all_machines_become_one_checkpoint_on_the_first(company: Company, tmp_path: Path) -> None:
     """Machines write nothing, one piece or two. If several wrote one path, the first machine's file stays."""
     made = saved(company, tmp_path, one_of_each)
 
@@ -113,9 +113,7 @@ def test_what_each_machine_wrote_is_one_checkpoint_on_the_first(company: Company
 
 
 @pytest.mark.parametrize("where", range(WORLD))
-def test_a_disk_that_is_full_on_one_machine_leaves_no_checkpoint_and_is_told_by_all(
-    company: Company, tmp_path: Path, where: int
-) -> None:
+def test_a_full_disk_on_one_machine_fails_the_save_on_all(company: Company, tmp_path: Path, where: int) -> None:
     def fill(rank: int, at: Path) -> None:
         one_of_each(rank, at)
         if rank == where:
@@ -127,7 +125,7 @@ def test_a_disk_that_is_full_on_one_machine_leaves_no_checkpoint_and_is_told_by_
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_disk_that_fills_up_with_what_others_send_leaves_none_waiting(
+def test_a_disk_that_fills_during_the_transfer_fails_the_save_on_all(
     company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, at: int, piece: Tensor, file: shared_folder.Listed) -> None:
@@ -140,7 +138,7 @@ def test_a_disk_that_fills_up_with_what_others_send_leaves_none_waiting(
     monkeypatch.undo()
 
 
-def test_bytes_that_came_as_others_are_not_sealed(company: Company, tmp_path: Path) -> None:
+def test_a_checkpoint_with_corrupted_transfers_is_not_committed(company: Company, tmp_path: Path) -> None:
     company.spoils = True
     made = saved(company, tmp_path, one_of_each)
 
@@ -148,7 +146,7 @@ def test_bytes_that_came_as_others_are_not_sealed(company: Company, tmp_path: Pa
     assert not (tmp_path / "machine-0" / "checkpoint-5").exists()
 
 
-def test_who_cannot_begin_keeps_nobody_waiting(company: Company, tmp_path: Path) -> None:
+def test_a_machine_that_cannot_start_a_save_fails_it_on_all_without_a_wait(company: Company, tmp_path: Path) -> None:
     (tmp_path / "machine-0").write_text("a file, where a folder has to be")
 
     made = saved(company, tmp_path, one_of_each)
@@ -156,7 +154,7 @@ def test_who_cannot_begin_keeps_nobody_waiting(company: Company, tmp_path: Path)
     assert all(isinstance(instance, files.CannotSave) for instance in made), made
 
 
-def test_what_the_first_has_is_read_where_it_is_not_seen(company: Company, tmp_path: Path) -> None:
+def test_machines_without_the_folder_get_a_copy_of_the_first_machines_files(company: Company, tmp_path: Path) -> None:
     saved(company, tmp_path, one_of_each)
 
     def read(peers: Thread) -> Any:
@@ -171,7 +169,7 @@ def test_what_the_first_has_is_read_where_it_is_not_seen(company: Company, tmp_p
     assert [list((tmp_path / f"machine-{rank}").iterdir()) for rank in (1, 2)] == [[], []], "and is gone afterwards"
 
 
-def test_where_all_have_the_same_nothing_is_sent(company: Company, tmp_path: Path) -> None:
+def test_equal_checkpoints_on_all_machines_are_not_sent(company: Company, tmp_path: Path) -> None:
     for rank in range(WORLD):
         files.commit(tmp_path / f"machine-{rank}", 5, lambda at: (at / "same").write_text("x") and None, {})
 

@@ -50,7 +50,7 @@ def trained(folder: Path, model: nn.Module, bad_at: int) -> None:
     Trainer(model, args, train_dataset=rows(bad_at)).train()
 
 
-def test_a_model_that_says_its_classes_is_not_even_called(tmp_path: Path) -> None:
+def test_a_label_out_of_range_is_refused_before_the_model_is_called(tmp_path: Path) -> None:
     model = PlainForSequenceClassification(own_loss=True)
     with pytest.raises(
         DatasetError, match="labels has 9 at sample 2 of the batch, and the model has the classes 0 to 3"
@@ -60,7 +60,7 @@ def test_a_model_that_says_its_classes_is_not_even_called(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("own_loss", [False, True])
-def test_of_a_later_batch_and_a_plain_module_it_is_named_all_the_same(tmp_path: Path, own_loss: bool) -> None:
+def test_a_label_out_of_range_in_a_later_batch_is_named_after_the_error(tmp_path: Path, own_loss: bool) -> None:
     model = Plain(own_loss=own_loss)
     with pytest.raises(DatasetError, match="labels has 9 at sample 1 of the batch") as error:
         trained(tmp_path, model, bad_at=9)

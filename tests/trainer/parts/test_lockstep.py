@@ -42,17 +42,17 @@ def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.
 
 
 @pytest.mark.parametrize("counts", [(2, 2), (3, 2), (1, 0), (0, 2, 0)])
-def test_each_comes_along_as_often_as_the_one_with_most_and_counts_its_own(counts: tuple[int, ...]) -> None:
+def test_every_process_joins_all_rounds_and_knows_its_padding_batches(counts: tuple[int, ...]) -> None:
     for result, own in zip(rounds(*counts), counts, strict=True):
         assert len(result) == max(counts)
         assert [isinstance(item, PaddingBatch) for item in result] == [at >= own for at in range(max(counts))]
 
 
-def test_who_has_none_at_all_goes_through_the_motions_with_another_s() -> None:
+def test_a_process_without_data_uses_a_batch_of_another_process_as_padding() -> None:
     empty, full = rounds(0, 1)
 
     assert torch.equal(empty[0]["x"], full[0]["x"])
 
 
-def test_where_nobody_has_any_there_is_no_round() -> None:
+def test_without_any_data_there_is_no_round() -> None:
     assert rounds(0, 0) == [[], []]

@@ -116,7 +116,7 @@ FAMILIES: list[tuple[str, dict[str, Any], Callable[[], tuple[Any, dict[str, Tens
 
 
 @pytest.mark.parametrize(("name", "values", "made", "expected"), FAMILIES)
-def test_a_class_name_says_which_loss_its_logits_are_about(
+def test_the_loss_follows_from_the_class_name_of_the_model(
     name: str, values: dict[str, Any], made: Any, expected: Any
 ) -> None:
     outputs, batch = made()
@@ -130,7 +130,7 @@ def test_a_class_name_says_which_loss_its_logits_are_about(
 
 
 @pytest.mark.parametrize(("name", "values", "made", "expected"), FAMILIES)
-def test_however_a_batch_is_cut_the_loss_is_the_same(
+def test_the_loss_does_not_depend_on_how_a_batch_is_split(
     name: str, values: dict[str, Any], made: Any, expected: Any
 ) -> None:
     outputs, batch = made()
@@ -151,7 +151,7 @@ def test_however_a_batch_is_cut_the_loss_is_the_same(
         assert torch.allclose(sum(loss for loss, _ in shares), whole.over(None))  # type: ignore[arg-type]
 
 
-def test_a_models_own_loss_and_an_unknown_name_are_left_alone() -> None:
+def test_a_model_with_its_own_loss_or_an_unknown_name_keeps_its_loss() -> None:
     assert families.family_of(a_model("Net")) is None
     family = families.family_of(a_model("NetForCausalLM"))
     own, scaled = loss_and_how({"loss": torch.tensor(3.0)}, None, 5, family=family, inputs={})
@@ -159,7 +159,7 @@ def test_a_models_own_loss_and_an_unknown_name_are_left_alone() -> None:
     assert (float(own), scaled) == (3.0, False)
 
 
-def test_what_a_family_needs_and_does_not_find_is_named() -> None:
+def test_a_missing_output_that_a_loss_needs_is_named() -> None:
     family = families.family_of(a_model("NetForQuestionAnswering"))
     assert family is not None
     where = {"start_positions": torch.zeros(2), "end_positions": torch.zeros(2)}
@@ -239,7 +239,7 @@ def test_a_detector_without_the_packages_for_its_loss_names_the_extra(monkeypatc
 
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("count", [None, 7, torch.tensor(7)])
-def test_smoothed_labels_cost_what_the_references_do(shift: bool, count: Any) -> None:
+def test_label_smoothing_gives_the_loss_of_transformers(shift: bool, count: Any) -> None:
     logits, labels = drawn(SAMPLES, LENGTH, CLASSES), labels_of(SAMPLES, LENGTH)
     for outputs in ({"logits": logits}, (logits,)):
         mine = LabelSmoother(0.2)(outputs, labels.clone(), shift, count)
@@ -289,17 +289,19 @@ def test_a_label_out_of_range_is_named_in_the_first_batch(
         ("NetForTokenClassification", {}, None),
     ],
 )
-def test_labels_in_range_and_models_that_do_not_say_pass(name: str, values: dict[str, Any], labels: Any) -> None:
+def test_labels_pass_if_they_are_in_range_or_the_range_is_unknown(
+    name: str, values: dict[str, Any], labels: Any
+) -> None:
     require_labels({"labels": labels}, a_model(name, **values))
 
 
-def test_the_loss_itself_names_a_class_that_does_not_exist() -> None:
+def test_the_classification_loss_names_a_label_out_of_range() -> None:
     with pytest.raises(DatasetError, match="labels has 7 at sample 2") as error:
         classification(drawn(3, CLASSES), torch.tensor([1, 2, 7]))
     assert error.value.__context__ is not None
 
 
-def test_after_a_step_broke_the_batches_at_hand_are_looked_at() -> None:
+def test_a_device_error_is_explained_by_a_label_out_of_range_in_the_batch() -> None:
     broken = RuntimeError("CUDA error: device-side assert triggered")
     plain = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, CLASSES))
     batches = [{"labels": torch.tensor([0])}, {"labels": torch.tensor([1, CLASSES])}]

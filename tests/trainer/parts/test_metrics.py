@@ -81,7 +81,7 @@ def matthews(seen: list[tuple[int, int]]) -> float:
 @pytest.mark.parametrize("length", [None, 3])
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", "binary"])
 @pytest.mark.parametrize("kind", ["precision", "recall", "f1"])
-def test_precision_recall_and_f1_are_their_formulas(kind: str, average: str, length: int | None) -> None:
+def test_precision_recall_and_f1_equal_their_formulas(kind: str, average: str, length: int | None) -> None:
     logits, labels = drawn(length=length)
     logits[..., 3] -= 100  # never named
     expected = averaged(kind, average, pairs(logits, labels))
@@ -91,7 +91,7 @@ def test_precision_recall_and_f1_are_their_formulas(kind: str, average: str, len
         assert streamed(kind, logits, labels) == pytest.approx(expected)
 
 
-def test_accuracy_and_correlation_are_their_formulas() -> None:
+def test_accuracy_and_correlation_equal_their_formulas() -> None:
     logits, labels = drawn(length=2)
     seen = pairs(logits, labels)
 
@@ -109,7 +109,7 @@ def area(scores: list[float], positive: list[bool]) -> float:
     return sum((score > two) + (score == two) / 2 for score in high for two in low) / (len(high) * len(low))
 
 
-def test_the_area_under_the_curve_of_two_classes_is_its_formula() -> None:
+def test_the_auroc_of_two_classes_equals_its_formula() -> None:
     logits, labels = drawn(classes=2)
     counted = labels != -100
     scores, positive = (logits[:, 1] - logits[:, 0])[counted].tolist(), labels[counted].bool().tolist()
@@ -119,7 +119,7 @@ def test_the_area_under_the_curve_of_two_classes_is_its_formula() -> None:
     assert streamed("auroc", *single) == streamed("auroc", logits, labels)
 
 
-def test_the_area_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
+def test_the_auroc_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
     logits, labels = drawn()
     counted = labels != -100
     chances = logits.double().softmax(-1)[counted]
@@ -128,7 +128,7 @@ def test_the_area_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
     assert streamed("auroc", logits, labels) == pytest.approx(sum(item) / CLASSES, abs=1e-3)
 
 
-def test_the_area_counts_ties_as_half_and_keeps_scores_of_any_size_apart() -> None:
+def test_the_auroc_counts_ties_as_half_and_handles_scores_of_any_size() -> None:
     tied = torch.tensor([[0.0], [0.0], [-0.0], [0.0]])
     assert streamed("auroc", tied, torch.tensor([0, 1, 1, 0])) == 0.5
     scores = torch.tensor([-1e30, -1.0, -1e-30, 1e-30, 1.0, 1e30])[:, None]
@@ -139,7 +139,7 @@ def test_the_area_counts_ties_as_half_and_keeps_scores_of_any_size_apart() -> No
     assert math.isnan(streamed("auroc", tied, torch.tensor([1, 1, 1, 1])))
 
 
-def test_samples_of_several_classes_are_counted_class_by_class() -> None:
+def test_multi_label_metrics_are_computed_class_by_class() -> None:
     logits, _ = drawn()
     labels = (logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))).gt(0).float()
     named, true = logits.gt(0), labels.bool()
@@ -159,14 +159,14 @@ def test_samples_of_several_classes_are_counted_class_by_class() -> None:
         ("rmse", lambda off: off.square().mean().sqrt()),
     ],
 )
-def test_errors_are_their_formulas(name: str, formula: Callable[[Tensor], Tensor]) -> None:
+def test_mse_mae_and_rmse_equal_their_formulas(name: str, formula: Callable[[Tensor], Tensor]) -> None:
     predicted, labels = torch.randn(SAMPLES, 1), torch.randn(SAMPLES)
     assert streamed(name, predicted, labels) == pytest.approx(float(formula(predicted[:, 0] - labels)), rel=1e-5)
     with pytest.raises(ValueError, match=r"shape \(4, 3\) with labels of shape \(4,\)"):
         streamed(name, torch.zeros(4, 3), torch.zeros(4))
 
 
-def test_perplexity_is_its_formula() -> None:
+def test_perplexity_equals_its_formula() -> None:
     logits, labels = drawn(length=3)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
@@ -174,7 +174,7 @@ def test_perplexity_is_its_formula() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
-def test_nothing_that_counts_is_no_number_and_memory_is_flat(name: str) -> None:
+def test_a_metric_without_samples_is_nan_and_its_memory_does_not_grow(name: str) -> None:
     metric = make_metric(name)
     assert math.isnan(next(iter(metric.compute().values())))
     regression = name in ("mse", "mae", "rmse")
@@ -188,7 +188,7 @@ def test_nothing_that_counts_is_no_number_and_memory_is_flat(name: str) -> None:
     assert all(isinstance(value, float) for value in metric.compute().values())
 
 
-def test_with_many_classes_the_buckets_stay_below_their_bound() -> None:
+def test_the_memory_of_auroc_is_bounded_for_many_classes() -> None:
     metric = Auroc()
     metric.update(torch.randn(8, 5000), torch.randint(5000, (8,)))
 
@@ -197,7 +197,7 @@ def test_with_many_classes_the_buckets_stay_below_their_bound() -> None:
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "mcc", "auroc", "perplexity"])
-def test_sums_of_processes_add_up_to_the_whole(name: str) -> None:
+def test_metric_sums_of_all_processes_add_up_to_the_metric_of_the_whole(name: str) -> None:
     logits, labels = drawn(classes=2)
     whole, halves = make_metric(name), [make_metric(name), make_metric(name)]
     whole.update(logits, labels)
@@ -220,7 +220,7 @@ def test_sums_of_processes_add_up_to_the_whole(name: str) -> None:
         ("MatthewsCorrCoef", "mcc"),
     ],
 )
-def test_torchmetrics_are_found_by_name_and_agree(name: str, ours: str) -> None:
+def test_metrics_of_torchmetrics_are_found_by_name_and_agree_with_ours(name: str, ours: str) -> None:
     logits, labels = drawn(length=2)
 
     theirs = streamed(f"torchmetrics/{name}", logits, labels)
@@ -230,7 +230,7 @@ def test_torchmetrics_are_found_by_name_and_agree(name: str, ours: str) -> None:
     assert theirs == (pytest.approx(streamed("accuracy", logits, labels), abs=0.1) if name == "Accuracy" else expected)
 
 
-def test_torchmetrics_of_errors_of_tokens_and_ready_made_ones() -> None:
+def test_torchmetrics_accept_regression_tokens_and_instances() -> None:
     assert streamed("torchmetrics/MeanSquaredError", torch.ones(5, 1), torch.zeros(5)) == 1.0
     logits, labels = drawn(length=3)
     assert streamed("torchmetrics/Perplexity", logits, labels) == pytest.approx(
@@ -245,19 +245,19 @@ def test_torchmetrics_of_errors_of_tokens_and_ready_made_ones() -> None:
     assert math.isnan(make_metric("torchmetrics/F1Score").compute()["f1_score"])
 
 
-def test_a_torchmetric_that_is_not_there_is_answered_with_the_nearest() -> None:
+def test_an_unknown_torchmetric_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownComponent) as error:
         make_metric("torchmetrics/F1score")
     assert error.value.hint == "did you mean 'F1Score'?"
 
 
-def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchmetrics_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     with pytest.raises(ImportError, match=r"torchmetrics/F1Score.*'footplate\[metrics\]'"):
         make_metric("torchmetrics/F1Score")
 
 
-def test_what_adds_batches_is_handed_classes_and_what_counts() -> None:
+def test_a_metric_with_add_batch_receives_predicted_classes_and_counted_labels() -> None:
     class Exact:
         def __init__(self) -> None:
             self.seen: list[tuple[Any, Any]] = []
@@ -275,7 +275,7 @@ def test_what_adds_batches_is_handed_classes_and_what_counts() -> None:
     assert metric.compute()["exact"] == pytest.approx(streamed("accuracy", logits, labels))
 
 
-def test_whole_numbers_are_wanted_where_classes_are_counted() -> None:
+def test_classification_metrics_refuse_labels_that_are_not_integers() -> None:
     with pytest.raises(ValueError, match="mcc counts classes"):
         streamed("mcc", torch.zeros(3, 2), torch.full((3, 2), 0.5))
     with pytest.raises(UnknownComponent, match="'acuracy'"):
@@ -300,7 +300,7 @@ WANTED = torch.tensor([[1, 2, 3, 4, 9, -100], [6, 7, 8, 9, 1, 2]])
 
 
 @pytest.mark.parametrize("name", ["bleu", "sacrebleu", "rouge", "chrf"])
-def test_texts_are_decoded_and_compared_batch_by_batch(name: str) -> None:
+def test_text_metrics_decode_and_compare_batch_by_batch(name: str) -> None:
     whole, in_batches = make_metric(name, Words()), make_metric(name, Words())
     whole.update(SAID, WANTED)
     for said, wanted in zip(SAID, WANTED, strict=True):
@@ -313,7 +313,7 @@ def test_texts_are_decoded_and_compared_batch_by_batch(name: str) -> None:
     assert all(0.3 < value < 1.0 for value in metrics.values())
 
 
-def test_bleu_is_torchmetrics_own() -> None:
+def test_bleu_equals_that_of_torchmetrics() -> None:
     metric = make_metric("bleu", Words())
     metric.update(SAID, WANTED)
 
@@ -321,7 +321,7 @@ def test_bleu_is_torchmetrics_own() -> None:
     assert metric.compute()["bleu"] == pytest.approx(float(theirs))
 
 
-def test_a_metric_of_texts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_metric_is_refused_without_a_tokenizer_or_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="processing_class"):
         make_metric("bleu")
     with pytest.raises(ValueError, match=r"Seq2SeqTrainer.*predict_with_generate"):

@@ -116,14 +116,14 @@ def by_hand(steps: int = 12) -> Codec:
     return model
 
 
-def test_the_weights_are_those_of_the_loop_written_by_hand(tmp_path: Path) -> None:
+def test_several_optimizers_give_the_weights_of_a_hand_written_loop(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     made.train()
 
     assert digest(made.model.state_dict()) == digest(by_hand().state_dict())
 
 
-def test_a_step_of_ones_own_gives_the_same_weights(tmp_path: Path) -> None:
+def test_several_optimizers_with_an_own_compute_loss_give_the_same_weights(tmp_path: Path) -> None:
     class Own(Trainer):
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             outputs = model(**inputs)
@@ -135,7 +135,7 @@ def test_a_step_of_ones_own_gives_the_same_weights(tmp_path: Path) -> None:
     assert digest(made.model.state_dict()) == digest(by_hand().state_dict())
 
 
-def test_rates_and_losses_are_logged_by_id(tmp_path: Path) -> None:
+def test_learning_rates_and_losses_are_logged_by_optimizer_id(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     made.train()
     logs = [row for row in made.state.log_history if "aux_loss" in row]
@@ -147,7 +147,7 @@ def test_rates_and_losses_are_logged_by_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [3, 5, 7])
-def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, stop: int) -> None:
+def test_a_resumed_run_with_several_optimizers_ends_with_the_same_weights(tmp_path: Path, stop: int) -> None:
     specs = [MAIN, NamedOptimizer(**{**vars(AUX), "per": "epoch", "every": 2, "schedule_args": {"step_size": 1}})]
     whole = trainer(tmp_path / "whole", specs)
     whole.train()
@@ -160,7 +160,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, stop: int) ->
     assert resumed.get_learning_rates() == whole.get_learning_rates()
 
 
-def test_a_loss_of_the_output_moves_its_own_parameters_only(tmp_path: Path) -> None:
+def test_an_auxiliary_loss_of_the_output_updates_only_its_own_parameters(tmp_path: Path) -> None:
     gap = NamedOptimizer("gap", ["scale", "quantiles"], "sgd", {"lr": 0.1}, loss="rate_gap", clip=0)
     made = trainer(tmp_path, [NamedOptimizer("main", ["encode", "decode"], "sgd", {"lr": 0.1}), gap], max_grad_norm=0.0)
     made.train()
@@ -184,7 +184,7 @@ def test_a_loss_of_the_output_moves_its_own_parameters_only(tmp_path: Path) -> N
         assert torch.allclose(mine, other, atol=1e-7)
 
 
-def test_who_steps_every_third_time_leaves_the_others_gradients_alone(tmp_path: Path) -> None:
+def test_an_optimizer_that_steps_every_third_time_does_not_affect_the_others(tmp_path: Path) -> None:
     seen: list[list[float]] = []
 
     class Watch(Trainer):
@@ -206,7 +206,7 @@ def test_who_steps_every_third_time_leaves_the_others_gradients_alone(tmp_path: 
     assert all(first[other] != second[other] for first, second in itertools.pairwise(seen))
 
 
-def test_a_function_may_be_the_loss_the_optimizer_and_the_schedule() -> None:
+def test_loss_optimizer_and_schedule_may_be_functions() -> None:
     model = a_codec()
     own = NamedOptimizer(
         "aux",
@@ -228,7 +228,7 @@ def test_a_function_may_be_the_loss_the_optimizer_and_the_schedule() -> None:
     assert schedule.get_last_lr() == [0.0, 0.5]
 
 
-def test_a_backward_of_ones_own_does_not_leak_into_an_auxiliary_loss() -> None:
+def test_the_users_own_backward_does_not_leak_into_an_auxiliary_loss() -> None:
     model, again = a_codec(), a_codec()
     for item, leaks in ((model, True), (again, False)):
         optimizer = NamedOptimizers(item, [MAIN, AUX])
@@ -240,7 +240,7 @@ def test_a_backward_of_ones_own_does_not_leak_into_an_auxiliary_loss() -> None:
     assert digest(model.state_dict()) == digest(again.state_dict())
 
 
-def test_a_loss_of_the_output_that_nobody_sent_back_is_missed() -> None:
+def test_a_step_without_the_backward_of_an_auxiliary_loss_is_refused() -> None:
     model = a_codec()
     optimizer = NamedOptimizers(
         model, [MAIN, NamedOptimizer("aux", ["quantiles"], "sgd", {"lr": 1.0}, loss="rate_gap")]
@@ -261,7 +261,7 @@ def test_a_loss_of_the_output_that_nobody_sent_back_is_missed() -> None:
         ([NamedOptimizer("all", [""], "adamm")], "no optimizer named 'adamm'"),
     ],
 )
-def test_what_does_not_part_the_parameters_is_told(specs: list[NamedOptimizer], told: str) -> None:
+def test_parameters_in_none_or_several_optimizers_are_refused(specs: list[NamedOptimizer], told: str) -> None:
     with pytest.raises((ValueError, UnknownComponent), match=told):
         NamedOptimizers(a_codec(), specs)
 
@@ -275,12 +275,12 @@ def test_what_does_not_part_the_parameters_is_told(specs: list[NamedOptimizer], 
         ({"per": "batch"}, "per 'batch'"),
     ],
 )
-def test_a_schedule_or_cadence_that_cannot_be_is_told(changed: dict[str, Any], told: str) -> None:
+def test_an_invalid_schedule_or_interval_of_an_optimizer_is_refused(changed: dict[str, Any], told: str) -> None:
     with pytest.raises((ValueError, UnknownComponent), match=told):
         NamedOptimizers(a_codec(), [MAIN, NamedOptimizer(**{**vars(AUX), **changed})]).make_schedule(10)
 
 
-def test_a_loss_that_the_model_does_not_have_is_told_with_what_it_has() -> None:
+def test_an_unknown_auxiliary_loss_is_refused_with_the_names_that_exist() -> None:
     model = a_codec()
     optimizer = NamedOptimizers(model, [MAIN, NamedOptimizer("aux", ["quantiles"], loss="ax_loss")])
     with pytest.raises(
@@ -297,7 +297,7 @@ def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
         optimizers.load_state_dict(other.state_dict())
 
 
-def test_a_step_that_began_again_for_want_of_memory_has_the_gradients_of_one(tmp_path: Path) -> None:
+def test_a_step_retried_after_out_of_memory_has_the_gradients_of_one_step(tmp_path: Path) -> None:
     """Gradients from before memory ran out are forgotten, and are not counted either."""
 
     class Two(nn.Module):
@@ -338,12 +338,12 @@ def test_a_step_that_began_again_for_want_of_memory_has_the_gradients_of_one(tmp
 
 
 @pytest.mark.parametrize("loss", ["train", "zero_grad", "parameters"])
-def test_what_every_module_has_is_no_loss(loss: str) -> None:
+def test_an_attribute_of_every_module_is_refused_as_a_loss(loss: str) -> None:
     with pytest.raises(ValueError, match=f"the loss of optimizer 'aux' is {loss!r}, which every module has"):
         NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("aux", ["quantiles"], loss=loss)])
 
 
-def test_a_method_that_returns_no_loss_is_told_by_its_name() -> None:
+def test_a_method_that_does_not_return_a_loss_is_refused_by_name() -> None:
     class Odd(Codec):
         def sizes(self) -> list[int]:
             return [1]
@@ -353,7 +353,7 @@ def test_a_method_that_returns_no_loss_is_told_by_its_name() -> None:
         optimizer.step()
 
 
-def test_a_pattern_that_matches_nothing_is_told() -> None:
+def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
     with pytest.raises(ValueError, match="'decoder'"):
         NamedOptimizers(a_codec(), [NamedOptimizer("main", ["", "decoder"])])
 
@@ -363,7 +363,7 @@ def test_fp16_is_refused_before_the_first_step(tmp_path: Path) -> None:
         trainer(tmp_path, fp16=True).train()
 
 
-def test_a_function_is_told_how_long_the_run_is_where_it_asks() -> None:
+def test_a_schedule_function_with_that_argument_gets_the_number_of_training_steps() -> None:
     from footplate.trainer.schedules import get_linear_schedule_with_warmup as linear
 
     slow = NamedOptimizer(**{**vars(AUX), "schedule": linear, "schedule_args": {"num_warmup_steps": 0}, "every": 2})

@@ -41,7 +41,7 @@ def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
 # Names
 
 
-def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
+def test_every_optimizer_name_of_transformers_is_supported_or_declined() -> None:
     assert {item.name: str(item) for item in OptimizerNames} == {item.name: item.value for item in TheirNames}
     for name in OptimizerNames:
         if name not in _MAKERS:
@@ -53,7 +53,7 @@ def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
     assert not set(CHOICES_NOT_YET["optim"]) & set(_MAKERS)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_optimizer_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownComponent) as error:
         optimizer_class(arguments("adamw_troch"))
     assert error.value.hint == "did you mean 'adamw_torch'?"
@@ -117,7 +117,7 @@ BUILT_IN_HERE = {"lion_32bit", "schedule_free_adamw", "schedule_free_sgd"}
 
 @pytest.mark.usefixtures("packages")
 @pytest.mark.parametrize("name", sorted(set(_MAKERS) - BUILT_IN_HERE))
-def test_the_class_and_its_arguments_are_the_references(name: str) -> None:
+def test_an_optimizer_has_the_class_and_arguments_it_has_in_transformers(name: str) -> None:
     args = arguments(name, learning_rate=3e-3, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)
     adam = {"betas": (0.8, 0.95), "eps": 1e-6}
     context = their_choice.OptimizerContext(args, None, {"lr": 3e-3}, adam, {})
@@ -132,7 +132,7 @@ def test_the_class_and_its_arguments_are_the_references(name: str) -> None:
 
 
 @pytest.mark.usefixtures("packages")
-def test_embeddings_keep_their_bits_under_eight() -> None:
+def test_embeddings_keep_32_bit_state_with_an_8_bit_optimizer() -> None:
     model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
     made, kwargs = optimizer_class(arguments("adamw_bnb_8bit"))
 
@@ -142,7 +142,7 @@ def test_embeddings_keep_their_bits_under_eight() -> None:
 
 
 @pytest.mark.parametrize(("name", "extra"), [("adamw_8bit", "bitsandbytes"), ("adamw_torch_4bit", "torchao")])
-def test_a_package_that_is_missing_is_told_with_its_extra(
+def test_an_optimizer_without_its_package_is_refused_with_the_pip_command(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (f"{extra}.optim", extra):
@@ -159,7 +159,7 @@ def test_a_package_that_is_missing_is_told_with_its_extra(
         ("rmsprop", "alpha=0.9,centered=1,momentum=0.5", {"alpha": 0.9, "centered": True, "momentum": 0.5}),
     ],
 )
-def test_further_arguments_are_read_as_the_reference_reads_them(name: str, text: str, expected: dict[str, Any]) -> None:
+def test_optim_args_are_parsed_as_in_transformers(name: str, text: str, expected: dict[str, Any]) -> None:
     context = their_choice.OptimizerContext(None, None, {"lr": 5e-5}, {}, their_choice._parse_optim_args(text))
 
     _, kwargs = optimizer_class(arguments(name, text))
@@ -167,7 +167,7 @@ def test_further_arguments_are_read_as_the_reference_reads_them(name: str, text:
     assert kwargs == {"lr": 5e-5, **expected} == their_choice._OPTIMIZER_HANDLERS[TheirNames(name)](context)[1]
 
 
-def test_further_arguments_that_the_reference_ignores_are_honoured_here() -> None:
+def test_optim_args_that_transformers_ignores_are_applied() -> None:
     assert optimizer_class(arguments("adamw_torch", "amsgrad=true,foreach=no"))[1]["amsgrad"] is True
     assert optimizer_class(arguments("adafactor", "clip_threshold=0.5"))[1]["clip_threshold"] == 0.5
     assert optimizer_class(arguments("adafactor", "beta1=none"))[1]["beta1"] is None
@@ -185,7 +185,7 @@ def test_further_arguments_that_the_reference_ignores_are_honoured_here() -> Non
         ("adamw_torch", "lr=1", "use learning_rate"),
     ],
 )
-def test_further_arguments_that_do_not_fit_are_refused_by_name(name: str, text: str, told: str) -> None:
+def test_unknown_optim_args_are_refused_by_name(name: str, text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         optimizer_class(arguments(name, text))
 
@@ -216,7 +216,7 @@ class Zoo(nn.Module):
         self.wrapped.inside = nn.Linear(2, 2)
 
 
-def test_parameters_decay_as_in_the_reference() -> None:
+def test_the_same_parameters_decay_as_in_transformers() -> None:
     names = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
     assert decay_parameter_names(Zoo()) == their_parameter_names(Zoo(), [nn.LayerNorm], names)
@@ -237,7 +237,7 @@ def test_biases_and_norms_do_not_decay_and_frozen_parameters_are_left_out() -> N
     assert (len(rest["params"]), rest["weight_decay"]) == (4, 0.0)
 
 
-def test_a_tied_weight_is_moved_once() -> None:
+def test_a_tied_weight_is_updated_once_per_step() -> None:
     zoo = Zoo()
     groups = parameter_groups(zoo, decay_parameter_names(zoo), 0.1)
 
@@ -245,7 +245,7 @@ def test_a_tied_weight_is_moved_once() -> None:
     assert len({id(item) for item in everything}) == len(everything) == len(list(zoo.parameters()))
 
 
-def test_a_factory_groups_as_it_likes_and_a_class_may_want_the_model() -> None:
+def test_an_optimizer_factory_gets_the_model_and_chooses_its_groups() -> None:
     model = nn.Linear(2, 2)
 
     class Factory:
@@ -302,14 +302,14 @@ ADAFACTOR: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", ADAFACTOR)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_adafactor_is_the_references_to_the_last_bit(options: dict[str, Any], dtype: torch.dtype) -> None:
+def test_adafactor_is_bit_identical_to_that_of_transformers(options: dict[str, Any], dtype: torch.dtype) -> None:
     mine, other = ours.Adafactor(weights(dtype), **options), theirs.Adafactor(weights(dtype), **options)
 
     assert equal(run(mine), run(other))
     assert mine.state_dict()["state"][0].keys() == other.state_dict()["state"][0].keys()
 
 
-def test_adafactor_continues_from_the_references_state() -> None:
+def test_adafactor_continues_from_a_state_of_transformers() -> None:
     options = ADAFACTOR[1]
     straight = run(theirs.Adafactor(weights(), **options))
     stopped = theirs.Adafactor(weights(), **options)
@@ -320,7 +320,7 @@ def test_adafactor_continues_from_the_references_state() -> None:
     assert equal(run(resumed, start=6), straight)
 
 
-def test_adafactors_own_rate_is_told() -> None:
+def test_the_schedule_of_adafactor_reports_its_own_learning_rate() -> None:
     mine, other = ours.Adafactor(weights()), theirs.Adafactor(weights())
     schedules = ours.AdafactorSchedule(mine, 0.5), theirs.AdafactorSchedule(other, 0.5)
 
@@ -334,7 +334,7 @@ def test_adafactors_own_rate_is_told() -> None:
         ours.Adafactor(weights(), lr=1.0)
 
 
-def test_lion_steps_as_its_paper_writes() -> None:
+def test_lion_equals_the_update_rule_of_its_paper() -> None:
     rate, (beta1, beta2), decay = 1e-2, (0.9, 0.99), 0.1
     expected, moments = [item.detach().clone() for item in weights()], [torch.zeros_like(item) for item in weights()]
     for step in range(12):
@@ -378,7 +378,7 @@ def schedule_free(kind: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_schedule_free_holds_y_in_training_and_x_in_evaluation(kind: str, decay: float) -> None:
+def test_schedule_free_weights_are_y_in_training_and_x_in_evaluation(kind: str, decay: float) -> None:
     optimizer = schedule_free(kind, warmup_steps=4, weight_decay=decay)
     optimizer.train()
     outcome = run(optimizer)
@@ -392,7 +392,7 @@ def test_schedule_free_holds_y_in_training_and_x_in_evaluation(kind: str, decay:
     assert all(torch.allclose(first.double(), second, atol=1e-5) for first, second in zip(outcome, y, strict=True))
 
 
-def test_schedule_free_leaves_gradients_to_be_read_and_refuses_to_step_in_evaluation() -> None:
+def test_schedule_free_keeps_gradients_and_refuses_a_step_in_evaluation() -> None:
     optimizer = schedule_free("adamw")
     with pytest.raises(RuntimeError, match=r"call optimizer.train\(\)"):
         run(optimizer)
@@ -403,7 +403,7 @@ def test_schedule_free_leaves_gradients_to_be_read_and_refuses_to_step_in_evalua
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "lion"])
-def test_a_stopped_run_goes_on_to_the_last_bit(kind: str) -> None:
+def test_resumed_optimizer_states_continue_bit_identically(kind: str) -> None:
     def made() -> Any:
         return ours.Lion(weights(), lr=1e-2) if kind == "lion" else schedule_free(kind, warmup_steps=4)
 
@@ -420,7 +420,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(kind: str) -> None:
     assert equal(run(resumed, start=5), whole)
 
 
-def test_schedule_free_gets_its_warm_up_as_a_count() -> None:
+def test_schedule_free_requires_warmup_as_a_number_of_steps() -> None:
     made, kwargs = optimizer_class(arguments("schedule_free_adamw", "r=0.5", warmup_steps=10, weight_decay=0.1))
 
     assert made is ours.AdamWScheduleFree
@@ -449,6 +449,6 @@ def test_sparse_gradients_are_refused(kind: Any) -> None:
         (lambda: ours.SGDScheduleFree(weights(), lr=-1.0), "lr of SGDScheduleFree"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(made: Any, told: str) -> None:
+def test_optimizer_arguments_out_of_range_are_refused(made: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         made()

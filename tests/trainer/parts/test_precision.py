@@ -15,7 +15,7 @@ from footplate.trainer.model_changes import add_noise
 from footplate.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
 
 
-def test_the_arguments_say_one_precision() -> None:
+def test_the_precision_follows_from_the_arguments_bf16_and_fp16() -> None:
     assert [
         precision_of(SimpleNamespace(bf16=b, fp16=f)) for b, f in ((False, False), (True, False), (False, True))
     ] == [
@@ -28,14 +28,14 @@ def test_the_arguments_say_one_precision() -> None:
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("no", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
-def test_products_under_autocast_are_as_precise_as_asked(precision: Any, dtype: torch.dtype) -> None:
+def test_autocast_computes_in_the_requested_precision(precision: Any, dtype: torch.dtype) -> None:
     layer = nn.Linear(4, 4)
     with autocast(precision, torch.device("cpu")):
         assert layer(torch.ones(2, 4)).dtype is dtype
     assert layer.weight.dtype is torch.float32
 
 
-def test_tf32_without_a_gpu_that_has_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_refused_without_a_gpu_that_supports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     before = torch.backends.fp32_precision  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="--tf32 requires Ampere"):
@@ -62,7 +62,7 @@ def scaled(clip: bool, factor: float = 1.0) -> tuple[nn.Linear, LossScale]:
 
 
 @pytest.mark.parametrize("clip", [True, False])
-def test_scaled_steps_are_the_steps_without_a_scale(clip: bool) -> None:
+def test_loss_scaling_does_not_change_the_steps(clip: bool) -> None:
     model, scale = scaled(clip)
     torch.manual_seed(0)
     plain = nn.Linear(3, 1)
@@ -78,7 +78,7 @@ def test_scaled_steps_are_the_steps_without_a_scale(clip: bool) -> None:
     assert not scale.skipped
 
 
-def test_a_step_that_overflowed_is_left_out_and_the_scale_halved() -> None:
+def test_an_overflowing_step_is_skipped_and_the_scale_is_halved() -> None:
     model, scale = scaled(clip=True)
     before, size = model.weight.detach().clone(), scale.state_dict()["scale"]
 
@@ -91,7 +91,7 @@ def test_a_step_that_overflowed_is_left_out_and_the_scale_halved() -> None:
     assert (scale.skipped, scale.state_dict()["scale"]) == (True, size / 2)
 
 
-def test_the_scale_goes_on_where_it_stood() -> None:
+def test_the_loss_scale_is_restored_from_its_state() -> None:
     _, scale = scaled(clip=False)
     other = LossScale(scale.optimizer, "cpu")
     other.load_state_dict(scale.state_dict())
@@ -100,7 +100,7 @@ def test_the_scale_goes_on_where_it_stood() -> None:
     assert other.state_dict()["_growth_tracker"] == 2
 
 
-def test_weights_come_back_to_the_last_bit_from_a_half_precise_evaluation() -> None:
+def test_weights_are_bit_identical_after_an_evaluation_in_half_precision() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     weight = model[0].weight
@@ -146,7 +146,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("every", "twice"), [(1, 4), (2, 2)])
-def test_layers_run_again_in_backward_and_gradients_are_the_same(every: int, twice: int) -> None:
+def test_activation_checkpointing_reruns_layers_and_keeps_the_gradients(every: int, twice: int) -> None:
     torch.manual_seed(1)
     plain = Stack()
     saving = Stack()
@@ -161,7 +161,7 @@ def test_layers_run_again_in_backward_and_gradients_are_the_same(every: int, twi
     assert all(type(block) is Block for block in saving.blocks)
 
 
-def test_in_evaluation_and_after_switching_off_nothing_runs_twice() -> None:
+def test_activation_checkpointing_is_inactive_in_evaluation_and_after_switching_off() -> None:
     model = Stack()
     checkpoint_activations(model)
     checkpoint_activations(model)
@@ -174,7 +174,7 @@ def test_in_evaluation_and_after_switching_off_nothing_runs_twice() -> None:
     assert [block.calls for block in model.blocks] == [2] * 4
 
 
-def test_a_model_that_knows_how_is_told_to_with_what_it_is_given() -> None:
+def test_a_model_with_its_own_checkpointing_method_gets_the_arguments() -> None:
     messages: list[Any] = []
 
     class Newer(nn.Module):
@@ -194,7 +194,7 @@ def test_a_model_that_knows_how_is_told_to_with_what_it_is_given() -> None:
     assert messages == [{"use_reentrant": True}, {"use_reentrant": True}, "nothing"]
 
 
-def test_of_a_plain_sequence_the_layers_with_weights_are_taken() -> None:
+def test_the_layers_with_weights_of_a_sequential_model_are_checkpointed() -> None:
     assert checkpoint_activations(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))) == 2
     with pytest.raises(ValueError, match="found no layers in Linear"):
         checkpoint_activations(nn.Linear(2, 2))
@@ -215,7 +215,7 @@ class Words(nn.Module):
         return self.embed(x)  # type: ignore[no-any-return]
 
 
-def test_the_noise_is_the_references_draw_by_draw() -> None:
+def test_the_embedding_noise_is_the_same_random_draw_as_in_transformers() -> None:
     torch.manual_seed(0)
     model, tokens = Words(), torch.tensor([[0, 1, 2], [3, 4, 0]])
     result = []
@@ -229,7 +229,7 @@ def test_the_noise_is_the_references_draw_by_draw() -> None:
     assert not torch.equal(result[0], model(tokens))
 
 
-def test_no_noise_in_evaluation_and_none_without_an_embedding() -> None:
+def test_embedding_noise_is_off_in_evaluation_and_refused_without_an_embedding() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(5, 8))
     add_noise(model, 5.0)
     model.eval()
@@ -255,7 +255,7 @@ def test_a_compiled_model_is_the_same_object_with_the_same_names() -> None:
     assert all(torch.allclose(first, second) for first, second in zip(result, expected, strict=True))
 
 
-def test_a_backend_that_does_not_exist_is_answered_with_the_known() -> None:
+def test_an_unknown_compile_backend_is_refused() -> None:
     with pytest.raises(ValueError, match="'inducter'"):
         compile_model(Stack(), backend="inducter")
 
@@ -264,7 +264,7 @@ def test_a_backend_that_does_not_exist_is_answered_with_the_known() -> None:
 
 
 @pytest.mark.gpu
-def test_fp16_on_a_gpu_trains_and_its_scale_moves() -> None:
+def test_fp16_training_on_a_gpu_adapts_its_loss_scale() -> None:
     torch.manual_seed(0)
     model = nn.Linear(16, 1).cuda()
     scale = LossScale(torch.optim.AdamW(model.parameters(), lr=0.1, fused=True), "cuda", growth_interval=2)
@@ -283,7 +283,7 @@ def test_fp16_on_a_gpu_trains_and_its_scale_moves() -> None:
 
 
 @pytest.mark.gpu
-def test_tf32_on_a_gpu_changes_products_and_back() -> None:
+def test_tf32_on_a_gpu_can_be_switched_on_and_off() -> None:
     torch.manual_seed(0)
     a = torch.randn(256, 256, device="cuda")
     exact = (a.double() @ a.double()).float()
@@ -295,7 +295,7 @@ def test_tf32_on_a_gpu_changes_products_and_back() -> None:
 
 
 @pytest.mark.gpu
-def test_checkpointing_on_a_gpu_saves_memory_at_the_same_gradients() -> None:
+def test_activation_checkpointing_on_a_gpu_saves_memory_and_keeps_gradients() -> None:
     def peak(saves: bool) -> tuple[int, Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)) for _ in range(12)))

@@ -73,7 +73,7 @@ def rates(get_scheduler: Callable[..., Any], name: str, warmup: int, kwargs: dic
 
 
 @pytest.mark.filterwarnings("ignore:Both num_training_steps")
-def test_every_rate_is_the_references_to_the_last_bit() -> None:
+def test_every_learning_rate_is_bit_identical_to_that_of_transformers() -> None:
     compared = 0
     for name, warmup, kwargs in cases():
         expected = rates(theirs.get_scheduler, name, warmup, kwargs)
@@ -83,7 +83,7 @@ def test_every_rate_is_the_references_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_has_the_references_name_and_signature(name: str) -> None:
+def test_every_schedule_function_has_the_signature_of_transformers(name: str) -> None:
     mine, other = (inspect.signature(getattr(module, name)).parameters for module in (ours, theirs))
 
     assert [(value.name, value.default) for value in mine.values()] == [
@@ -91,7 +91,7 @@ def test_every_function_has_the_references_name_and_signature(name: str) -> None
     ]
 
 
-def test_the_names_are_the_references() -> None:
+def test_the_schedule_names_are_those_of_transformers() -> None:
     assert {name.name: str(name) for name in SchedulerType} == {name.name: name.value for name in TheirTypes}
     assert set(ours.TYPE_TO_SCHEDULER_FUNCTION) == set(SchedulerType)
 
@@ -111,7 +111,7 @@ def metrics() -> list[float]:
 
 
 @pytest.mark.parametrize("kwargs", GREEDY)
-def test_greedy_follows_its_metric_as_the_reference_does(kwargs: dict[str, Any]) -> None:
+def test_the_greedy_schedule_follows_its_metric_as_in_transformers(kwargs: dict[str, Any]) -> None:
     mine, other = an_optimizer(), an_optimizer()
     schedule, reference = ours.get_greedy_schedule(mine, **kwargs), theirs.get_greedy_schedule(other, **kwargs)
     seen = set()
@@ -125,7 +125,7 @@ def test_greedy_follows_its_metric_as_the_reference_does(kwargs: dict[str, Any])
 
 
 @pytest.mark.parametrize("kwargs", GREEDY)
-def test_greedy_continues_from_the_references_state_and_from_its_own(kwargs: dict[str, Any]) -> None:
+def test_the_greedy_schedule_continues_from_states_of_transformers_and_its_own(kwargs: dict[str, Any]) -> None:
     straight = theirs.GreedyLR(an_optimizer(), **kwargs)
     other = theirs.GreedyLR(an_optimizer(), **kwargs)
     first = metrics()[:90]
@@ -147,7 +147,7 @@ def test_greedy_continues_from_the_references_state_and_from_its_own(kwargs: dic
 
 @pytest.mark.filterwarnings("ignore:Both num_training_steps")
 @pytest.mark.parametrize("name", [name for name in SchedulerType if name not in ("reduce_lr_on_plateau", "greedy")])
-def test_a_schedule_continues_from_the_references_state(name: str) -> None:
+def test_a_schedule_continues_from_a_state_of_transformers(name: str) -> None:
     kwargs = {item: values[-1] for item, values in GRID.get(name, {}).items()}
     if "min_lr" in kwargs:
         kwargs.pop("min_lr")
@@ -170,7 +170,7 @@ def test_a_schedule_continues_from_the_references_state(name: str) -> None:
     assert result == straight[60:]
 
 
-def test_a_schedule_that_follows_a_metric_is_known_as_one() -> None:
+def test_schedules_that_follow_a_metric_are_detected() -> None:
     following = {name for name in SchedulerType if ours.follows_a_metric(_any(name))}
 
     assert following == {"reduce_lr_on_plateau", "greedy"}
@@ -199,19 +199,19 @@ def _any(name: str) -> Any:
         ("cosin", {}, "did you mean 'cosine'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(name: str, kwargs: dict[str, Any], told: str) -> None:
+def test_schedule_arguments_that_do_not_fit_are_refused_by_name(name: str, kwargs: dict[str, Any], told: str) -> None:
     with pytest.raises((TypeError, ValueError), match=told):
         ours.get_scheduler(name, an_optimizer(), 1, 10, kwargs)
 
 
-def test_a_missing_number_of_steps_is_asked_for() -> None:
+def test_a_schedule_without_a_required_number_of_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="requires `num_training_steps`"):
         ours.get_scheduler("linear", an_optimizer(), 3)
     with pytest.raises(ValueError, match="requires `num_warmup_steps`"):
         ours.get_scheduler("constant_with_warmup", an_optimizer())
 
 
-def test_stable_steps_beside_the_whole_are_warned_about() -> None:
+def test_num_stable_steps_with_num_training_steps_gives_a_warning() -> None:
     with warnings.catch_warnings(record=True) as report:
         warnings.simplefilter("always")
         ours.get_wsd_schedule(an_optimizer(), 1, 2, num_training_steps=10, num_stable_steps=3)

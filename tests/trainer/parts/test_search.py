@@ -64,7 +64,7 @@ def a_trainer(folder: Path, model_init: Any = a_net, **values: Any) -> Trainer:
     )
 
 
-def test_the_same_search_finds_the_same_run(tmp_path: Path) -> None:
+def test_a_search_finds_the_same_best_run_as_in_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         trainer = side.Trainer(
             args=arguments(side.TrainingArguments, folder),
@@ -81,7 +81,7 @@ def test_the_same_search_finds_the_same_run(tmp_path: Path) -> None:
     assert ours.returned == theirs.returned
 
 
-def test_trials_begin_from_the_arguments_as_they_were_and_these_come_back(tmp_path: Path) -> None:
+def test_every_trial_starts_from_the_original_arguments(tmp_path: Path) -> None:
     seen: list[tuple[float, int]] = []
 
     class Watch(Trainer):
@@ -108,7 +108,7 @@ def test_trials_begin_from_the_arguments_as_they_were_and_these_come_back(tmp_pa
     assert trainer.args.output_dir == str(tmp_path)
 
 
-def test_each_trial_has_a_folder_and_tells_its_name(tmp_path: Path) -> None:
+def test_each_trial_has_a_folder_with_the_name_of_the_trial(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, save_strategy="steps", save_steps=3)
     trainer.hyperparameter_search(space, n_trials=2, sampler=sampler())
 
@@ -120,7 +120,7 @@ def test_each_trial_has_a_folder_and_tells_its_name(tmp_path: Path) -> None:
     assert (tmp_path / "try0" / "checkpoint-6").exists()
 
 
-def test_a_model_may_be_made_for_the_trial(tmp_path: Path) -> None:
+def test_model_init_may_build_the_model_from_the_trial(tmp_path: Path) -> None:
     made: list[Any] = []
 
     def for_trial(trial: Any) -> Net:
@@ -138,7 +138,7 @@ def test_a_model_may_be_made_for_the_trial(tmp_path: Path) -> None:
     assert trainer.model.net[0].out_features == made[-1]  # type: ignore[index,union-attr]
 
 
-def test_a_trial_that_is_not_worth_going_on_is_pruned_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_pruned_trial_ends_early_and_leaves_no_training_open(tmp_path: Path) -> None:
     class Never(optuna.pruners.BasePruner):
         def prune(self, study: Any, trial: Any) -> bool:
             return bool(trial.number > 0)
@@ -152,7 +152,7 @@ def test_a_trial_that_is_not_worth_going_on_is_pruned_and_leaves_nothing_open(tm
     assert not trainer.is_in_train
 
 
-def test_several_objectives_have_several_bests(tmp_path: Path) -> None:
+def test_a_search_with_several_objectives_returns_several_best_runs(tmp_path: Path) -> None:
     result = a_trainer(tmp_path).hyperparameter_search(
         space,
         compute_objective=lambda metrics: (metrics["eval_loss"], metrics["epoch"]),
@@ -165,7 +165,7 @@ def test_several_objectives_have_several_bests(tmp_path: Path) -> None:
     assert all(isinstance(item.objective, list) for item in result)
 
 
-def test_without_an_evaluation_in_training_there_is_one_after_it(tmp_path: Path) -> None:
+def test_a_trial_without_evaluations_is_evaluated_at_its_end(tmp_path: Path) -> None:
     best = a_trainer(tmp_path, eval_strategy="no").hyperparameter_search(space, n_trials=1, sampler=sampler())
 
     assert isinstance(best, BestRun)
@@ -173,7 +173,7 @@ def test_without_an_evaluation_in_training_there_is_one_after_it(tmp_path: Path)
     assert best.objective > 0
 
 
-def test_what_the_space_suggests_must_be_there_and_fit(tmp_path: Path) -> None:
+def test_suggested_arguments_that_are_unknown_or_invalid_are_refused(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path)
     with pytest.raises(ValueError, match=r"suggests learning_rte, .* did you mean 'learning_rate'.*trial.params"):
         trainer.hyperparameter_search(lambda trial: {"learning_rte": 1.0}, n_trials=1)
@@ -182,7 +182,7 @@ def test_what_the_space_suggests_must_be_there_and_fit(tmp_path: Path) -> None:
     assert trainer.args.learning_rate == 5e-5
 
 
-def test_what_cannot_search_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_search_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotAvailableYet, match="searching with ray"):
         a_trainer(tmp_path).hyperparameter_search(space, backend="ray")
     with pytest.raises(ValueError, match="n_jobs"):

@@ -77,7 +77,9 @@ def script(side: Any, folder: Path, calls: dict[str, Any] | None = None, **value
         ({"predict_with_generate": False, "prediction_loss_only": True}, None),
     ],
 )
-def test_the_same_script_generates_the_same_texts(tmp_path: Path, values: dict[str, Any], calls: Any) -> None:
+def test_a_seq2seq_script_generates_the_same_texts_as_with_transformers(
+    tmp_path: Path, values: dict[str, Any], calls: Any
+) -> None:
     if calls is None:
         return_loss_only(tmp_path, values)
         return
@@ -105,7 +107,7 @@ def return_loss_only(folder: Path, values: dict[str, Any]) -> None:
     assert_same(ours, theirs)
 
 
-def test_generation_arguments_that_are_none_are_left_to_the_generation_config(tmp_path: Path) -> None:
+def test_generation_arguments_that_are_none_use_the_generation_config(tmp_path: Path) -> None:
     """Subclasses hand on whatever they were given."""
 
     def step(side: Any, folder: Path) -> Any:
@@ -137,20 +139,20 @@ def test_a_generation_config_may_be_a_folder_or_a_file(tmp_path: Path) -> None:
     assert Seq2SeqTrainer.load_generation_config(str(tmp_path)).num_beams == 2
 
 
-def test_a_generation_config_that_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
+def test_an_invalid_generation_config_is_refused_before_training(tmp_path: Path) -> None:
     wrong = GenerationConfig(do_sample=False, temperature=0.5)
     with pytest.raises(ValueError, match="Fix these issues to train your model"):
         Seq2SeqTrainer(a_model(), Seq2SeqTrainingArguments(str(tmp_path), generation_config=wrong, use_cpu=True))
 
 
-def test_arguments_with_a_config_become_json(tmp_path: Path) -> None:
+def test_arguments_with_a_generation_config_can_be_written_as_json(tmp_path: Path) -> None:
     made = Seq2SeqTrainingArguments(str(tmp_path), generation_config=GenerationConfig(max_length=7))
 
     assert made.to_dict()["generation_config"]["max_length"] == 7
     assert '"max_length": 7' in made.to_json_string()
 
 
-def test_sortish_samples_are_grouped_by_length(tmp_path: Path) -> None:
+def test_sortish_sampler_groups_samples_by_length(tmp_path: Path) -> None:
     args = Seq2SeqTrainingArguments(str(tmp_path), sortish_sampler=True, use_cpu=True, report_to="none")
     trainer = Seq2SeqTrainer(a_model(), args, train_dataset=rows())
 
@@ -177,7 +179,7 @@ def plain_rows(n: int = 5) -> list[dict[str, list[int]]]:
     return [{"input_ids": [at, at], "labels": [at, at]} for at in range(n)]
 
 
-def test_a_plain_module_that_generates_is_evaluated_by_what_it_generates(tmp_path: Path) -> None:
+def test_a_plain_module_with_a_generate_method_is_evaluated_by_its_output(tmp_path: Path) -> None:
     args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
     trainer = Seq2SeqTrainer(Echo(), args, eval_dataset=plain_rows(), compute_metrics=lambda seen: {
         "off": float(numpy.abs(seen.predictions - seen.label_ids).mean())
@@ -187,7 +189,7 @@ def test_a_plain_module_that_generates_is_evaluated_by_what_it_generates(tmp_pat
     assert trainer.evaluate()["eval_loss"] == pytest.approx(2.0)
 
 
-def test_who_cannot_generate_or_streams_over_logits_is_told_at_once(tmp_path: Path) -> None:
+def test_predict_with_generate_is_refused_without_generate_or_with_logit_metrics(tmp_path: Path) -> None:
     args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
     with pytest.raises(ValueError, match=r"calls model.generate, which Linear lacks"):
         Seq2SeqTrainer(nn.Linear(2, 2), args)
@@ -195,7 +197,7 @@ def test_who_cannot_generate_or_streams_over_logits_is_told_at_once(tmp_path: Pa
         Seq2SeqTrainer(Echo(), args, metrics=["accuracy"])
 
 
-def test_what_is_generated_is_compared_as_text(tmp_path: Path) -> None:
+def test_generated_tokens_are_compared_as_texts(tmp_path: Path) -> None:
     args = Seq2SeqTrainingArguments(
         str(tmp_path), predict_with_generate=True, metric_for_best_model="rouge1", use_cpu=True
     )
