@@ -1,4 +1,4 @@
-"""Callbacks by name, with the Trainer alone: what they log, when they stop, and that a resume changes nothing."""
+"""Callbacks by name with the Trainer: their logs, the step at which they stop, and exact resumes."""
 
 from __future__ import annotations
 

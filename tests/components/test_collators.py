@@ -11,7 +11,7 @@ from footplate.contract.errors import NotBuildable
 
 
 def test_labels_ignore_padding_but_keep_the_end_token(tokenizer: Any) -> None:
-    """Although the token that pads is the one that ends a text."""
+    """The padding token is the same as the end token here."""
     tokenizer.eos_token = tokenizer.pad_token = "[SEP]"
     end = tokenizer.eos_token_id
 

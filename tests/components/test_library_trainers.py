@@ -72,7 +72,7 @@ def test_arguments_of_a_library_trainer_are_checked_by_its_description(
 
 
 @pytest.mark.usefixtures("trl")
-def test_every_argument_that_a_job_may_not_set_exists() -> None:
+def test_every_argument_excluded_from_jobs_exists_in_trl() -> None:
     there = {name for trainer in TRAINERS for name in described(trainer).args["properties"]}
 
     assert set(trl_trainers.NOT_IN_A_JOB) <= there

@@ -1,4 +1,4 @@
-"""The dataset `lm-eval`: how a node describes it, what a request with it is told, and evaluations of a tiny model."""
+"""The dataset `lm-eval`: its description by a node, refused requests, and evaluations of a tiny model."""
 
 from __future__ import annotations
 

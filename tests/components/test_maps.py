@@ -17,7 +17,7 @@ ROWS = [{"text": "the film is dull", "label": 0}, {"text": "the cast is warm", "
 
 
 class Rows(list[Any]):
-    """Any package's dataset: rows by number, and nothing else."""
+    """A dataset that has only a length and rows by index."""
 
 
 class Classifier:

@@ -39,7 +39,7 @@ def test_a_metric_without_arguments_is_passed_to_the_trainer_by_name() -> None:
         assert metric(Component(use=name)) == name
 
 
-def test_torchmetrics_classes_take_their_arguments() -> None:
+def test_a_class_of_torchmetrics_receives_its_arguments() -> None:
     assert "F1Score" in public_names("torchmetrics", "__init__.py")
     result = values("torchmetrics/F1Score", task="multiclass", num_classes=3, average="weighted")
     assert result["f1_score"] == pytest.approx(values("f1", average="weighted")["f1_weighted"])

@@ -1,4 +1,4 @@
-"""Maps over streams: rows as of a set by number, and after a resume the very next one, with nothing read twice."""
+"""Maps over streams yield the rows of an indexed dataset. A resume continues with the next row and reads none twice."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_all_wrong_arguments_are_reported_at_once_with_pointer_and_hint() -> Non
 
 
 @pytest.mark.parametrize(("value", "number"), [(5e8, 500_000_000), (3.0, 3), (7, 7)])
-def test_a_whole_number_is_an_integer_however_json_writes_it(value: float, number: int) -> None:
+def test_an_integer_argument_accepts_any_json_form_of_a_whole_number(value: float, number: int) -> None:
     assert read_arguments({"max_steps": value}).max_steps == number
 
 
@@ -126,7 +126,7 @@ def test_the_constructor_refuses_unsupported_and_unknown_arguments() -> None:
         TrainingArguments("out", no_such_thing=1)  # type: ignore[call-arg]
 
 
-def test_python_answers_a_misspelt_name_with_the_nearest() -> None:
+def test_the_constructor_names_the_nearest_argument_for_a_misspelt_one() -> None:
     # The type that a call has for a name it does not know: scripts for several versions catch it.
     with pytest.raises(TypeError, match=r"'learning_rte'.*'learning_rate'"):
         TrainingArguments("out", learning_rte=1)  # type: ignore[call-arg]
@@ -199,7 +199,7 @@ def test_unsupported_arguments_can_be_read_and_have_their_defaults() -> None:
         ),
     ],
 )
-def test_arguments_must_agree_at_the_border_and_in_python(values: dict[str, object], pointer: str) -> None:
+def test_contradicting_arguments_are_refused_in_json_and_in_python(values: dict[str, object], pointer: str) -> None:
     result = problems(values)
 
     assert list(result) == [f"/training/{pointer}"]

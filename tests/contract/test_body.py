@@ -1,4 +1,4 @@
-"""The body reader: what json.loads takes without a word and we do not."""
+"""The reader of request bodies refuses JSON that json.loads accepts and that fails later."""
 
 import json
 
@@ -117,7 +117,7 @@ def test_the_limit_of_values_in_a_body_does_not_count_commas_in_strings():
     assert read_json(json.dumps(full).encode()) == full
 
 
-def test_a_key_that_is_too_long_is_not_repeated_in_every_problem_below_it():
+def test_the_pointers_of_problems_do_not_repeat_a_key_that_is_too_long():
     long = "k" * (MAX_KEY + 1)
 
     assert read_json(json.dumps({long[1:]: 1}).encode())

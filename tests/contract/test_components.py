@@ -119,7 +119,7 @@ def test_a_catalogue_parsed_from_its_json_is_equal_and_has_the_same_hash():
     assert again.hash == CATALOGUE.hash
 
 
-def test_the_hash_follows_the_contents_and_not_their_order():
+def test_the_hash_of_a_catalogue_depends_on_its_contents_and_not_their_order():
     first, second = Described(name="a", group="models"), Described(name="b", group="models")
     assert Catalogue.of([first, second]).hash == Catalogue.of([second, first]).hash
     assert Catalogue.of([first]).hash != Catalogue.of([first, second]).hash

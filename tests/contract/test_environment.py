@@ -35,7 +35,7 @@ def test_a_malformed_list_of_allowed_variables_is_refused_at_start_up(text: str)
         ServiceSettings.from_environment({"FOOTPLATE_ENV_ALLOWED": text})
 
 
-def test_secrets_are_read_by_their_prefix_and_must_be_long_enough_to_hide() -> None:
+def test_secrets_are_variables_with_a_prefix_and_a_minimum_length() -> None:
     assert secrets_of({"FOOTPLATE_SECRET_TOKEN": "hunter22", "TOKEN": "x"}) == {"TOKEN": "hunter22"}
     with pytest.raises(SettingsError, match="6 characters") as refused:
         secrets_of({"FOOTPLATE_SECRET_TOKEN": "abc"})

@@ -1,4 +1,4 @@
-"""Names of what lies on a hub: taken apart, refused with what would work, and told of by where they stand."""
+"""Names of models and datasets on a hub are parsed, refused with a hint, and listed with their pointers."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_resuming_from_a_checkpoint_on_a_hub_is_refused():
     assert places({**TOY, "resume_from": {"path": "hub://me/tiny/checkpoint-5"}})[0][0] == "/resume_from/path"
 
 
-def test_every_name_in_a_spec_is_found():
+def test_every_hub_name_in_a_spec_is_listed_with_its_pointer():
     spec = make_spec(
         model={"use": "hf/causal-lm", "args": {"path": "hub://me/tiny"}},
         processor={"use": "hf/tokenizer", "args": {"path": "hub://me/other@v1"}},

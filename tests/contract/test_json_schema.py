@@ -53,7 +53,7 @@ def test_a_value_that_fits_no_branch_gets_the_error_of_the_nearest_branch():
     assert all(name in problem.detail for name in ("number", "object", "string"))
 
 
-def test_a_name_with_a_slash_is_escaped():
+def test_a_property_name_with_a_slash_is_escaped_in_the_pointer():
     assert found({"type": "object", "additionalProperties": False}, {"a/b": 1}) == [("/a~1b", "unknown_argument")]
 
 

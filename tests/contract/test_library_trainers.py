@@ -87,14 +87,14 @@ def test_a_value_equal_to_our_default_is_kept_if_the_library_may_differ() -> Non
     assert JobSpec.parse({**TOY, "training": {"learning_rate": 5e-5}}).as_json()["training"] == {}
 
 
-def test_a_field_that_the_trainer_would_ignore_is_refused() -> None:
+def test_a_spec_field_that_a_library_trainer_would_ignore_is_refused() -> None:
     assert checked({**SFT, "metrics": ["accuracy"]}) == [("/metrics", "disagreement")]
     assert checked({**SFT, "data": {"train": "toy/regression", "test": "toy/regression"}}) == [
         ("/data/test", "disagreement")
     ]
 
 
-def test_rules_of_a_library_trainer() -> None:
+def test_a_library_trainer_needs_training_data_and_refuses_predict_with_generate() -> None:
     assert places({**SFT, "data": {"eval": "toy/regression"}}) == [("/data/train", "missing")]
     assert places({**SFT, "training": {"predict_with_generate": True}, "data": TOY["data"]})[-1:] == [
         ("/training/predict_with_generate", "disagreement")
@@ -198,7 +198,7 @@ def test_a_row_that_fits_no_form_is_compared_with_the_nearest_form(
     assert problem.hint.startswith(f"a row has {forms[0]['title']}")
 
 
-def test_every_row_has_the_form_of_the_first() -> None:
+def test_rows_must_all_have_the_form_of_the_first_row() -> None:
     forms = RowForms(TEXTS)
 
     assert forms.problem({"text": "a"}) is None

@@ -1,4 +1,4 @@
-"""Processes that run away from whoever waits for them: all of them end, whatever they do about it."""
+"""All runaway processes of an attempt are ended, whatever they do to escape."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ if not SPARED[-1]:
 
 
 def guardian(story: str) -> None:
-    """A process that adopts orphans, has one child to spare, and ends the others."""
+    """Runs a process that adopts orphans, spares one child and ends the others."""
     outcome = subprocess.run(
         [sys.executable, "-c", GUARDIAN + story + "\nassert children() == SPARED, children()\nos.kill(SPARED[0], 9)\n"],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,

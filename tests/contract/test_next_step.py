@@ -102,7 +102,7 @@ def problems_of(raw: str | bytes) -> dict[str, Problem]:
         ({"env": {"LD_PRELOAD": 1}}, "/env/LD_PRELOAD", "in quotes"),
     ],
 )  # fmt: skip
-def test_the_hint_of_a_usual_mistake_says_what_to_type(change: dict[str, Any], pointer: str, hint: str) -> None:
+def test_the_hint_for_a_common_mistake_shows_what_to_type(change: dict[str, Any], pointer: str, hint: str) -> None:
     problem = problems_of(json.dumps({**TOY, **change}))[pointer]
 
     assert hint in (problem.hint or ""), problem
@@ -121,7 +121,7 @@ def test_the_hint_of_a_usual_mistake_says_what_to_type(change: dict[str, Any], p
         ('{"model" "toy/mlp"}', "compare the quotes"),
     ],
 )
-def test_text_that_is_nearly_json_is_answered_with_what_json_needs(raw: str, hint: str) -> None:
+def test_nearly_valid_json_is_refused_with_the_fix_as_a_hint(raw: str, hint: str) -> None:
     assert hint in (problems_of(raw)[""].hint or "")
 
 

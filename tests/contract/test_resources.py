@@ -30,7 +30,7 @@ def test_the_schema_lists_the_choices_and_fields_of_this_version() -> None:
     assert schema["$defs"]["JobState"]["enum"] == list(JobState)
 
 
-def test_numbers_that_json_lacks_are_strings_on_the_wire_and_floats_to_a_client() -> None:
+def test_nan_and_infinity_are_strings_in_json_and_floats_for_a_client() -> None:
     text = json.dumps({"name": "loss", "count": 1, "not_finite": 1, "last": {"value": "NaN", **SEEN}, "min": None,
                        "max": None})  # fmt: skip
 

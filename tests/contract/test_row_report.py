@@ -65,7 +65,7 @@ def test_a_csv_report_continues_after_bad_records_and_counts_lines_of_the_file(r
     }
 
 
-def test_a_first_line_with_a_number_or_the_same_name_twice_is_pointed_out(read: Any) -> None:
+def test_a_csv_header_with_numbers_or_repeated_names_is_reported(read: Any) -> None:
     assert "columns" in read(b"great film,1\nbad film,0\n", "csv")["notes"][0]
     assert numbers(read(b"x\tx\n1\t2\n", "tsv")) == [1]
 
@@ -75,7 +75,7 @@ def test_another_csv_delimiter_and_single_quotes_in_json_get_a_hint(read: Any) -
     assert "double quotes" in read(b"{'text': 1}\n")["first_bad"][0]["problem"]
 
 
-def test_a_line_of_text_is_a_row(read: Any) -> None:
+def test_every_line_of_a_text_file_is_a_row(read: Any) -> None:
     report = read(b"\xef\xbb\xbfone\r\n\n  \ntwo\n", "txt")
 
     assert (report["rows"], types(report)) == (2, {"text": [("string", 2, 1)]})

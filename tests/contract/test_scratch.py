@@ -55,7 +55,7 @@ def test_a_sweep_deletes_only_unlocked_old_folders_of_its_own_node(root: Path) -
         folder.rmdir()
 
 
-def test_a_temporary_folder_whose_name_leaves_no_room_for_a_socket_is_not_used(
+def test_a_temporary_folder_too_long_for_a_socket_path_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("long" * LONGEST)[:LONGEST]

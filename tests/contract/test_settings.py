@@ -1,4 +1,4 @@
-"""Settings of the environment are read as they are meant, or refused with what would work."""
+"""Settings are read from environment variables. A wrong one is refused with a hint."""
 
 from __future__ import annotations
 

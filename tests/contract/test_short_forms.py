@@ -1,4 +1,4 @@
-"""Short forms become long ones, and what is said in both places must agree."""
+"""Short forms are expanded to long ones, and a value given in two places must agree."""
 
 import pytest
 
@@ -185,7 +185,7 @@ def test_a_pointer_into_the_long_form_is_mapped_back_to_the_written_body(body, l
     assert result.locate(long) == short
 
 
-def test_every_component_of_a_spec_is_found():
+def test_every_component_of_a_spec_is_listed_with_its_pointer():
     item = {"use": "x"}
     document = {
         "model": item, "processor": item, "collator": item, "loss": item, "compute_metrics": item, "loop": item,

@@ -1,4 +1,4 @@
-"""JobSpec: what it takes, what it becomes, and that it comes back the same."""
+"""JobSpec: accepted bodies, their long form, and an equal spec after a round trip."""
 
 import copy
 import json
@@ -81,7 +81,7 @@ def test_any_value_in_any_field_is_accepted_or_refused_with_a_valid_pointer(body
     ("written", "seconds"),
     [("4h", 14400), ("10m", 600), ("90s", 90), ("1h30m", 5400), ("2d", 172800), ("1.5h", 5400), (7, 7)],
 )
-def test_a_duration_is_read_once_into_seconds(written, seconds):
+def test_a_duration_is_parsed_into_seconds(written, seconds):
     assert JobSpec.parse({**TOY, "resources": {"time_limit": written}}).resources.time_limit == seconds
 
 

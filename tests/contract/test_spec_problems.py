@@ -236,14 +236,14 @@ def test_a_stored_spec_with_a_split_is_accepted_again():
     assert JobSpec.parse(stored).as_json() == stored
 
 
-def test_a_shorter_value_of_an_object_is_answered_with_an_example():
+def test_a_plain_value_in_place_of_an_object_gets_an_example_as_a_hint():
     (problem,) = problems_of({**TOY, "data": {"train": "toy/text", "split": 0.1}})
     assert (problem.pointer, problem.hint) == ("/data/split", 'for example {"test_size": 0.1, "seed": 7}')
     unknown = problems_of({**TOY, "data": {"train": "toy/text", "split": {"train_size": 0.9, "test_size": 0.1}}})
     assert "test_size, seed" in unknown[0].detail
 
 
-def test_a_split_replaces_the_evaluation_set_and_needs_rows_by_number():
+def test_a_split_excludes_evaluation_data_and_needs_an_indexed_dataset():
     split = {"train": "toy/regression", "split": {"test_size": 0.1, "seed": 7}}
     assert places({**TOY, "data": split, "training": {"eval_strategy": "epoch"}, "final_eval": "last"}) == []
     streamed = {"use": "files/jsonl", "args": {"paths": ["data://a.jsonl"], "streaming": True}}

@@ -158,7 +158,7 @@ def test_a_deepspeed_config_that_contradicts_an_argument_is_refused_naming_both(
 
 
 @pytest.mark.parametrize("name", tutorials.REFUSED)
-def test_a_config_of_a_tutorial_that_was_never_run_is_refused_by_name(name):
+def test_an_untested_deepspeed_config_of_a_tutorial_is_refused_by_name(name):
     config, place, said = tutorials.REFUSED[name]
     strategy = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}, **config}}
     (problem,) = problems_of({**TOY, "resources": {"processes_per_node": 2, "strategy": strategy}})
@@ -168,7 +168,7 @@ def test_a_config_of_a_tutorial_that_was_never_run_is_refused_by_name(name):
 
 @pytest.mark.parametrize("name", tutorials.TRAINED)
 @pytest.mark.parametrize("training", [{}, {"bf16": True}])
-def test_a_config_of_a_tutorial_that_trains_is_accepted(name, training):
+def test_a_tested_deepspeed_config_of_a_tutorial_is_accepted(name, training):
     strategy = {"type": "deepspeed", "config": tutorials.TRAINED[name]}
     problems = problems_of({**TOY, "training": training, "resources": {"processes_per_node": 2, "strategy": strategy}})
     in_bf16_without_stages = bool(training) and "zero 0" in name

@@ -1,4 +1,4 @@
-"""Older names in a spec: what they mean is stored, and the answer says so. Settings that hide the loss, too."""
+"""Older names in a spec are stored under current names with a warning. Settings that hide the loss get a warning."""
 
 import pytest
 
@@ -41,14 +41,14 @@ def test_older_argument_names_are_stored_under_current_names_with_a_warning(olde
     assert violations(job_schema(), training(**older)) == []
 
 
-def test_an_older_fsdp_argument_ends_in_the_strategy():
+def test_an_older_fsdp_argument_becomes_the_strategy_of_the_job():
     body = {**training(fsdp=True, fsdp_min_num_params=1000), "resources": {"gpus_per_node": 2}}
 
     assert JobSpec.parse(body).resources.strategy.config["min_num_params"] == 1000
     assert warned(body) == [("older_name", "/training/fsdp_min_num_params")]
 
 
-def test_a_warning_names_what_is_stored_instead():
+def test_the_warning_for_an_older_argument_names_what_is_stored_instead():
     body = training(evaluation_strategy="no")
     (warning,) = warnings_of(accept(body))
 

@@ -70,7 +70,7 @@ def test_a_path_that_is_missing_or_outside_its_root_is_refused(roots: Roots, pat
         build(spec, roots)
 
 
-def test_a_split_leaves_out_the_same_rows_in_every_attempt_and_version(roots: Roots) -> None:
+def test_a_split_takes_the_same_rows_in_every_attempt_and_version(roots: Roots) -> None:
     rows = roots.data / "ten.jsonl"
     rows.write_text("".join(f'{{"x": {number}}}\n' for number in range(10)))
 

@@ -182,7 +182,7 @@ def test_the_score_of_a_checkpoint_is_the_metric_of_its_own_step(
     assert lines(reader, "checkpoint")[-1]["data"]["score"] == score
 
 
-def test_a_step_costs_two_microseconds_at_most(reader: socket.socket, tmp_path: Path) -> None:
+def test_reporting_a_step_takes_at_most_two_microseconds(reader: socket.socket, tmp_path: Path) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
     state, control = TrainerState(global_step=1, max_steps=9), TrainerControl()
     emit.on_step_end(None, state, control)

@@ -58,7 +58,7 @@ def test_a_library_is_imported_in_a_child_once_before_the_parent_imports_it() ->
 
 
 @pytest.mark.parametrize("name", ["ahead_broken", "ahead_threaded"])
-def test_a_library_whose_import_does_harm_is_not_imported_ahead(name: str) -> None:
+def test_a_library_whose_import_fails_or_starts_threads_is_not_imported_early(name: str) -> None:
     ahead = ImportAhead()
     ahead.want([name], 0.0)
     modules = ahead.take_untried()

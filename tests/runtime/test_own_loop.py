@@ -1,4 +1,4 @@
-"""A user's own loop, as its process has it: no node is needed to see what it says."""
+"""A user's own training loop in this process. The tests need no node to read its events."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_stop_is_acknowledged_only_when_the_loop_reads_should_stop(attempt: At
 
 
 @pytest.mark.parametrize("code", [0, 143])
-def test_a_script_that_ends_after_sigterm_was_stopped_and_has_not_finished(
+def test_a_script_that_ends_after_sigterm_is_stopped_and_not_finished(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     archive = io.BytesIO()

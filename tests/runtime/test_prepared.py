@@ -17,7 +17,7 @@ from footplate.runtime.unprepared import PreparedCheck
 
 
 class Loop:
-    """Two steps of a loop that hands over what its names say."""
+    """A training loop that prepares only the named objects with its accelerator."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator

@@ -40,7 +40,7 @@ def gpt(folder: Path) -> Iterator[ServedModel]:
 
 
 def plainly(model: ServedModel, prompt: str, tokens: int) -> str:
-    """The text of a plain loop over `generate`, one prompt at a time."""
+    """Returns the text that `generate` gives for one prompt, in a loop without batches."""
     tokenizer, loaded = model.loaded.tokenizer, model.loaded.model
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=True)["input_ids"]
     if int(inputs[0, -1]) == tokenizer.eos_token_id:

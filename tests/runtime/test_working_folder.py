@@ -28,7 +28,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 @pytest.fixture
 def folder(tmp_path: Path, bundle: Bundle) -> Path:
-    """The working folder, laid out."""
+    """Returns the working folder with the files of the bundle in it."""
     (folder := tmp_path / "attempt").mkdir()
     lay_out(bundle, folder)
     return folder

@@ -22,7 +22,7 @@ def run(
     evaluate: bool = False,
     **arguments: object,
 ) -> Fingerprint:
-    """Dropout, accumulation 4, shuffling, a last window that is shorter, and two epochs and more."""
+    """Trains with dropout, accumulation 4, shuffling and a shorter last window, for more than two epochs."""
     values: dict[str, object] = {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 4,

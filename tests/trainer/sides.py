@@ -25,17 +25,17 @@ TIMINGS = ("runtime", "per_second", "preparation_time")
 @dataclass
 class Outcome:
     history: list[dict[str, Any]]
-    """All that was logged, without what a clock measured."""
+    """All logs, without measured times."""
     events: list[str]
     weights: dict[str, torch.Tensor]
     random: torch.Tensor
-    """The state of torch's generator at the end: dropout, and all that is drawn, went the same way."""
+    """The state of torch's generator at the end. An equal state means equal random draws."""
     returned: dict[str, Any]
     trainer: Any
 
 
 def on_both(folder: Path, script: Callable[[Any, Path], Any]) -> tuple[Outcome, Outcome]:
-    """(ours, theirs). A script makes and trains a Trainer from the names of the module that it is handed."""
+    """Runs a script with footplate and with transformers. The script trains the Trainer of the given module."""
     return run(script, footplate, folder / "ours"), run(script, transformers, folder / "theirs")
 
 
@@ -73,7 +73,7 @@ def assert_same(ours: Outcome, theirs: Outcome) -> None:
 
 
 def noting(side: Any) -> Any:
-    """A callback of that side, which writes down every event's name."""
+    """Returns a callback of that library, which records the name of every event."""
 
     class Notes(side.TrainerCallback):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -88,7 +88,7 @@ def noting(side: Any) -> Any:
 
 
 def arguments(side: Any, folder: Path, **more: Any) -> Any:
-    """Dropout, clipping, decay, warm-up, and a last batch and a last window that are shorter than the others."""
+    """Returns arguments with clipping, decay and warm-up. The last batch and the last window are shorter."""
     values = {
         "per_device_train_batch_size": 4,
         "per_device_eval_batch_size": 3,
@@ -127,7 +127,7 @@ def sentences(n: int = 22, seed: int = 3, shortest: int = 4) -> list[list[int]]:
 
 
 def tokenizer() -> Any:
-    """Words are numbers: no file, no download."""
+    """Returns a tokenizer whose words are numbers, which needs no file and no download."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace

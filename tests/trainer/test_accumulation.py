@@ -67,7 +67,7 @@ class Gradients(TrainerCallback):
 
 
 def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: Any) -> tuple[float, dict[str, Tensor]]:
-    """The loss and the gradients of one step over all samples, in micro-batches of this size."""
+    """Returns the loss and the gradients of one step over all samples, in micro-batches of this size."""
     make, labels = CASES[case]
     transformers.set_seed(7)
     model = make()

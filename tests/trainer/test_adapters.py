@@ -25,7 +25,7 @@ SIDES = {"ours": footplate, "theirs": transformers}
 
 
 def causal_lm(**options: Any) -> Any:
-    """The base is the same however often it is made, as a pretrained one is."""
+    """Returns a model with an adapter. The base is always the same, like a pretrained one."""
     torch.manual_seed(1)
     wanted = {"r": 2, "lora_dropout": 0.1, "target_modules": ["c_attn"], "fan_in_fan_out": True, **options}
     return peft.get_peft_model(sides.gpt(), peft.LoraConfig(task_type="CAUSAL_LM", **wanted))
@@ -54,7 +54,7 @@ def assert_same_end(one: Any, other: Any) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """The same run on either side, undisturbed: its folder, and what came of it."""
+    """Returns folder and outcome of the same uninterrupted run, by library."""
     done = {}
     for name, side in SIDES.items():
         folder = tmp_path_factory.mktemp(name)

@@ -55,7 +55,7 @@ def a_trainer(folder: Path, *callbacks: Any, model: Any = None, data: Any = None
 
 
 def what_came(folder: Path, **values: Any) -> dict[str, Any]:
-    """All that a run shows."""
+    """Trains, and returns weights, logs, events, steps and files of the run."""
     events = Events()
     trainer = a_trainer(folder, events, **values)
     output = trainer.train()
@@ -128,7 +128,7 @@ def test_every_such_argument_changes_the_run(tmp_path: Path, name: str) -> None:
 
 
 def test_two_runs_with_the_same_arguments_give_the_same_results(tmp_path: Path) -> None:
-    """Otherwise the test above would see differences where there are none."""
+    """The test above relies on this, because it looks for any difference."""
     assert what_came(tmp_path / "one", **BOTH) == what_came(tmp_path / "two", **BOTH)
 
 
@@ -373,7 +373,7 @@ def _(folder: Path) -> None:
 
 
 class Given(Trainer):
-    """Evaluations as a test wants them."""
+    """A Trainer whose evaluations return given values."""
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         result = {
@@ -408,7 +408,7 @@ def _(folder: Path) -> None:
 
 @about("save_in_background")
 def _(folder: Path) -> None:
-    """The loop goes on while the disk waits: the first checkpoint is held back until the second step has been made."""
+    """Training continues during a save. The first save is held until the second step has ended."""
     import threading
 
     from footplate.trainer import checkpoint as files
@@ -505,7 +505,7 @@ def _(folder: Path) -> None:
 
 @about("use_cpu")
 def _(folder: Path) -> None:
-    """Seen in what Accelerate is asked for, since there need not be a GPU."""
+    """Checks what Accelerate is configured with, because this machine may have no GPU."""
     assert a_trainer(folder, use_cpu=True).accelerator.state._cpu is True
     assert a_trainer(folder, use_cpu=False).accelerator.state._cpu is False
 
@@ -676,7 +676,7 @@ def _(folder: Path) -> None:
 
 @about("use_liger_kernel", "liger_kernel_config")
 def _(folder: Path) -> None:
-    """The kernels need a GPU, so a stand-in puts them into the model."""
+    """The kernels need a GPU, so a stand-in replaces the library that adds them."""
     import sys
     from types import SimpleNamespace
 
@@ -759,7 +759,7 @@ ELSEWHERE = {
         "tests/trainer/distributed/test_tensor_parallel.py::"
         "test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one"
     ),
-    "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden",
+    "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_nan_steps_are_counted_even_if_the_nan_filter_is_on",
     "project": "tests/trainer/test_trackers.py::test_mlflow_receives_all_logs_in_one_run",
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), _SPACES),
 }

@@ -104,7 +104,7 @@ def test_a_model_of_the_wrong_type_is_refused_with_its_type(tmp_path: Path, mode
         a_trainer(tmp_path, model)
 
 
-def test_a_frozen_model_is_named_before_the_first_step(tmp_path: Path) -> None:
+def test_a_model_without_trainable_parameters_is_refused_before_the_first_step(tmp_path: Path) -> None:
     model = toy.mlp()
     model.requires_grad_(False)
 

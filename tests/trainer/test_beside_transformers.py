@@ -129,7 +129,7 @@ def test_token_classification_gives_the_curve_of_transformers(tmp_path: Path) ->
 
 
 class PointNet(nn.Module):
-    """A module of somebody's own: a tuple comes out, what goes in has names of its own."""
+    """A module of the user's own, which has its own argument names and returns a tuple."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def test_a_plain_module_with_its_own_collator_gives_the_curve_of_transformers(tm
 
 
 def overriding(side: Any, name: str) -> Any:
-    """Subclasses as people write them."""
+    """Returns a subclass with the overrides that scripts usually have."""
 
     class WeightedLoss(side.Trainer):  # type: ignore[misc, name-defined]
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
@@ -372,7 +372,7 @@ def test_a_run_with_model_init_gives_the_curve_of_transformers(tmp_path: Path) -
 
 
 def test_a_difference_between_both_trainers_is_detected(tmp_path: Path) -> None:
-    """Another seed is another run, and is seen to be."""
+    """Runs with different seeds, so the comparison must fail."""
     ours = sides.run(partial(classification, seed=1), footplate, tmp_path / "ours")
     theirs = sides.run(partial(classification, seed=2), transformers, tmp_path / "theirs")
 

@@ -186,7 +186,9 @@ def test_several_callbacks_of_one_class_are_restored_in_order(
     assert trainer.control.should_training_stop is False, "a new run begins"
 
 
-def test_the_state_of_a_callback_that_is_missing_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resume_logs_the_saved_callbacks_that_this_run_does_not_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     a_trainer(tmp_path, Named(), max_steps=1, save_strategy="steps").train()
 
     a_trainer(tmp_path, max_steps=1).train(resume_from_checkpoint=True)
@@ -194,7 +196,7 @@ def test_the_state_of_a_callback_that_is_missing_is_logged(tmp_path: Path, caplo
     assert "callbacks that this run does not have: Named" in caplog.text
 
 
-def test_a_second_callback_of_a_class_and_a_missing_flow_are_logged(
+def test_a_repeated_callback_and_a_missing_default_flow_callback_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_trainer(tmp_path, Named(), Named())

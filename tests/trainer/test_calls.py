@@ -15,7 +15,7 @@ OURS = str(Path(sys.modules["footplate.trainer"].__path__[0]))
 
 
 class Calls(TrainerCallback):
-    """Counts those of twenty steps, when all that is made once has been made."""
+    """Counts the Python calls of twenty steps, after the one-time work of the first steps."""
 
     def __init__(self) -> None:
         self.all = self.loop = 0

@@ -120,7 +120,7 @@ def test_a_checkpoint_without_a_manifest_is_reported_as_never_completed(two_chec
 def test_an_unreadable_checkpoint_is_skipped(
     two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """A disk that fails, or a right that is missing: it costs this checkpoint, and never the whole attempt."""
+    """A failing disk or a missing permission costs this checkpoint and not the whole attempt."""
     real = getattr(Path, failing)
 
     def call(path: Path, *args: Any, **options: Any) -> Any:
@@ -278,7 +278,7 @@ def test_a_full_disk_keeps_the_older_checkpoint_and_training_continues(tmp_path:
 def test_the_best_model_is_chosen_among_the_checkpoints_that_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the run would fail at its very end, after all its work: there is no such checkpoint to load."""
+    """The run would otherwise fail at its end, because the best checkpoint does not exist."""
     commit, scores = files.commit, iter([0.5, 0.9, 0.1])
 
     def full_at_four(parent: Path, step: int, *rest: Any) -> files.Checkpoint:

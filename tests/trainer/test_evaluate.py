@@ -82,7 +82,7 @@ def test_predictions_of_unequal_length_are_filled_with_minus_100(tmp_path: Path)
 
 
 def test_the_accuracy_of_a_causal_model_compares_with_the_next_token(tmp_path: Path) -> None:
-    """A fresh model with tied weights names the token it sees; that is not the one it is asked for."""
+    """A new model with tied weights predicts its input token, but the label is the next token."""
     trainer = a_trainer(
         tmp_path, toy.gpt(), eval_dataset=toy.text(n=8), metrics=["accuracy"], values={"per_device_eval_batch_size": 4}
     )

@@ -31,7 +31,7 @@ def test_a_bf16_run_on_a_gpu_resumes_bit_identically(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_between_logs_the_host_never_waits_for_the_device(tmp_path: Path) -> None:
+def test_the_host_does_not_wait_for_the_gpu_between_logs(tmp_path: Path) -> None:
     logs = RefuseToWait()
     args = TrainingArguments(
         str(tmp_path),

@@ -88,7 +88,7 @@ def test_one_method_makes_all_loaders_with_the_same_arguments_as_under_transform
     assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
 
 
-def test_one_method_loads_optimizer_and_schedule_if_there_is_a_checkpoint_or_not(
+def test_the_method_that_loads_optimizer_and_schedule_is_always_called(
     tmp_path: Path,
 ) -> None:
     class Notes(footplate.Trainer):
@@ -189,7 +189,7 @@ def test_attributes_that_libraries_read_have_the_same_values_as_under_transforme
     assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
 
 
-def test_a_subclass_of_the_arguments_names_its_own_fields_of_json_text(tmp_path: Path) -> None:
+def test_a_subclass_of_the_arguments_can_declare_fields_that_accept_json(tmp_path: Path) -> None:
     @dataclass
     class Config(footplate.TrainingArguments):
         _VALID_DICT_FIELDS = [*footplate.TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]  # noqa: RUF012
@@ -252,7 +252,7 @@ def test_the_control_is_restored_and_cleared_by_the_same_methods_as_in_transform
     ("best", "value", "threshold"),
     [(None, 1.0, 0.0), (0.5, 0.6, 0.0), (0.5, 0.55, 0.1), (0.5, 0.4, -1.0), (0.5, float("nan"), 0.0)],
 )
-def test_early_stopping_judges_a_value_as_in_transformers(best: float | None, value: float, threshold: float) -> None:
+def test_early_stopping_counts_patience_as_in_transformers(best: float | None, value: float, threshold: float) -> None:
     counters = []
     for side in (footplate, transformers):
         callback = side.EarlyStoppingCallback(3, threshold)
@@ -306,7 +306,7 @@ def test_an_override_adds_to_the_arguments_of_the_accelerator(tmp_path: Path) ->
     assert handler.static_graph is True
 
 
-def test_an_accelerator_has_the_settings_of_the_config(tmp_path: Path) -> None:
+def test_the_accelerator_has_the_settings_of_its_config_file(tmp_path: Path) -> None:
     settings = {"split_batches": True, "dispatch_batches": True, "even_batches": False, "non_blocking": True}
     (tmp_path / "config.json").write_text(json.dumps({**settings, "use_seedable_sampler": False}))
     args = arguments(footplate, tmp_path, accelerator_config=tmp_path / "config.json")
@@ -317,7 +317,7 @@ def test_an_accelerator_has_the_settings_of_the_config(tmp_path: Path) -> None:
     assert accelerator.use_seedable_sampler is False
 
 
-def test_an_order_drawn_from_the_global_generator_is_that_of_transformers(tmp_path: Path) -> None:
+def test_a_data_order_from_the_global_generator_equals_that_of_transformers(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         config = {"use_seedable_sampler": False}
         trainer = side.Trainer(Linear(), arguments(side, folder, accelerator_config=config), train_dataset=ROWS)
@@ -362,7 +362,7 @@ def test_a_script_that_saves_the_best_must_name_the_metric(tmp_path: Path) -> No
         arguments(footplate, tmp_path, save_strategy="best", eval_strategy="epoch")
 
 
-def test_numbers_of_steps_between_calls_to_empty_the_cache_are_integers(tmp_path: Path) -> None:
+def test_torch_empty_cache_steps_refuses_anything_but_a_positive_integer(tmp_path: Path) -> None:
     for value in (1.0, "none", 0, -1):
         with pytest.raises(ValueError, match="torch_empty_cache_steps"):
             arguments(footplate, tmp_path, torch_empty_cache_steps=value)

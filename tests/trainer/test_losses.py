@@ -122,7 +122,7 @@ def test_a_tuple_that_does_not_begin_with_a_loss_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("filtered", [True, False])
-def test_a_loss_that_is_nan_is_never_hidden(tmp_path: Path, filtered: bool) -> None:
+def test_nan_steps_are_counted_even_if_the_nan_filter_is_on(tmp_path: Path, filtered: bool) -> None:
     """Hugging Face's filter logs 0.0 from the first NaN on, so a dead run looks like a perfect one."""
     data = [{"x": torch.full((8,), float("nan")), "labels": torch.zeros(4)}] * 8
 
@@ -156,7 +156,7 @@ def test_logits_that_do_not_fit_the_labels_are_refused_with_their_shapes() -> No
         from_logits(torch.zeros(2, 5, 4), torch.zeros(2, dtype=torch.long))
 
 
-def test_a_column_of_predictions_is_not_compared_with_every_label() -> None:
+def test_predictions_with_one_column_are_not_broadcast_against_the_labels() -> None:
     loss = regression(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0]))
 
     assert float(loss.total) == 0.0

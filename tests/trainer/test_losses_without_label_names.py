@@ -16,7 +16,7 @@ from tests.trainer.sides import arguments, assert_same, bert, on_both
 
 
 class Pairs(nn.Module):
-    """Two embeddings that shall be near each other, as CLIP's are: the loss needs no labels."""
+    """Pulls two embeddings together, like CLIP. The loss needs no labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def rows(*names: str, n: int = 14) -> list[dict[str, Tensor]]:
 
 @pytest.mark.parametrize("make", [Pairs, Encoder, OneInput, Open, lambda: bert("BertForQuestionAnswering")])
 @pytest.mark.parametrize("asked", [None, [], ["b"]])
-def test_label_names_are_the_same_on_both_sides(tmp_path: Path, make: Any, asked: list[str] | None) -> None:
+def test_label_names_equal_those_of_transformers(tmp_path: Path, make: Any, asked: list[str] | None) -> None:
     ours, theirs = (
         side.Trainer(make(), arguments(side, tmp_path, label_names=asked)) for side in (footplate, transformers)
     )
@@ -136,7 +136,7 @@ class SquaredErrors(footplate.Trainer):
 
 
 def test_an_own_compute_loss_may_get_batches_that_forward_cannot_accept(tmp_path: Path) -> None:
-    """Hugging Face's calls forward with it, which raises."""
+    """Hugging Face's Trainer calls forward with such a batch, which raises an error."""
     data = [{**row, "wanted": row["a"].sum()} for row in rows("a")]
     args = arguments(footplate, tmp_path, remove_unused_columns=False)
     trainer = SquaredErrors(OneInput(), args, eval_dataset=data)

@@ -154,7 +154,7 @@ OVERRIDES = (
 
 
 def counted(side: Any, calls: Counter[str]) -> Any:
-    """A Trainer of that side, which counts how often each of its methods is called."""
+    """Returns a Trainer of that library that counts the calls of each of its methods."""
 
     def counting(name: str) -> Any:
         theirs = inspect.getattr_static(side.Trainer, name)

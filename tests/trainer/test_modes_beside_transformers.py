@@ -18,7 +18,7 @@ from tests.trainer.sides import arguments, bert, sentences, tokenizer
 
 
 def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
-    """The modes that a script with dropout sees, and what its model answers after evaluations."""
+    """Returns the modes that a script with dropout observes, and the outputs of its model after evaluations."""
     transformers.set_seed(7)
     seen: list[Any] = []
 
@@ -95,13 +95,13 @@ def test_an_own_training_step_that_calls_super_runs_in_train_mode(tmp_path: Path
 
 
 class TrainsAgain(TrainerCallback):
-    """Puts the model back by itself, as callbacks that generate samples do."""
+    """Sets train mode itself, as callbacks that generate samples do."""
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         model.train()
 
 
-def test_an_optimizer_with_averaged_weights_trains_on_after_a_callback_sets_train(tmp_path: Path) -> None:
+def test_an_optimizer_with_averaged_weights_continues_after_a_callback_sets_train(tmp_path: Path) -> None:
     args = TrainingArguments(
         str(tmp_path), max_steps=4, eval_strategy="steps", eval_steps=2, optim="schedule_free_adamw",
         lr_scheduler_type="constant", save_strategy="no", disable_tqdm=True, use_cpu=True,

@@ -59,7 +59,7 @@ ROWS = [{"input_ids": [float(number)], "labels": [1.0]} for number in range(4)]
 
 
 def overriding(names: Iterable[str], calls: Counter[str]) -> type[Trainer]:
-    """A subclass whose methods of these names note each call and then do what the Trainer's do."""
+    """Returns a subclass whose methods of these names record each call and then call the Trainer's method."""
 
     def override(name: str) -> Any:
         own = inspect.getattr_static(Trainer, name)

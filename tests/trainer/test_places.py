@@ -1,4 +1,4 @@
-"""Data comes back to its place in mid-epoch, exactly and without being read twice, whatever kind it is."""
+"""Every kind of data resumes at its exact position within an epoch, and no sample is read twice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stream(IterableDataset[Any]):
 
 
 def noisy(features: Any) -> dict[str, Any]:
-    """A collator that draws at random, as one that masks does."""
+    """A collator with random draws, like one that masks tokens."""
     batch = default_data_collator(features)
     return {**batch, "x": batch["x"] + 0.1 * torch.randn_like(batch["x"])}
 

@@ -15,7 +15,7 @@ from footplate.trainer.placed_models import is_model_parallel, refuse_quantized
 
 
 class Watched(type(toy.mlp())):  # type: ignore[misc]
-    """Notes that somebody moves it. transformers raises there, for weights of 8 bits."""
+    """Records that `to` was called, which raises for 8-bit models of transformers."""
 
     def to(self, *where: Any, **how: Any) -> Any:
         self.moved = True

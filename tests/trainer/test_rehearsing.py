@@ -63,7 +63,7 @@ def test_a_state_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path:
 
 
 def test_the_trial_save_uses_save_pretrained_for_models_of_transformers(tmp_path: Path) -> None:
-    """Weights that it does not know to be tied, or a generation config that contradicts itself: hours in, otherwise."""
+    """Otherwise unknown tied weights or an invalid generation config would fail the first save, hours into the run."""
     model: Any = sides.bert("BertForSequenceClassification", num_labels=3)
     model.classifier.bias = nn.Parameter(torch.zeros(3))
     model.twin = nn.Linear(16, 3)

@@ -250,7 +250,7 @@ def test_trackio_receives_all_logs_in_one_run(tmp_path: Path, trackio: Any) -> N
 
 
 class Spaces:
-    """Stands in for Hugging Face's: what would be asked of it, and trackio's own local run."""
+    """Records the requests that trackio would send to Hugging Face Spaces, and runs trackio locally."""
 
     def __init__(self, trackio: Any, patch: pytest.MonkeyPatch) -> None:
         from trackio import context_vars

@@ -1,4 +1,4 @@
-"""Runs a list of scenarios in one process of several, each a function of scenarios.py, and writes what came of it.
+"""Runs a list of scenarios in one process of several, each a function of scenarios.py, and writes their results.
 
 Starting processes that import torch costs seconds; so one start runs many scenarios, and the tests read the results.
 """
@@ -21,16 +21,16 @@ torch.set_num_threads(1)
 
 
 def without_building() -> None:
-    """DeepSpeed compiles a faster way to talk on one machine's CPUs for minutes, the first time; it works without."""
+    """Stops DeepSpeed from compiling its shared-memory communication, which takes minutes and is optional."""
     way: Any = import_module("deepspeed.comm.torch")
     way.build_shm_op = lambda: None
 
 
-def main(asked: list[dict[str, object]], folder: Path) -> None:
-    if any("deepspeed" in scenario for scenario in asked):
+def main(runs: list[dict[str, object]], folder: Path) -> None:
+    if any("deepspeed" in scenario for scenario in runs):
         without_building()
     rank = int(os.environ.get("RANK", "0"))
-    for number, scenario in enumerate(asked):
+    for number, scenario in enumerate(runs):
         options = dict(scenario)
         name, ends = str(options.pop("run")), bool(options.pop("ends", False))
         started = time.monotonic()

@@ -44,7 +44,7 @@ def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, *
 
 
 def _rank(folder: Path, environment: dict[str, str]) -> None:
-    """The life of one rank."""
+    """Runs all scenarios as one rank, in a forked process."""
     from tests.trainer.distributed import job
 
     die_with_parent()()

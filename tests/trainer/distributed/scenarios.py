@@ -38,9 +38,9 @@ GLOBAL_BATCH = 8
 
 
 def trained(folder: Path, **values: Any) -> dict[str, Any]:
-    """A run of the small model on one global batch, however many processes share it."""
+    """Trains the small model on one global batch size, whatever the number of processes."""
     trainer, events = _trainer(folder, **values)
-    return _came(trainer, events, trainer.train(resume_from_checkpoint=values.get("resume", False)))
+    return _results_of(trainer, events, trainer.train(resume_from_checkpoint=values.get("resume", False)))
 
 
 UNEVEN = {"samples": 91, "accelerator_config": {"even_batches": False}}
@@ -129,7 +129,7 @@ def _trainer(
 
 
 def cut(model: nn.Module, parts: int) -> None:
-    """Every pair of linear layers that follow each other: the first by columns, the second by rows."""
+    """Shards each pair of consecutive linear layers: the first by columns, the second by rows."""
     several = dist.get_world_size() if dist.is_initialized() else int(os.environ["WORLD_SIZE"])
     mesh = init_device_mesh("cpu", (several // parts, parts), mesh_dim_names=("dp_shard", "tp"))["tp"]
     for name in ("layers.0", "feed.0", "wi"):
@@ -154,16 +154,16 @@ def a_llama(folder: Path) -> None:
 
 
 def llama_of(folder: Path, tp_size: int = 1, dp_shard_size: int = 1) -> Any:
-    """Whole in one process, and cut as it is loaded in several."""
+    """Loads the small Llama. If `tp_size` is above 1, transformers shards the model while it loads."""
     import transformers
     from transformers.distributed import DistributedConfig
 
-    asked = DistributedConfig(tp_size=tp_size, fsdp_size=dp_shard_size) if tp_size > 1 else None
-    return transformers.LlamaForCausalLM.from_pretrained(folder / "llama", distributed_config=asked)
+    config = DistributedConfig(tp_size=tp_size, fsdp_size=dp_shard_size) if tp_size > 1 else None
+    return transformers.LlamaForCausalLM.from_pretrained(folder / "llama", distributed_config=config)
 
 
 def adapted(model: nn.Module, *, alone: bool = False) -> nn.Module:
-    """Adapters of a rank that two processes cannot share evenly. Unless they are alone, norms are trained too."""
+    """Adds adapters of a rank that does not divide by two. Unless `alone` is set, norms are trained as well."""
     import peft
 
     beside = None if alone else ["norm"]
@@ -199,7 +199,7 @@ class Means(nn.Module):
 
 
 class LooksBackForCausalLM(LogitsForCausalLM):
-    """Mixes places by itself, beside attention."""
+    """A model that mixes positions outside of attention."""
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
         logits = super().forward(input_ids, position_ids)
@@ -207,7 +207,7 @@ class LooksBackForCausalLM(LogitsForCausalLM):
 
 
 class AddsForCausalLM(LogitsForCausalLM):
-    """Has a loss with a term of its own."""
+    """A model that adds its own term to the loss."""
 
     def forward(  # type: ignore[override]
         self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, labels: torch.Tensor | None = None
@@ -233,7 +233,7 @@ class Unlike(Dataset[Any]):
 
 
 class Flow(IterableDataset[Any]):
-    """A stream that knows its place, and notes which samples were handed on."""
+    """A stream with a saved position that records the samples it has yielded."""
 
     def __init__(self, samples: int) -> None:
         self.data, self.at = _points(samples, 0), 0
@@ -252,7 +252,7 @@ class Flow(IterableDataset[Any]):
 
 
 class Notes:
-    """A collator that notes the numbers of the samples that it is handed."""
+    """A collator that records the numbers of its samples."""
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
@@ -266,7 +266,7 @@ def _points(n: int, seed: int) -> Any:
     return toy.classification(n=n, seed=seed)
 
 
-def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
+def _results_of(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
     weights = trainer._footplate.strategy.whole_weights(trainer.model) or trainer.model.state_dict()
     logs = [row for row in events.logs if "loss" in row]
     return {
@@ -286,7 +286,7 @@ def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
 
 
 def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Compares two runs up to the rounding of a sum in another order."""
+    """Compares two runs. Differences by the rounding of sums in another order are allowed."""
     assert "error" not in one, one.get("trace")
     assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
     assert one["norms"] == pytest.approx(other["norms"], rel=1e-4)
@@ -309,14 +309,14 @@ def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any
 
 
 def best(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """A run that ends with an earlier checkpoint than its last: which it was, and what the model then says."""
+    """Trains with the first checkpoint as the best one. Returns which was loaded at the end, and its evaluation."""
     often = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
     worst = {"metric_for_best_model": "loss", "greater_is_better": True}  # which is the first, and not the last
     values = {**often, **worst, "load_best_model_at_end": True, "save_total_limit": 1, **values}
     trainer, events = _trainer(folder, name=name, **values)
-    came = _came(trainer, events, trainer.train())
+    results = _results_of(trainer, events, trainer.train())
     return {
-        **came,
+        **results,
         "best": trainer.state.best_global_step,
         "evaluations": [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row],
         "again": trainer.evaluate()["eval_loss"],
@@ -325,7 +325,7 @@ def best(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """Texts that a model says, of every sample in its order."""
+    """Generates a text for every sample, in the order of the samples."""
     import transformers
 
     set_seed(7)
@@ -368,7 +368,7 @@ def counted(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """Adapters worked into the weights."""
+    """Trains one step with adapters and saves the merged model."""
     trainer, _ = _trainer(folder, name=name, text=True, lora=True, max_steps=1, **values)
     trainer.train()
     trainer.save_merged_model(str(folder / name / "merged"))
@@ -377,7 +377,7 @@ def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> dict[str, Any]:
-    """Evaluation and prediction of an untrained model, by streaming metrics and by one that needs everything."""
+    """Evaluates and predicts with an untrained model, by streaming metrics and by one that needs all predictions."""
 
     def accuracy(found: Any) -> dict[str, float]:
         return {"own": float((found.predictions.argmax(-1) == found.label_ids).mean()), "seen": len(found.label_ids)}
@@ -399,10 +399,10 @@ def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> d
 
 
 def evaluated_after(folder: Path, **values: Any) -> dict[str, Any]:
-    """Trained on numbers, evaluated in training and after it."""
+    """Trains, and evaluates the model during training and after it."""
     trainer, events = _trainer(folder, eval_strategy="steps", eval_steps=4, **values)
-    came = _came(trainer, events, trainer.train())
-    return {**came, "evaluated": _timeless(trainer.evaluate())}
+    results = _results_of(trainer, events, trainer.train())
+    return {**results, "evaluated": _timeless(trainer.evaluate())}
 
 
 def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
@@ -429,17 +429,17 @@ class Drawn(Sampler[int]):
         return 96
 
 
-def sampled_anew(folder: Path, **values: Any) -> dict[str, Any]:
+def shuffled_per_rank(folder: Path, **values: Any) -> dict[str, Any]:
     class Anew(Trainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             return Drawn()
 
     trainer, events = _trainer(folder, name="anew", text=True, kind=Anew, **values)
-    return _came(trainer, events, trainer.train())
+    return _results_of(trainer, events, trainer.train())
 
 
-def read_anew(folder: Path, **values: Any) -> dict[str, Any]:
-    """Each process has noise of its own on what it reads."""
+def noisy_per_rank(folder: Path, **values: Any) -> dict[str, Any]:
+    """Trains on data to which every process adds its own noise."""
 
     class Noisy(Dataset[Any]):
         def __init__(self) -> None:
@@ -455,11 +455,11 @@ def read_anew(folder: Path, **values: Any) -> dict[str, Any]:
 
     trainer, events = _trainer(folder, name="noisy", text=True, **values)
     trainer.train_dataset = Noisy()
-    return _came(trainer, events, trainer.train())
+    return _results_of(trainer, events, trainer.train())
 
 
 def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
-    """Trains a model that computes something else in pieces than whole."""
+    """Trains a model whose results differ if samples are split over processes."""
     if how == "named":
         values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
     trainer, events = _trainer(folder, name=how, text=True, **values)
@@ -467,11 +467,11 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
         set_model(trainer, LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
     if how == "a loss of its own":
         trainer.compute_loss_func = lambda *args, **kwargs: None
-    return _came(trainer, events, trainer.train())
+    return _results_of(trainer, events, trainer.train())
 
 
 def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any]:
-    """The control: each process attends to its own pieces only, as if they were all there is."""
+    """The control experiment. Each process attends to its own pieces only."""
     real, rehearse = dist.all_gather, trial_forward.require_same_in_pieces
 
     def gather(found: Any, own: Any, group: Any = None) -> None:
@@ -521,12 +521,12 @@ def stopped_by_one(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
     event = {"callback": "on_step_end", "signal": "on_step_begin", "log": "on_log"}[how]
     what = terminate if how == "signal" else stop
     trainer, events = _trainer(folder, name=how, callbacks=(OnOne(1, 3, what, event),), **values)
-    came = _came(trainer, events, trainer.train())
-    return {**came, "files": sorted(path.name for path in (folder / how).glob("checkpoint-*"))}
+    results = _results_of(trainer, events, trainer.train())
+    return {**results, "files": sorted(path.name for path in (folder / how).glob("checkpoint-*"))}
 
 
-def lost_by_one(folder: Path, **values: Any) -> dict[str, Any]:
-    """One process's data makes a NaN of its loss, in every step."""
+def nan_on_one(folder: Path, **values: Any) -> dict[str, Any]:
+    """Trains with a loss that is NaN on one process from the third step."""
 
     class Poisoned(Trainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -608,9 +608,9 @@ def synchronised(folder: Path, **values: Any) -> dict[str, Any]:
     return {"steps": steps, "meetings": len(meetings)}
 
 
-def talks(folder: Path, **values: Any) -> dict[str, Any]:
+def process_group_options(folder: Path, **values: Any) -> dict[str, Any]:
     """Returns the options of the process group. The first Trainer of a process opens its connections."""
-    trainer, _ = _trainer(folder, name="talks", **values)
+    trainer, _ = _trainer(folder, name="ddp-options", **values)
     trainer.train()
     wrapped: Any = trainer.model_wrapped
     group: Any = dist.group.WORLD

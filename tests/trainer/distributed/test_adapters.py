@@ -17,9 +17,9 @@ CUT = ["fsdp 2", "fsdp 2 in pieces", "fsdp 1"]
 
 
 @pytest.mark.parametrize("strategy", CUT)
-def test_adapters_of_a_sharded_model_resume_bit_identically(came: Results, strategy: str) -> None:
-    whole_copies = came("ddp: adapters")
-    for rank_run, expected in zip(came(f"{strategy}: adapters"), whole_copies, strict=True):
+def test_adapters_of_a_sharded_model_resume_bit_identically(results: Results, strategy: str) -> None:
+    whole_copies = results("ddp: adapters")
+    for rank_run, expected in zip(results(f"{strategy}: adapters"), whole_copies, strict=True):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["whole"]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert rank_run["first"]["losses"] + rank_run["rest"]["losses"] == rank_run["whole"]["losses"]
@@ -27,16 +27,18 @@ def test_adapters_of_a_sharded_model_resume_bit_identically(came: Results, strat
 
 
 @pytest.mark.parametrize("strategy", ["zero 2", "zero 3"])
-def test_adapter_weights_alone_resume_bit_identically_under_deepspeed(came_of_zero: Results, strategy: str) -> None:
-    for rank_run in came_of_zero(f"{strategy}: adapters alone"):
+def test_adapter_weights_alone_resume_bit_identically_under_deepspeed(results_of_zero: Results, strategy: str) -> None:
+    for rank_run in results_of_zero(f"{strategy}: adapters alone"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["first"]["losses"] + rank_run["rest"]["losses"] == rank_run["whole"]["losses"]
         assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
 
 
 @pytest.mark.parametrize("strategy", CUT)
-def test_one_process_loads_adapters_that_two_processes_have_saved(came: Results, folder: Path, strategy: str) -> None:
-    saved: dict[str, Any] = came(f"{strategy}: adapters")[0]["first"]["weights"]
+def test_one_process_loads_adapters_that_two_processes_have_saved(
+    results: Results, folder: Path, strategy: str
+) -> None:
+    saved: dict[str, Any] = results(f"{strategy}: adapters")[0]["first"]["weights"]
     checkpoint = folder / f"{strategy}-lora" / "checkpoint-2"
     model = scenarios.adapted(toy.gpt(layers=2, heads=2, width=16, context=16))
 
@@ -54,8 +56,8 @@ def test_one_process_loads_adapters_that_two_processes_have_saved(came: Results,
     assert {name: held[name] for name in saved} == saved
 
 
-def test_ddp_merges_adapters_in_the_main_process_and_fsdp_refuses_to_merge(came: Results) -> None:
-    assert [item["files"] for item in came("ddp: merged")] == [["model.safetensors"]] * 2
-    for rank_run in came("fsdp 2: merged"):
+def test_ddp_merges_adapters_in_the_main_process_and_fsdp_refuses_to_merge(results: Results) -> None:
+    assert [item["files"] for item in results("ddp: merged")] == [["model.safetensors"]] * 2
+    for rank_run in results("fsdp 2: merged"):
         assert "Fsdp has sharded the model" in rank_run["error"]
         assert "save_merged_model in one process" in rank_run["error"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.asked import PARTS, STRATEGIES, ZERO
 from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.scenario_lists import PARTS, STRATEGIES, ZERO
 
 strategies = pytest.mark.parametrize(
     "strategy", [*STRATEGIES, *PARTS, *(pytest.param(item, marks=pytest.mark.soak) for item in ZERO)]
@@ -48,17 +48,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 
 @strategies
 def test_every_strategy_gives_the_loss_curve_of_one_process(
-    came: Results, undisturbed: dict[str, Any], strategy: str
+    results: Results, undisturbed: dict[str, Any], strategy: str
 ) -> None:
-    for rank_run in came(f"{strategy}: curve"):
+    for rank_run in results(f"{strategy}: curve"):
         scenarios.assert_same_run(rank_run, undisturbed["curve"])
         assert rank_run["strategy"] == KINDS[strategy]
         assert rank_run["events"] == undisturbed["curve"]["events"]
 
 
 @strategies
-def test_a_run_resumed_within_an_epoch_is_bit_identical(came: Results, strategy: str) -> None:
-    for rank_run in came(f"{strategy}: resumed"):
+def test_a_run_resumed_within_an_epoch_is_bit_identical(results: Results, strategy: str) -> None:
+    for rank_run in results(f"{strategy}: resumed"):
         assert "error" not in rank_run, rank_run.get("trace")
         whole, first, rest = (rank_run[part] for part in ("whole", "first", "rest"))
         assert first["losses"] + rest["losses"] == whole["losses"]
@@ -68,9 +68,9 @@ def test_a_run_resumed_within_an_epoch_is_bit_identical(came: Results, strategy:
 
 @strategies
 def test_a_checkpoint_of_two_processes_continues_in_one_process(
-    came: Results, folder: Path, undisturbed: dict[str, Any], strategy: str
+    results: Results, folder: Path, undisturbed: dict[str, Any], strategy: str
 ) -> None:
-    first = came(f"{strategy}: for one")[0]
+    first = results(f"{strategy}: for one")[0]
 
     rest = scenarios.trained(folder, name=f"{strategy}-for-one", text=True, resume=True)
 
@@ -82,9 +82,9 @@ def test_a_checkpoint_of_two_processes_continues_in_one_process(
 
 @strategies
 def test_a_checkpoint_of_one_process_continues_in_two_processes(
-    came: Results, undisturbed: dict[str, Any], strategy: str
+    results: Results, undisturbed: dict[str, Any], strategy: str
 ) -> None:
-    for rank_run in came(f"{strategy}: from one"):
+    for rank_run in results(f"{strategy}: from one"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(undisturbed["whole"]["losses"][3:], rel=1e-5)
         assert rank_run["rates"] == undisturbed["whole"]["rates"][3:]
@@ -94,10 +94,10 @@ def test_a_checkpoint_of_one_process_continues_in_two_processes(
 
 @strategies
 def test_evaluating_and_predicting_see_every_sample_once(
-    came: Results, undisturbed: dict[str, Any], strategy: str
+    results: Results, undisturbed: dict[str, Any], strategy: str
 ) -> None:
     item = undisturbed["evaluated"]
-    for rank_run in came(f"{strategy}: evaluated"):
+    for rank_run in results(f"{strategy}: evaluated"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["labels"] == item["labels"]
         for which in ("streamed", "kept", "metrics"):
@@ -105,14 +105,14 @@ def test_evaluating_and_predicting_see_every_sample_once(
 
 
 @strategies
-def test_the_best_model_is_loaded_at_the_end(came: Results, strategy: str) -> None:
-    for rank_run in came(f"{strategy}: best"):
+def test_the_best_model_is_loaded_at_the_end(results: Results, strategy: str) -> None:
+    for rank_run in results(f"{strategy}: best"):
         assert_ends_with_its_best(rank_run)
 
 
 @take_adapters
-def test_the_best_adapters_are_loaded_at_the_end(came: Results, strategy: str) -> None:
-    for rank_run in came(f"{strategy}: best adapters"):
+def test_the_best_adapters_are_loaded_at_the_end(results: Results, strategy: str) -> None:
+    for rank_run in results(f"{strategy}: best adapters"):
         assert_ends_with_its_best(rank_run)
 
 
@@ -125,22 +125,22 @@ def assert_ends_with_its_best(each: dict[str, Any]) -> None:
 
 
 @strategies
-def test_every_sample_gets_a_generated_text(came: Results, strategy: str) -> None:
+def test_every_sample_gets_a_generated_text(results: Results, strategy: str) -> None:
     """One process cannot serve as the expected value: its sums are ordered differently, and texts diverge."""
-    first, second = came(f"{strategy}: generated")
+    first, second = results(f"{strategy}: generated")
     assert "error" not in first, first.get("trace")
     assert first["texts"] == second["texts"]
     assert len(first["texts"]) == 9
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"ddp"}))
-def test_generated_texts_are_the_same_under_every_strategy(came: Results, strategy: str) -> None:
-    assert came(f"{strategy}: generated")[0]["texts"] == came("ddp: generated")[0]["texts"]
+def test_generated_texts_are_the_same_under_every_strategy(results: Results, strategy: str) -> None:
+    assert results(f"{strategy}: generated")[0]["texts"] == results("ddp: generated")[0]["texts"]
 
 
 @strategies
-def test_checkpoint_files_have_the_names_of_transformers_and_a_full_model(came: Results, strategy: str) -> None:
-    main, other = came(f"{strategy}: written")
+def test_checkpoint_files_have_the_names_of_transformers_and_a_full_model(results: Results, strategy: str) -> None:
+    main, other = results(f"{strategy}: written")
 
     assert "error" not in main, main.get("trace")
     assert set(main["files"]) == (PIECES if "pieces" in strategy else WHOLE) | BESIDE

@@ -18,8 +18,8 @@ from tests.trainer.distributed.conftest import Results
 from tests.trainer.distributed.launch import launched, read
 
 
-def test_the_ddp_arguments_set_the_options_of_the_process_group(came: Results) -> None:
-    for rank_run in came("talks"):
+def test_the_ddp_arguments_set_the_options_of_the_process_group(results: Results) -> None:
+    for rank_run in results("ddp options"):
         assert rank_run == {
             "find_unused_parameters": False,
             "bucket_cap_mb": 3,
@@ -28,7 +28,7 @@ def test_the_ddp_arguments_set_the_options_of_the_process_group(came: Results) -
             "backend": "cpu:gloo",
             "timeout": 90,
         }
-    for rank_run in came("defaults"):
+    for rank_run in results("defaults"):
         assert rank_run["find_unused_parameters"] is True
         assert rank_run["broadcast_buffers"] is True
 
@@ -43,42 +43,42 @@ def test_the_ddp_arguments_set_the_options_of_the_process_group(came: Results) -
     ],
 )
 def test_ddp_gives_the_loss_curve_of_one_process_on_the_same_global_batch(
-    came: Results, tmp_path: Path, name: str, options: dict[str, Any]
+    results: Results, tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     single_run = scenarios.trained(tmp_path, name="one", **options)
 
-    for rank_run in came(name):
+    for rank_run in results(name):
         scenarios.assert_same_run(rank_run, single_run)
         assert rank_run["strategy"] == "Ddp"
 
 
-def test_averaging_the_loss_per_process_gives_a_different_curve(came: Results) -> None:
-    assert came("averaged by each")[0]["losses"] != pytest.approx(came("ddp: curve")[0]["losses"], rel=1e-5)
+def test_averaging_the_loss_per_process_gives_a_different_curve(results: Results) -> None:
+    assert results("averaged by each")[0]["losses"] != pytest.approx(results("ddp: curve")[0]["losses"], rel=1e-5)
 
 
-def test_processes_share_a_stream_without_repeats_and_resume_it(came: Results, tmp_path: Path) -> None:
+def test_processes_share_a_stream_without_repeats_and_resume_it(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="one", stream=True, samples=91)
 
-    for rank_run in came("stream"):
+    for rank_run in results("stream"):
         assert rank_run["whole"]["seen"] == rank_run["first"]["seen"] + rank_run["rest"]["seen"]
         assert rank_run["rest"]["losses"] == rank_run["whole"]["losses"][3:]
         scenarios.assert_same_run(rank_run["whole"], single_run)
     # Of 91 samples in rounds of 8: an epoch has twelve, and in the last of them one process has nothing.
-    first, second = (item["whole"]["seen"] for item in came("stream"))
+    first, second = (item["whole"]["seen"] for item in results("stream"))
     assert (len(first[11]), len(second[11])) == (3, 4)
     epoch = [number for batches in (first[:12], second[:11]) for batch in batches for number in batch]
     assert sorted(epoch) == list(range(91))
 
 
-def test_a_batch_size_that_does_not_divide_by_the_processes_is_refused(came: Results) -> None:
-    for rank_run in came("odd split"):
+def test_a_batch_size_that_does_not_divide_by_the_processes_is_refused(results: Results) -> None:
+    for rank_run in results("odd split"):
         assert "a batch of 7 among 2 processes" in rank_run["error"]
 
 
-def test_evaluation_counts_every_sample_if_the_last_round_is_uneven(came: Results, tmp_path: Path) -> None:
+def test_evaluation_counts_every_sample_if_the_last_round_is_uneven(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.evaluated(tmp_path, name="one", samples=9)
 
-    for rank_run in came("one sample"):
+    for rank_run in results("one sample"):
         assert rank_run["labels"] == single_run["labels"]
         for row, expected in zip(rank_run["predictions"], single_run["predictions"], strict=True):
             assert row == pytest.approx(expected, rel=1e-5)
@@ -87,28 +87,28 @@ def test_evaluation_counts_every_sample_if_the_last_round_is_uneven(came: Result
         assert rank_run["kept"]["eval_seen"] == 9
 
 
-def test_metrics_by_batch_receive_every_batch_and_one_final_call(came: Results, tmp_path: Path) -> None:
+def test_metrics_by_batch_receive_every_batch_and_one_final_call(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.evaluated_by_batch(tmp_path)
 
     assert single_run["ends"] == [False] * 2 + [True]
-    for rank_run in came("evaluated by batch"):
+    for rank_run in results("evaluated by batch"):
         assert rank_run["seen"] == single_run["seen"]
         assert rank_run["ends"] == [False] * 5 + [True]
 
 
-def test_predictions_without_tensors_are_gathered_only_on_request(came: Results) -> None:
-    for rank_run in came("objects"):
+def test_predictions_without_tensors_are_gathered_only_on_request(results: Results) -> None:
+    for rank_run in results("objects"):
         assert len(rank_run["words"]) == 21
         assert set(rank_run["words"]) <= {f"class {number}" for number in range(4)}
-    for rank_run in came("objects refused"):
+    for rank_run in results("objects refused"):
         assert "a prediction holds a str" in rank_run["error"]
         assert "eval_use_gather_object=True" in rank_run["error"]
 
 
 @pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
-def test_a_model_that_is_trained_twice_is_wrapped_by_ddp_once(came: Results, name: str) -> None:
+def test_a_model_that_is_trained_twice_is_wrapped_by_ddp_once(results: Results, name: str) -> None:
     """The model knows that there are several processes, as on GPUs, and would wrap itself as well."""
-    for rank_run in came(name):
+    for rank_run in results(name):
         assert rank_run == {"made": ["Mlp"], "type": "MULTI_CPU"}
 
 
@@ -118,56 +118,56 @@ def test_a_single_launched_process_does_not_wrap_the_model(tmp_path: Path) -> No
     assert read(tmp_path, 0, 1) == [{"made": [], "type": "MULTI_CPU"}]
 
 
-def test_gradients_are_synchronized_once_per_step_of_two_micro_batches(came: Results) -> None:
-    for rank_run in came("meets"):
+def test_gradients_are_synchronized_once_per_step_of_two_micro_batches(results: Results) -> None:
+    for rank_run in results("meets"):
         assert rank_run == {"steps": 8, "meetings": 8}
-    for rank_run in came("meets each"):
+    for rank_run in results("meets each"):
         assert rank_run == {"steps": 8, "meetings": 16}
 
 
-def test_a_full_disk_on_one_process_does_not_end_the_run(came: Results) -> None:
-    for rank_run in came("full"):
+def test_a_full_disk_on_one_process_does_not_end_the_run(results: Results) -> None:
+    for rank_run in results("full"):
         assert [step for step, _ in rank_run["told"]] == [3, 6, 8]
         assert rank_run["steps"] == 8
 
 
-def test_tokens_of_all_processes_are_counted(came: Results) -> None:
-    for rank_run in came("tokens"):
+def test_tokens_of_all_processes_are_counted(results: Results) -> None:
+    for rank_run in results("tokens"):
         assert rank_run["tokens"] == 8 * 2 * 8 * 16  # steps, micro-batches, samples, characters
 
 
 @pytest.mark.parametrize(("how", "step"), [("callback", 3), ("signal", 4), ("log", 4)])
-def test_a_stop_of_one_process_stops_all_at_the_same_step(came: Results, how: str, step: int) -> None:
-    first, second = came(how)
+def test_a_stop_of_one_process_stops_all_at_the_same_step(results: Results, how: str, step: int) -> None:
+    first, second = results(how)
 
     assert first["steps"] == second["steps"] == step
     assert first["weights"] == second["weights"]
     assert first["files"] == (["checkpoint-4"] if how == "signal" else [])
 
 
-def test_a_nan_in_one_process_ends_all_with_the_same_error(came: Results) -> None:
-    for rank_run in came("nan"):
+def test_a_nan_in_one_process_ends_all_with_the_same_error(results: Results) -> None:
+    for rank_run in results("nan"):
         assert rank_run["step"] == 4
         assert "NaN or infinite in 2 steps in a row, 3 to 4" in rank_run["error"]
 
 
 @pytest.mark.parametrize("name", ["find batch size", "background"])
-def test_arguments_that_only_one_process_can_follow_are_refused(came: Results, name: str) -> None:
-    for rank_run in came(name):
+def test_arguments_that_only_one_process_can_follow_are_refused(results: Results, name: str) -> None:
+    for rank_run in results(name):
         assert "2" in rank_run["error"]
         assert {"find batch size": "auto_find_batch_size", "background": "save_in_background"}[name] in rank_run[
             "error"
         ]
 
 
-def test_processes_that_fail_with_the_same_error_can_train_on(came: Results) -> None:
-    for rank_run in came("everywhere"):
+def test_processes_that_fail_with_the_same_error_can_train_on(results: Results) -> None:
+    for rank_run in results("everywhere"):
         assert rank_run["error"] == "everywhere"
         assert rank_run["steps"] == 8
 
 
-def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(came: Results, folder: Path) -> None:
-    main, failed = came("on one")
+def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(results: Results, folder: Path) -> None:
+    main, failed = results("on one")
 
     assert failed["error"] == "Boom: only here"
     assert main["error"] is not None

@@ -10,33 +10,33 @@ from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
 
 
-def test_shard_grad_op_and_prefetching_do_not_change_the_curve(came: Results, tmp_path: Path) -> None:
+def test_shard_grad_op_and_prefetching_do_not_change_the_curve(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
 
-    for rank_run in came("fsdp 1: shard_grad_op"):
+    for rank_run in results("fsdp 1: shard_grad_op"):
         scenarios.assert_same_run(rank_run, single_run)
 
 
-def test_uneven_rounds_under_fsdp_1_give_the_losses_of_ddp(came: Results) -> None:
-    for rank_run, expected in zip(came("fsdp 1: uneven"), came("uneven"), strict=True):
+def test_uneven_rounds_under_fsdp_1_give_the_losses_of_ddp(results: Results) -> None:
+    for rank_run, expected in zip(results("fsdp 1: uneven"), results("uneven"), strict=True):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
-def test_fsdp_1_continues_a_sharded_checkpoint_of_fsdp_2(came: Results, tmp_path: Path) -> None:
+def test_fsdp_1_continues_a_sharded_checkpoint_of_fsdp_2(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="whole", text=True)
-    first = came("fsdp 1: from pieces")[0]["losses"]
+    first = results("fsdp 1: from pieces")[0]["losses"]
 
-    for rank_run in came("fsdp 1: pieces read"):
+    for rank_run in results("fsdp 1: pieces read"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert first + rank_run["losses"] == pytest.approx(single_run["losses"], rel=1e-5)
         assert rank_run["strategy"] == "Fsdp1"
 
 
-def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(came: Results) -> None:
-    for rank_run in came("fsdp 1: counted"):
+def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(results: Results) -> None:
+    for rank_run in results("fsdp 1: counted"):
         assert rank_run["before"] == rank_run["after"]
-    assert came("fsdp 1: generated")[0]["flos"] == came("ddp: generated")[0]["flos"] > 0
+    assert results("fsdp 1: generated")[0]["flos"] == results("ddp: generated")[0]["flos"] > 0
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(came: 
         ("merged", "Fsdp1 has sharded the model"),
     ],
 )
-def test_optimizers_that_need_full_parameters_are_refused_by_name(came: Results, asked: str, says: str) -> None:
-    for rank_run in came(f"fsdp 1: {asked}"):
+def test_optimizers_that_need_full_parameters_are_refused_by_name(results: Results, asked: str, says: str) -> None:
+    for rank_run in results(f"fsdp 1: {asked}"):
         assert says in rank_run["error"]

@@ -16,16 +16,16 @@ from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.strategies.choose import choose
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.asked import ASKED_OF_PARTS
 from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.scenario_lists import SCENARIOS_OF_PARTS
 
 
 @pytest.fixture
 def parts(folder_of: Callable[..., Path]) -> Path:
-    return folder_of("parts", ASKED_OF_PARTS)
+    return folder_of("parts", SCENARIOS_OF_PARTS)
 
 
-FOUR = pytest.param("came_of_four", marks=pytest.mark.matrix)
+FOUR = pytest.param("results_of_four", marks=pytest.mark.matrix)
 """Four processes, which two cores share: their start alone takes thirty seconds of CPU."""
 
 
@@ -36,7 +36,7 @@ def whole(tmp_path: Path) -> dict[str, Any]:
     return scenarios.trained(tmp_path, name="whole", text=True, llama=True, max_steps=4)
 
 
-@pytest.mark.parametrize("start", ["came_of_parts", FOUR])
+@pytest.mark.parametrize("start", ["results_of_parts", FOUR])
 def test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one(
     start: str, whole: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
@@ -50,14 +50,16 @@ def test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one(
         assert (item["whole"]["sizes"], item["whole"]["flos"]) == ([2, 16], whole["flos"])
 
 
-def test_the_tensor_parallel_size_is_taken_from_the_loaded_model(came_of_parts: Results, whole: dict[str, Any]) -> None:
-    for rank_run in came_of_parts("loaded, nothing said"):
+def test_the_tensor_parallel_size_is_taken_from_the_loaded_model(
+    results_of_parts: Results, whole: dict[str, Any]
+) -> None:
+    for rank_run in results_of_parts("loaded, nothing said"):
         scenarios.assert_same_run(rank_run, whole)
         assert (rank_run["strategy"], rank_run["sizes"]) == ("TensorParallel", [2, 16])
 
 
-def test_a_tensor_parallel_model_is_saved_like_a_full_one(came_of_parts: Results, parts: Path) -> None:
-    main, other = came_of_parts("loaded and written")
+def test_a_tensor_parallel_model_is_saved_like_a_full_one(results_of_parts: Results, parts: Path) -> None:
+    main, other = results_of_parts("loaded and written")
 
     assert "error" not in main, main.get("trace")
     assert {"model.safetensors", "config.json", "optimizer.pt"} <= set(main["files"])
@@ -66,59 +68,61 @@ def test_a_tensor_parallel_model_is_saved_like_a_full_one(came_of_parts: Results
     assert scenarios.trained(parts, name="written", text=True, llama=True, resume=True, max_steps=5)["steps"] == 5
 
 
-def test_tensor_parallelism_works_in_half_precision(came_of_parts: Results, whole: dict[str, Any]) -> None:
-    for rank_run in came_of_parts("in bf16"):
+def test_tensor_parallelism_works_in_half_precision(results_of_parts: Results, whole: dict[str, Any]) -> None:
+    for rank_run in results_of_parts("in bf16"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(whole["losses"], rel=2e-2)
         assert rank_run["losses"] != pytest.approx(whole["losses"], rel=1e-6)
 
 
-def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(came_of_parts: Results) -> None:
+def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(results_of_parts: Results) -> None:
     """All processes of a group read the same, although each would have drawn another order."""
-    first, other = came_of_parts("a sampler of its own")
+    first, other = results_of_parts("a sampler of its own")
 
     assert "error" not in first, first.get("trace")
     assert first["losses"] == other["losses"]
     assert first["losses"][0] > first["losses"][-1] + 0.05
 
 
-def test_different_data_within_a_group_is_refused_at_the_first_batch(came_of_parts: Results) -> None:
-    for rank_run in came_of_parts("noise of its own"):
+def test_different_data_within_a_group_is_refused_at_the_first_batch(results_of_parts: Results) -> None:
+    for rank_run in results_of_parts("noise of its own"):
         assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in rank_run["error"]
 
 
-def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
+def test_tokens_of_a_tensor_parallel_group_are_counted_once(results_of_parts: Results, tmp_path: Path) -> None:
     single_run = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
 
-    assert came_of_parts("tokens") == [single_run, single_run]
+    assert results_of_parts("tokens") == [single_run, single_run]
 
 
 @pytest.mark.matrix
 def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(
-    came_of_four: Results, tmp_path: Path
+    results_of_four: Results, tmp_path: Path
 ) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
     seen = scenarios.evaluated(tmp_path, name="evaluated")
     scenarios.trained(tmp_path, name="from-one", text=True, stop_at=3)
     rest = scenarios.trained(tmp_path, name="from-one", text=True, resume=True)
 
-    for rank_run in came_of_four("curve"):
+    for rank_run in results_of_four("curve"):
         scenarios.assert_same_run(rank_run, single_run)
-    for rank_run in came_of_four("evaluated"):
+    for rank_run in results_of_four("evaluated"):
         assert rank_run["labels"] == seen["labels"]
         assert rank_run["streamed"] == pytest.approx(seen["streamed"], rel=1e-5)
-    for rank_run in came_of_four("from one"):
+    for rank_run in results_of_four("from one"):
         assert rank_run["losses"] == pytest.approx(rest["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("start", "scenario", "said"),
     [
-        ("came_of_parts", "adapters in parts", "has adapters, which belong to whole matrices"),
-        ("came_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
-        pytest.param("came_of_four", "unsharded", "the model is not sharded: set fsdp=True", marks=pytest.mark.matrix),
+        ("results_of_parts", "adapters in parts", "has adapters, which belong to whole matrices"),
+        ("results_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
         pytest.param(
-            "came_of_four",
+            "results_of_four", "unsharded", "the model is not sharded: set fsdp=True", marks=pytest.mark.matrix
+        ),
+        pytest.param(
+            "results_of_four",
             "sharded twice",
             "is already sharded, and fsdp would shard it again",
             marks=pytest.mark.matrix,

@@ -35,7 +35,7 @@ def same(mine: Any, other: Any) -> bool:
 
 
 def both(name: str, *args: Any, seed: int = 5, **kwargs: Any) -> Any:
-    """Calls ours and theirs alike, from the same state of the global generator."""
+    """Returns a function that calls our collator and that of transformers from the same random state."""
 
     def call(features: Any, **calling: Any) -> tuple[Any, Any]:
         made = []

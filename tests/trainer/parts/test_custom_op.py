@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    """Compiled once, and found again in the temporary folder by later runs."""
+    """Compiles the extension once. Later runs find the result in the temporary folder."""
     spec = importlib.util.spec_from_file_location("smooth_abs", REPOSITORY / "examples" / "custom-op" / "smooth_abs.py")
     assert spec is not None
     assert spec.loader is not None

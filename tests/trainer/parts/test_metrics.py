@@ -22,7 +22,7 @@ CLASSES, SAMPLES = 4, 301
 
 
 def drawn(classes: int = CLASSES, seed: int = 0, length: int | None = None) -> tuple[Tensor, Tensor]:
-    """Logits that know a little of the labels, some of which do not count."""
+    """Returns random logits that correlate with the labels. Some labels are ignored."""
     generator = torch.Generator().manual_seed(seed)
     shape = (SAMPLES,) if length is None else (SAMPLES, length)
     labels = torch.randint(classes, shape, generator=generator)

@@ -358,7 +358,7 @@ def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
         NamedOptimizers(a_codec(), [NamedOptimizer("main", ["", "decoder"])])
 
 
-def test_fp16_is_refused_before_the_first_step(tmp_path: Path) -> None:
+def test_fp16_with_several_optimizers_is_refused_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="fp16 scales one loss"):
         trainer(tmp_path, fp16=True).train()
 

@@ -61,7 +61,7 @@ def test_an_unknown_optimizer_is_refused_with_the_nearest_name() -> None:
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for packages that need a GPU: classes that keep what they are made with."""
+    """Installs stand-ins for packages that need a GPU. Their classes record their arguments."""
 
     class Kept(torch.optim.Optimizer):
         def __init__(
@@ -200,7 +200,7 @@ class RMSNorm(nn.Module):
 
 
 class Zoo(nn.Module):
-    """Everything that a name or a layer can say about decay, and a weight that is tied."""
+    """A model with every kind of name and layer that decides about weight decay, and a tied weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,7 +349,7 @@ def test_lion_equals_the_update_rule_of_its_paper() -> None:
 
 
 def schedule_free_by_hand(kind: str, steps: int, warmup: int, decay: float) -> tuple[list[Tensor], list[Tensor]]:
-    """(x, y) of the paper's recursion, with x reckoned out at every step."""
+    """Returns (x, y) of the recursion in the paper, where x is computed at every step."""
     rate, beta, beta2, eps = 0.05, 0.9, 0.95, 1e-8
     z = [weight.detach().double() for weight in weights()]
     x, squares = [weight.clone() for weight in z], [torch.zeros_like(weight) for weight in z]

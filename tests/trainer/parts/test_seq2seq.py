@@ -108,7 +108,7 @@ def return_loss_only(folder: Path, values: dict[str, Any]) -> None:
 
 
 def test_generation_arguments_that_are_none_use_the_generation_config(tmp_path: Path) -> None:
-    """Subclasses hand on whatever they were given."""
+    """Subclasses pass on arguments that are None."""
 
     def step(side: Any, folder: Path) -> Any:
         is_ours = side.__name__ == "footplate"
@@ -162,7 +162,7 @@ def test_sortish_sampler_groups_samples_by_length(tmp_path: Path) -> None:
 
 
 class Echo(nn.Module):
-    """A plain module of one's own that generates: no config, no transformers."""
+    """A plain module with a generate method, without a config and without transformers."""
 
     def __init__(self) -> None:
         super().__init__()

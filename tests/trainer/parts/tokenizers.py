@@ -15,7 +15,7 @@ PIECES = ["##s", "##ing", "##ed", "##er", "walk", "talk", "sing", "play"]
 
 @cache
 def bert() -> Any:
-    """WordPiece with [CLS] and [SEP]; `walking` is two pieces."""
+    """Returns a WordPiece tokenizer with [CLS] and [SEP], in which `walking` has two pieces."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*special, *WORDS, *PIECES]))}
     made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -37,7 +37,7 @@ def bert() -> Any:
 
 @cache
 def t5() -> Any:
-    """Words, an end token and T5's sentinels from the end of the vocabulary down."""
+    """Returns a tokenizer with words, an end token and the sentinels of T5 at the end of the vocabulary."""
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(30))]
     vocabulary = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS, *sentinels])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

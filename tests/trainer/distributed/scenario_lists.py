@@ -1,4 +1,4 @@
-"""All that one start of two processes is asked, by name. Starting costs seconds, so there is one start."""
+"""The scenarios that each start of several processes runs, by name. A start costs seconds, so it runs many of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tests.trainer.distributed import scenarios, tutorials
 
 SYNC_EACH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-TALKS = {
+DDP_OPTIONS = {
     "ddp_backend": "cpu:gloo",
     "ddp_timeout": 90,
     "ddp_find_unused_parameters": False,
@@ -16,8 +16,8 @@ TALKS = {
     "ddp_static_graph": True,
 }
 DDP: dict[str, dict[str, Any]] = {
-    "talks": {"run": "talks", **TALKS},  # the first Trainer opens the lines
-    "defaults": {"run": "talks"},
+    "ddp options": {"run": "process_group_options", **DDP_OPTIONS},
+    "defaults": {"run": "process_group_options"},
     "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
     "means": {"run": "trained", "name": "means", "text": True, "ignore": 1, "means": True},
     "averaged by each": {
@@ -45,7 +45,7 @@ DDP: dict[str, dict[str, Any]] = {
     "callback": {"run": "stopped_by_one", "how": "callback"},
     "signal": {"run": "stopped_by_one", "how": "signal"},
     "log": {"run": "stopped_by_one", "how": "log"},
-    "nan": {"run": "lost_by_one"},
+    "nan": {"run": "nan_on_one"},
     "find batch size": {"run": "trained", "name": "find", "auto_find_batch_size": True},
     "background": {"run": "trained", "name": "background", "save_in_background": True},
 }  # fmt: skip
@@ -72,9 +72,9 @@ PARTS: dict[str, dict[str, Any]] = {"tensor parallel": {"parallelism_config": {"
 
 
 def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    asked: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[str, Any]] = {}
     for strategy, values in strategies.items():
-        asked |= {
+        runs |= {
             f"{strategy}: curve": {"run": "trained", "name": strategy, "text": True, "ignore": 1, **values},
             f"{strategy}: resumed": {
                 "run": "resumed", "name": f"{strategy}-again", "text": True, "dropout": 0.1, "at": 5, **values},
@@ -86,7 +86,7 @@ def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
             f"{strategy}: generated": {"run": "generated", "name": f"{strategy}-says", **values},
             f"{strategy}: written": {"run": "written", "name": f"{strategy}-files", **values},
         }  # fmt: skip
-    return asked
+    return runs
 
 
 def best_adapters(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -139,8 +139,8 @@ LOADED: dict[str, dict[str, Any]] = {
     "loaded, nothing said": {"run": "trained", "name": "unsaid", "loaded_in": 2, **LLAMA},
     "loaded and written": {"run": "written", "name": "written", **LLAMA, **_TP},
     "in bf16": {"run": "trained", "name": "bf16", "bf16": True, **LLAMA, **_TP},
-    "a sampler of its own": {"run": "sampled_anew", **_TP},
-    "noise of its own": {"run": "read_anew", **_TP},
+    "a sampler of its own": {"run": "shuffled_per_rank", **_TP},
+    "noise of its own": {"run": "noisy_per_rank", **_TP},
     "adapters in parts": {"run": "trained", "name": "lora", "text": True, "lora": True, **_TP},
     "whole": {"run": "trained", "name": "uncut", "text": True, "cuts": False, **_TP},
     "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_TP},
@@ -165,13 +165,13 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "cp: looks back": {"run": "tried_in_pieces", "how": "looks back", **_CP},
     "cp: adds": {"run": "tried_in_pieces", "how": "adds", **_CP},
     "cp: a loss of its own": {"run": "tried_in_pieces", "how": "a loss of its own", **_CP},
-    "cp: noise of its own": {"run": "read_anew", **_CP},
+    "cp: noise of its own": {"run": "noisy_per_rank", **_CP},
     "cp: no text": {"run": "trained", "name": "cp-mlp", **_CP},
     "cp: named": {"run": "tried_in_pieces", "how": "named", **_CP},
 }  # fmt: skip
 
 _SQUARE: dict[str, Any] = {"parallelism_config": {"tp_size": 2, "dp_shard_size": 2}}
-ASKED_OF_FOUR: dict[str, dict[str, Any]] = {
+SCENARIOS_OF_FOUR: dict[str, dict[str, Any]] = {
     "curve": {"run": "trained", "name": "curve", "text": True, "ignore": 1, "fsdp": True, **_SQUARE},
     "evaluated": {"run": "evaluated", "name": "evaluated", "fsdp": True, **_SQUARE},
     "from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, "fsdp": True, **_SQUARE},
@@ -196,7 +196,7 @@ FLOATS: dict[str, dict[str, Any]] = {
     if strategy != "zero 0"
 }
 
-ASKED = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **OF_FSDP_1, **ENDS}
+SCENARIOS_OF_TWO = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **OF_FSDP_1, **ENDS}
 BEST_IN_BF16 = {
     f"{strategy}: best in bf16": {
         "run": "best", "name": f"{strategy}-best-bf16", "text": True, "bf16": True, **ZERO[strategy]}
@@ -209,5 +209,12 @@ ADAPTERS_OF_ZERO = {
     for strategy in ("zero 2", "zero 3")
 }  # fmt: skip
 """Adapters without biases and norms leave one of the optimizer's two groups empty, and DeepSpeed removes it."""
-ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO), **ADAPTERS_OF_ZERO, **TUTORIALS, **FLOATS, **BEST_IN_BF16}
-ASKED_OF_PARTS = {**conformance(PARTS), **LOADED, **CONTEXT}
+SCENARIOS_OF_ZERO = {
+    **conformance(ZERO),
+    **best_adapters(ZERO),
+    **ADAPTERS_OF_ZERO,
+    **TUTORIALS,
+    **FLOATS,
+    **BEST_IN_BF16,
+}
+SCENARIOS_OF_PARTS = {**conformance(PARTS), **LOADED, **CONTEXT}
