@@ -91,7 +91,7 @@ def test_only_the_first_token_of_a_word_keeps_its_label(tokenizer: Any) -> None:
         maps.tokenize_words(Rows([{"tokens": "a b"}]), tokenizer)
 
 
-def answered(text: str, start: int) -> Rows:
+def rows_with_answer(text: str, start: int) -> Rows:
     context = "the cast is warm and the story is moving"
     return Rows([{"question": "is the film dull", "context": context, "answers": _answer(text, start), "id": 7}])
 
@@ -101,7 +101,7 @@ def _answer(text: str, start: int) -> dict[str, Any]:
 
 
 def test_an_answer_is_mapped_to_its_first_and_last_token(tokenizer: Any) -> None:
-    row = maps.answers(answered("the story", 21), tokenizer)[0]
+    row = maps.answers(rows_with_answer("the story", 21), tokenizer)[0]
 
     said = row["input_ids"][row["start_positions"] : row["end_positions"] + 1]
     assert tokenizer.decode(said) == "the story"
@@ -110,15 +110,15 @@ def test_an_answer_is_mapped_to_its_first_and_last_token(tokenizer: Any) -> None
 
 
 def test_a_missing_or_truncated_answer_points_to_the_first_token(tokenizer: Any) -> None:
-    none = maps.answers(answered("", 0), tokenizer)[0]
-    cut = maps.answers(answered("moving", 34), tokenizer, max_length=10)[0]
+    none = maps.answers(rows_with_answer("", 0), tokenizer)[0]
+    cut = maps.answers(rows_with_answer("moving", 34), tokenizer, max_length=10)[0]
 
     assert (none["start_positions"], none["end_positions"]) == (cut["start_positions"], cut["end_positions"]) == (0, 0)
 
 
 def test_an_answer_that_is_not_at_its_stated_position_is_reported(tokenizer: Any) -> None:
     with pytest.raises(DatasetError, match="row 0: the answer 'the story' is not at character 4 of 'context'"):
-        maps.answers(answered("the story", 4), tokenizer)
+        maps.answers(rows_with_answer("the story", 4), tokenizer)
     with pytest.raises(DatasetError, match=r"row 0.*'answers'"):
         maps.answers(Rows([{"question": "a", "context": "b", "answers": "b"}]), tokenizer)
 

@@ -33,7 +33,7 @@ CATALOGUE = Catalogue.of(
 )
 
 
-def found(body, catalogue=CATALOGUE):
+def pointers_and_codes(body, catalogue=CATALOGUE):
     return [(problem.pointer, problem.code) for problem in problems_of(body, catalogue)]
 
 
@@ -49,7 +49,10 @@ def test_built_in_components_are_listed_without_importing_them():
 
 
 def test_a_spec_of_known_components_has_no_problems():
-    assert found({**model(dropout=0, sizes=[1, 2.0], seed=None, activation="relu"), "metrics": ["accuracy"]}) == []
+    assert (
+        pointers_and_codes({**model(dropout=0, sizes=[1, 2.0], seed=None, activation="relu"), "metrics": ["accuracy"]})
+        == []
+    )
 
 
 def test_an_unknown_component_is_reported_with_the_nearest_and_all_known_names():
@@ -78,7 +81,7 @@ def test_every_unknown_component_is_reported_at_its_place_in_the_body():
     data = {"train": "a", "eval": {"x": "b", "y": {"use": "c"}}}
     others = {"callbacks": ["early"], "collator": "padding", "processor": "tokens"}
     body = {"model": "bert", "data": data, "metrics": ["accuracy", "f2"], **others}
-    assert sorted(found(body)) == [
+    assert sorted(pointers_and_codes(body)) == [
         ("/callbacks/0", "unknown_component"),
         ("/collator", "unknown_component"),
         ("/data/eval/x", "unknown_component"),
@@ -91,12 +94,12 @@ def test_every_unknown_component_is_reported_at_its_place_in_the_body():
 
 
 def test_a_missing_argument_of_a_bare_name_points_at_the_name():
-    assert found({"model": "toy/mlp", "data": "toy/regression"}) == [("/model", "missing")]
+    assert pointers_and_codes({"model": "toy/mlp", "data": "toy/regression"}) == [("/model", "missing")]
 
 
 def test_all_wrong_arguments_of_a_component_are_reported_at_once():
     body = model(hiden=3, dropout=1, activation="relo", bias=1, seed="5", sizes=[1, True], hidden=0)
-    assert found(body) == [
+    assert pointers_and_codes(body) == [
         ("/model/args/hidden", "out_of_range"),
         ("/model/args/hiden", "unknown_argument"),
         ("/model/args/dropout", "out_of_range"),
@@ -108,7 +111,7 @@ def test_all_wrong_arguments_of_a_component_are_reported_at_once():
 
 
 def test_a_component_without_arguments_refuses_any_argument():
-    assert found({"model": {"use": "toy/gpt", "args": {"x": 1}}, "data": "toy/regression"}) == [
+    assert pointers_and_codes({"model": {"use": "toy/gpt", "args": {"x": 1}}, "data": "toy/regression"}) == [
         ("/model/args/x", "unknown_argument")
     ]
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from footplate.contract.json_schema import violations
 
 
-def found(schema, value):
+def pointers_and_codes(schema, value):
     return [(violation.pointer, violation.code) for violation in violations(schema, value)]
 
 
@@ -47,14 +47,16 @@ def test_a_schema_accepts_valid_values_and_rejects_invalid_values(schema, good, 
 
 def test_a_value_that_fits_no_branch_gets_the_error_of_the_nearest_branch():
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}, {"type": "string"}]}
-    assert found(schema, {"a": "x"}) == [("/a", "wrong_type")]
+    assert pointers_and_codes(schema, {"a": "x"}) == [("/a", "wrong_type")]
     (problem,) = violations(schema, 5)
     assert problem.code == "wrong_type"
     assert all(name in problem.detail for name in ("number", "object", "string"))
 
 
 def test_a_property_name_with_a_slash_is_escaped_in_the_pointer():
-    assert found({"type": "object", "additionalProperties": False}, {"a/b": 1}) == [("/a~1b", "unknown_argument")]
+    assert pointers_and_codes({"type": "object", "additionalProperties": False}, {"a/b": 1}) == [
+        ("/a~1b", "unknown_argument")
+    ]
 
 
 class Colour(enum.StrEnum):

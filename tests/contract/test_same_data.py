@@ -21,23 +21,23 @@ def parts(tmp_path: Path) -> list[Path]:
     return files
 
 
-def seen(files: list[Path]) -> dict[str, str]:
+def fingerprints_of(files: list[Path]) -> dict[str, str]:
     return fingerprints({NAME: [str(file) for file in files]})
 
 
 def test_equal_files_in_another_folder_pass_the_check(parts: list[Path], tmp_path: Path) -> None:
-    before = seen(parts)
+    before = fingerprints_of(parts)
     (tmp_path / "there").mkdir()
     there = [file.rename(tmp_path / "there" / file.name) for file in parts]
 
     write_record(tmp_path, before)
-    require_same(tmp_path, seen(there))
-    assert seen(there) == fingerprints({NAME: [str(tmp_path / "there")]}), "a folder is what lies in it"
+    require_same(tmp_path, fingerprints_of(there))
+    assert fingerprints_of(there) == fingerprints({NAME: [str(tmp_path / "there")]}), "a folder is what lies in it"
 
 
 @pytest.mark.parametrize("change", ["longer", "other", "fewer", "swapped"])
 def test_changed_files_are_refused_with_their_names(parts: list[Path], tmp_path: Path, change: str) -> None:
-    write_record(tmp_path, seen(parts))
+    write_record(tmp_path, fingerprints_of(parts))
     now = parts
     match change:
         case "longer":
@@ -52,7 +52,7 @@ def test_changed_files_are_refused_with_their_names(parts: list[Path], tmp_path:
             parts[1].write_text(first)
 
     with pytest.raises(DatasetError, match="3 files of 3,900 bytes") as error:
-        require_same(tmp_path, seen(now))
+        require_same(tmp_path, fingerprints_of(now))
     assert NAME in error.value.message
     assert error.value.hint
 
@@ -62,14 +62,14 @@ def test_large_files_are_sampled_in_blocks_over_all_files(
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "BLOCK", 64)
     monkeypatch.setattr(data_fingerprint, "BLOCKS", 16)
-    write_record(tmp_path, seen(parts))
+    write_record(tmp_path, fingerprints_of(parts))
     result = 0
     for file in parts:
         whole = file.read_bytes()
         for start in range(0, len(whole), 64):
             file.write_bytes(whole[:start] + b"!" + whole[start + 1 :])
             try:
-                require_same(tmp_path, seen(parts))
+                require_same(tmp_path, fingerprints_of(parts))
             except DatasetError:
                 result += 1
         file.write_bytes(whole)
@@ -86,11 +86,11 @@ def test_an_attempt_without_a_readable_record_skips_the_check(
     if record is not None:
         (tmp_path / data_fingerprint.RECORD).write_text(record)
 
-    require_same(tmp_path, seen(parts))
+    require_same(tmp_path, fingerprints_of(parts))
 
 
 def test_a_file_that_disappears_during_the_check_is_named(parts: list[Path]) -> None:
     parts[2].unlink()
 
     with pytest.raises(DatasetError, match=r"part-2\.jsonl"):
-        seen(parts)
+        fingerprints_of(parts)

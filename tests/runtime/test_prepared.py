@@ -26,11 +26,11 @@ class Loop:
         self.loader = DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=2)
         self.scheduler = StepLR(self.optimizer, 1)
 
-    def prepared(self, *names: str) -> None:
+    def prepare(self, *names: str) -> None:
         for name in names:
             setattr(self, name, self.accelerator.prepare(getattr(self, name)))
 
-    def trains(self) -> None:
+    def train(self) -> None:
         for (x,) in self.loader:
             self.model(x).sum().backward()
             self.optimizer.step()
@@ -49,9 +49,9 @@ def loop() -> Iterator[Loop]:
 
 
 def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
-    loop.prepared("model", "optimizer", "loader", "scheduler")
+    loop.prepare("model", "optimizer", "loader", "scheduler")
 
-    loop.trains()
+    loop.train()
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
     ],
 )
 def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop, missing: str, said: str) -> None:
-    loop.prepared(*[name for name in ("model", "optimizer", "loader", "scheduler") if name != missing])
+    loop.prepare(*[name for name in ("model", "optimizer", "loader", "scheduler") if name != missing])
 
     with pytest.raises(OwnCodeError) as stopped:
-        loop.trains()
+        loop.train()
 
     assert said in stopped.value.message
     assert "job.accelerator.prepare" in str(stopped.value.hint)
@@ -75,9 +75,9 @@ def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop,
 
 def test_schedules_that_follow_a_metric_or_are_unused_need_no_prepare(loop: Loop) -> None:
     own, later = StepLR(loop.optimizer, 1), ReduceLROnPlateau(loop.optimizer)
-    loop.prepared("model", "optimizer", "loader", "scheduler")
+    loop.prepare("model", "optimizer", "loader", "scheduler")
     later.step(1.0)
 
-    loop.trains()
+    loop.train()
 
     assert own.last_epoch == 0

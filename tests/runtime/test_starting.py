@@ -35,14 +35,14 @@ class Place:
         self.notes: list[str] = []
         self.emit: Any = SimpleNamespace(note=lambda text, **more: self.notes.append(text))
 
-    def saved(self, step: int = 5) -> CheckpointOffer:
+    def save(self, step: int = 5) -> CheckpointOffer:
         """Saves a checkpoint of the other job."""
         parent = self.artifacts / "jobs" / OTHER / "attempts" / "1"
         made = files.commit(parent, step, lambda folder: (folder / "weights").touch(), {})
         path = str(made.path.relative_to(self.artifacts))
         return CheckpointOffer(id=CKPT, step=step, path=path, manifest_sha256=made.manifest_sha256, of=OTHER)
 
-    def begins(
+    def starting_point(
         self, *offers: CheckpointOffer, data: Any = "toy/regression", **resume_from: Any
     ) -> StartingPoint | None:
         order: Any = SimpleNamespace(
@@ -63,9 +63,9 @@ def place(tmp_path: Path) -> Place:
     [({}, False), ({"mode": "weights"}, True), ({"data": {"eval": "toy/regression"}}, True)],
 )
 def test_an_attempt_starts_from_the_checkpoint_of_another_job(place: Place, asked: Any, weights_only: bool) -> None:
-    offer = place.saved()
+    offer = place.save()
 
-    result = place.begins(offer, job=OTHER, checkpoint=CKPT, **asked)
+    result = place.starting_point(offer, job=OTHER, checkpoint=CKPT, **asked)
 
     assert result == StartingPoint(str(place.artifacts / offer.path), weights_only)
     assert isinstance(result.folder, Verified)
@@ -74,19 +74,19 @@ def test_an_attempt_starts_from_the_checkpoint_of_another_job(place: Place, aske
 
 
 def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_start(place: Place) -> None:
-    offer = place.saved()
+    offer = place.save()
     (place.artifacts / offer.path / "weights").write_text("…")
     with pytest.raises(NoValidCheckpoint, match=f"{OTHER} at step 5"):
-        place.begins(offer, job=OTHER, checkpoint=CKPT)
+        place.starting_point(offer, job=OTHER, checkpoint=CKPT)
 
     with pytest.raises(NoValidCheckpoint, match=f"{CKPT}.*{OTHER}"):
-        place.begins(job=OTHER, checkpoint=CKPT)
+        place.starting_point(job=OTHER, checkpoint=CKPT)
 
 
 def test_a_jobs_own_checkpoint_takes_precedence_over_its_starting_one(place: Place) -> None:
-    own = place.saved(7).model_copy(update={"of": None})
+    own = place.save(7).model_copy(update={"of": None})
 
-    result = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
+    result = place.starting_point(own, job=OTHER, checkpoint=CKPT, mode="weights")
 
     assert result == StartingPoint(str(place.artifacts / own.path), is_own=True)
 
@@ -96,8 +96,8 @@ def test_a_job_may_start_from_a_checkpoint_folder_under_models(place: Place) -> 
     folder.mkdir(parents=True)
     (folder / STATE).write_text("{}")
 
-    assert place.begins(path="models://run/checkpoint-500") == StartingPoint(str(folder))
-    assert place.begins(path="models://run/checkpoint-500", mode="weights") == StartingPoint(
+    assert place.starting_point(path="models://run/checkpoint-500") == StartingPoint(str(folder))
+    assert place.starting_point(path="models://run/checkpoint-500", mode="weights") == StartingPoint(
         str(folder), weights_only=True
     )
 
@@ -120,7 +120,7 @@ def test_a_folder_that_is_not_a_usable_checkpoint_is_refused_by_name(
     (place.models / "half" / files.MANIFEST).write_text("{")
 
     with pytest.raises(error, match=says):
-        place.begins(path=path)
+        place.starting_point(path=path)
 
 
 def test_the_steps_to_keep_for_other_jobs_are_shared_with_training_by_memory() -> None:
@@ -139,7 +139,7 @@ def test_the_steps_to_keep_for_other_jobs_are_shared_with_training_by_memory() -
 
 
 def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(place: Place) -> None:
-    best = place.artifacts / place.saved().path
+    best = place.artifacts / place.save().path
     own, late = (AttemptFiles(place.artifacts, new_job_id(), attempt) for attempt in (1, 2))
     place.emit.peers = OneProcess()
     looks, state = SimpleNamespace(load_best_model_at_end=True), TrainerState(best_model_checkpoint=str(best))

@@ -35,10 +35,10 @@ def folder(tmp_path: Path, bundle: Bundle) -> Path:
 
 
 def outputs(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder / "outputs")): path.read_text() for path in found(folder / "outputs")}
+    return {str(path.relative_to(folder / "outputs")): path.read_text() for path in files_in(folder / "outputs")}
 
 
-def found(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
@@ -46,7 +46,7 @@ def test_a_script_may_change_its_copies_of_the_bundle_files(bundle: Bundle, fold
     (folder / "conf/ds.json").write_text("changed")
     again = lay_out(bundle, folder)
 
-    assert {str(path.relative_to(folder)) for path in found(folder)} == set(FILES)
+    assert {str(path.relative_to(folder)) for path in files_in(folder)} == set(FILES)
     assert (folder / "conf/ds.json").read_text() == "changed", "what is there stays"
     assert (bundle.folder / "conf/ds.json").read_text() == "{}"
     assert (again.folder, again.paths) == (folder, bundle.paths)

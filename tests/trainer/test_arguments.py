@@ -54,7 +54,7 @@ def a_trainer(folder: Path, *callbacks: Any, model: Any = None, data: Any = None
     )
 
 
-def what_came(folder: Path, **values: Any) -> dict[str, Any]:
+def results_of(folder: Path, **values: Any) -> dict[str, Any]:
     """Trains, and returns weights, logs, events, steps and files of the run."""
     events = Events()
     trainer = a_trainer(folder, events, **values)
@@ -120,8 +120,8 @@ DIFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_every_such_argument_changes_the_run(tmp_path: Path, name: str) -> None:
     seen_in, values, both = DIFFERS[name]
 
-    without = what_came(tmp_path / "without", **dict(both))
-    with_it = what_came(tmp_path / "with", **{**both, **values})
+    without = results_of(tmp_path / "without", **dict(both))
+    with_it = results_of(tmp_path / "with", **{**both, **values})
 
     assert set(values) == {name}
     assert without[seen_in] != with_it[seen_in]
@@ -129,7 +129,7 @@ def test_every_such_argument_changes_the_run(tmp_path: Path, name: str) -> None:
 
 def test_two_runs_with_the_same_arguments_give_the_same_results(tmp_path: Path) -> None:
     """The test above relies on this, because it looks for any difference."""
-    assert what_came(tmp_path / "one", **BOTH) == what_came(tmp_path / "two", **BOTH)
+    assert results_of(tmp_path / "one", **BOTH) == results_of(tmp_path / "two", **BOTH)
 
 
 OF_THEIR_OWN: dict[str, Callable[[Path], None]] = {}
@@ -599,10 +599,10 @@ def _(folder: Path) -> None:
 
 @about("skip_memory_metrics")
 def _(folder: Path) -> None:
-    def told(skip: bool) -> bool:
+    def reports_memory(skip: bool) -> bool:
         return "train_mem_cpu_alloc_delta" in a_trainer(folder, skip_memory_metrics=skip).train().metrics
 
-    assert (told(False), told(True)) == (True, False)
+    assert (reports_memory(False), reports_memory(True)) == (True, False)
 
 
 @about("do_train", "do_eval", "do_predict")

@@ -68,15 +68,15 @@ def test_a_checkpoint_continues_under_either_library(tmp_path: Path, first: str,
     assert random.equal(undisturbed[2])
 
 
-def in_several(folder: Path, model: nn.Module) -> None:
+def save_in_several_files(folder: Path, model: nn.Module) -> None:
     model.save_pretrained(folder, max_shard_size="8KB")  # type: ignore[operator]
 
 
-def pickled(folder: Path, model: nn.Module) -> None:
+def save_pickled(folder: Path, model: nn.Module) -> None:
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
 
 
-def pickled_in_several(folder: Path, model: nn.Module) -> None:
+def save_pickled_in_several_files(folder: Path, model: nn.Module) -> None:
     parts: dict[str, dict[str, torch.Tensor]] = {"a.bin": {}, "b.bin": {}}
     for number, (name, value) in enumerate(model.state_dict().items()):
         parts["ab"[number % 2] + ".bin"][name] = value
@@ -86,7 +86,7 @@ def pickled_in_several(folder: Path, model: nn.Module) -> None:
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
 
-@pytest.mark.parametrize("save", [in_several, pickled, pickled_in_several])
+@pytest.mark.parametrize("save", [save_in_several_files, save_pickled, save_pickled_in_several_files])
 def test_weights_in_any_file_format_of_transformers_are_resumed(tmp_path: Path, runs: Any, save: Any) -> None:
     folder, undisturbed = runs
     checkpoint = tmp_path / "checkpoint-6"

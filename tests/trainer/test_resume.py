@@ -65,7 +65,7 @@ def test_a_resume_in_a_new_process_with_loader_workers_is_bit_identical(
 ) -> None:
     run(tmp_path, steps=STEPS, stop_at=13, dataloader_num_workers=2)
 
-    after = in_a_fresh_process(tmp_path, steps=STEPS, resume=True, dataloader_num_workers=2)
+    after = run_in_a_new_process(tmp_path, steps=STEPS, resume=True, dataloader_num_workers=2)
 
     assert after.losses == undisturbed.losses[13:]
     assert (after.weights, after.optimizer, after.schedule, after.rng) == (
@@ -159,7 +159,7 @@ def test_max_steps_is_kept_on_a_resume_with_another_batch_size(tmp_path: Path) -
     assert len(rest) == 2 + 11 + 11 + 11
 
 
-def in_a_fresh_process(folder: Path, **options: object) -> Fingerprint:
+def run_in_a_new_process(folder: Path, **options: object) -> Fingerprint:
     asked = json.dumps({"folder": str(folder), **options})
     done = subprocess.run(
         [sys.executable, "-m", "tests.trainer.runs", asked], capture_output=True, text=True, check=True, timeout=600
