@@ -184,7 +184,7 @@ def test_the_averages_of_the_best_model_are_loaded_at_the_end(tmp_path: Path) ->
     assert made.evaluate()["eval_loss"] == best == made.state.best_metric
 
 
-def test_averaging_starts_anew_from_a_checkpoint_without_averages(tmp_path: Path) -> None:
+def test_averaging_starts_at_a_checkpoint_without_averages(tmp_path: Path) -> None:
     saves = {"save_strategy": "steps", "save_steps": 5}
     trainer(tmp_path, StopAt(5), **saves).train()
     made = trainer(tmp_path, callback("ema"), **saves)

@@ -88,9 +88,7 @@ def test_one_method_makes_all_loaders_with_the_same_arguments_as_under_transform
     assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
 
 
-def test_the_method_that_loads_optimizer_and_schedule_is_always_called(
-    tmp_path: Path,
-) -> None:
+def test_the_method_that_loads_optimizer_and_schedule_is_always_called(tmp_path: Path) -> None:
     class Notes(footplate.Trainer):
         def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
             calls.append(checkpoint)
