@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tests.support.processes import die_with_parent
+from tests.support.processes import Patience, die_with_parent
 
 SECONDS = 700
+"""The time for all scenarios of one launch, on an idle machine."""
 _ranks = multiprocessing.get_context("forkserver")
 _ranks.set_forkserver_preload(["tests.trainer.distributed.preload"])
 
@@ -57,9 +57,10 @@ def _rank(folder: Path, environment: dict[str, str]) -> None:
 
 
 def _end(ranks: list[BaseProcess]) -> None:
-    until = time.monotonic() + SECONDS
+    patience = Patience(SECONDS)
     for rank in ranks:
-        rank.join(max(0.0, until - time.monotonic()))
+        while rank.is_alive() and not patience.is_over():
+            rank.join(1.0)
         rank.kill()
         rank.join()
 
