@@ -214,7 +214,7 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
         done = system.until_settled(job)
         assert done["state"] == "failed", f"a silent start from zero: {said(system, job, 'note')}"
         assert (done["reason"], done["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint"), done
-        assert str(len(every)) in done["error"]["message"]
+        assert f" {len(every)} checkpoints" in done["error"]["message"]
         assert len(said(system, job, "checkpoint", status="corrupt")) == len(every)
 
     (every[-1] / "model.safetensors").write_bytes(kept)
@@ -306,5 +306,5 @@ def failures(system: System, job: str, count: int) -> list[JSON]:
 
     system.until(lambda: len(told()) >= count, within=20, what=f"{count} saves fail", job=job)
     for event in told():
-        assert f"checkpoint-{event['step']}" in event["data"]["message"], event
+        assert f"checkpoint-{event['step']} " in event["data"]["message"], event
     return told()
