@@ -307,7 +307,7 @@ class _Ledger:
             metrics, is_cut = latest(loads(self.job.metrics) or {}, json_safe(self.metrics))
             columns["metrics"] = json.dumps(metrics)
         if self.committed:
-            columns["stuck"] = 0
+            columns["failed_without_checkpoint"] = 0
         if columns:
             jobs.record(conn, self.job.id, **columns)
         if is_cut and not events.has_own(conn, self.job.id, Kind.NOTE, LEFT_OUT):

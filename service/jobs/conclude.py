@@ -139,7 +139,11 @@ def _queued_after(job: JobRow, why: str) -> Move:
 def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float, now: int) -> Move:
     was_stopping = job.state is JobState.STOPPING
     retryable = end.ending == "lost" or end.reason.value in retry.on
-    used = {"spent": job.spent + 1, "stuck": job.stuck + 1, "error": _json(end.error)}
+    used = {
+        "failed_attempts": job.failed_attempts + 1,
+        "failed_without_checkpoint": job.failed_without_checkpoint + 1,
+        "error": _json(end.error),
+    }
     if was_stopping and retryable and job.desired is Desired.PAUSE:
         return Move(JobState.PAUSED, Reason.PAUSE, "the attempt ended before it could save a checkpoint")
     if was_stopping and job.reason is Reason.TIME_LIMIT:
@@ -150,7 +154,7 @@ def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
     # A job that gets further in each attempt is not at fault, so its wait does not grow.
-    wait = backoff_seconds * 2**job.stuck
+    wait = backoff_seconds * 2**job.failed_without_checkpoint
     message = f"{_describe_end(job, end)}; the next attempt starts in {wait:g} s"
     return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 
@@ -163,14 +167,15 @@ def _why_not_again(job: JobRow, end: End, retry: Retry) -> tuple[Reason, str] | 
             if end.ending == "lost"
             else _cause(end),
         )
-    is_spent = job.spent + 1 >= retry.max_attempts
-    if job.stuck + 1 >= POISON_AFTER and (end.ending == "lost" or not is_spent):
+    failed, in_a_row = job.failed_attempts + 1, job.failed_without_checkpoint + 1
+    was_the_last = failed >= retry.max_attempts
+    if in_a_row >= POISON_AFTER and (end.ending == "lost" or not was_the_last):
         return (
             Reason.POISON,
-            f"{job.stuck + 1} attempts in a row ended without a new checkpoint; the last: {end.reason}",
+            f"{in_a_row} attempts in a row ended without a new checkpoint; the last: {end.reason}",
         )
-    if is_spent:
-        return end.reason, f"{_cause(end)} (attempt {job.spent + 1} of {retry.max_attempts})"
+    if was_the_last:
+        return end.reason, f"{_cause(end)} (attempt {failed} of {retry.max_attempts})"
     return None
 
 

@@ -86,7 +86,7 @@ def resume(
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])
-    columns |= {"desired": Desired.RUN, "spent": 0, "stuck": 0, "error": None}
+    columns |= {"desired": Desired.RUN, "failed_attempts": 0, "failed_without_checkpoint": 0, "error": None}
     if is_pausing:
         _turn_around(conn, job, now, by, columns)
     else:

@@ -81,9 +81,9 @@ class JobRow:
     """The time at which a stopping attempt is killed."""
     not_before: Moment | None = None
     """The time from which a retry may start."""
-    spent: int = 0
+    failed_attempts: int = 0
     """The number of attempts that failed or were lost since the job was submitted or resumed."""
-    stuck: int = 0
+    failed_without_checkpoint: int = 0
     """The number of attempts that failed or were lost in a row without a new checkpoint."""
     running_ms: Large = 0
     """The running time of all attempts that have ended."""

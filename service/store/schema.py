@@ -18,17 +18,14 @@ from service.store.tables import metadata
 MIGRATIONS = Path(service.__file__).parent.parent / "migrations"
 VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 """The table in which Alembic keeps the version."""
-OLDEST = "0018"
-"""The version from which a database can be upgraded. Those between it and today's existed only during development."""
 
 
 def migrate(url: str) -> None:
     """Creates the tables in an empty database, or upgrades an older version. Running it twice is harmless."""
     current = _prepared(url)
-    if current not in (OLDEST, newest()):
-        raise SettingsError(
-            f"the database is at version {current}, this Footplate upgrades {OLDEST} to {newest()}: {_remedy(current)}"
-        )
+    if current not in versions():
+        usable = ", ".join(versions())
+        raise SettingsError(f"the database is at version {current}, not one of {usable}: {_remedy(current)}")
     if current != newest():
         # Imported here, because a service that only checks its schema starts faster without Alembic.
         from alembic import command
@@ -76,20 +73,27 @@ def require_current(conn: Connection) -> None:
 
 def _remedy(version: str | None) -> str:
     """Returns the advice for a database with this version of the schema. None means a database without our tables."""
-    if version is None or version == OLDEST:
+    if version is None or version in versions():
         return "run `python -m service migrate`"
     # Versions are numbers of one width, so they compare as text.
-    if version < OLDEST:
-        return f"upgrade it with an older Footplate to {OLDEST} first, or name another database"
+    if version < versions()[0]:
+        return f"upgrade it with an older Footplate to {versions()[0]} first, or name another database"
     if version < newest():
         return "this version was never released, so no upgrade exists: name another database"
     return "a newer Footplate has migrated it; install that version here, or name another database"
 
 
-@lru_cache
 def newest() -> str:
-    """Returns the newest version by the names of the migrations. Importing Alembic would slow each start by 0.3 s."""
-    return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    return versions()[-1]
+
+
+@lru_cache
+def versions() -> list[str]:
+    """Returns the versions that can be upgraded, and today's, oldest first. Each is in the name of a migration.
+
+    The others existed only during development. Importing Alembic to list them would slow each start by 0.3 s.
+    """
+    return sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 
 def _revision(conn: Connection) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, insert, text
 
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from footplate.contract.messages import Command
-from service.store import commands, migrate, require_current, schema_is_current
+from service.store import commands, jobs, migrate, require_current, schema_is_current
 from service.store import engines as engines_module
 from service.store.control_lock import control_lock
 from service.store.database import Database, Inserts
@@ -214,7 +215,14 @@ def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
     assert len(set(made)) == 1
 
 
+VERSION_28 = (
+    "ALTER TABLE jobs RENAME COLUMN failed_without_checkpoint TO stuck",
+    "ALTER TABLE jobs RENAME COLUMN failed_attempts TO spent",
+    "UPDATE alembic_version SET version_num = '0028'",
+)
+"""The statements that turn a new database into one of version 28: the reverse of migration 29."""
 VERSION_18 = (
+    *VERSION_28,
     "ALTER TABLE sources RENAME COLUMN rendezvous TO meets_at",
     "ALTER TABLE sources RENAME COLUMN sent_at TO rung_at",
     "CREATE TABLE deeds AS SELECT * FROM live_commands", "DROP TABLE live_commands",
@@ -231,7 +239,7 @@ VERSION_18 = (
 )  # fmt: skip
 """The statements that turn a new database into one of the oldest version that can be upgraded.
 
-They are the reverse of the migration. A new migration adds its reverse as the first one.
+They are the reverse of all migrations, the newest first.
 """
 
 
@@ -242,7 +250,10 @@ def change(url: str, *statements: str) -> None:
     database.close()
 
 
-def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_commands(database_url: str) -> None:
+@pytest.mark.parametrize("older", [VERSION_18, VERSION_28], ids=["18", "28"])
+def test_an_older_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_commands(
+    database_url: str, older: tuple[str, ...]
+) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -252,7 +263,7 @@ def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_comm
     command = Command(no=2, save=True)
     database.write_now(lambda conn: commands.insert_command(conn, job.id, command))
     database.close()
-    change(database_url, *VERSION_18)
+    change(database_url, "UPDATE jobs SET failed_attempts = 2, failed_without_checkpoint = 1", *older)
 
     migrate(database_url)
     migrate(database_url)
@@ -260,6 +271,7 @@ def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_comm
     database = Database(database_url)
     assert database.read_now(schema_is_current)
     shapes = database.read_now(lambda conn: conn.execute(text("SELECT id, shape FROM jobs")).all())
+    kept_job = database.read_now(lambda conn: jobs.peek(conn, job.id))
     kept_commands = database.read_now(lambda conn: commands.of_job(conn, job.id))
     context_options = {"compare_type": True}
     drift = database.read_now(
@@ -267,6 +279,7 @@ def test_the_oldest_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_comm
     )
     database.close()
     assert [tuple(row) for row in shapes] == [(job.id, shape_of(job.needs))]
+    assert kept_job == replace(job, failed_attempts=2, failed_without_checkpoint=1)
     assert kept_commands == [command]
     assert drift == []
 

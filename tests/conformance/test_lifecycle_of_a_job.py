@@ -118,7 +118,7 @@ def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped
         stage.rescue()
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.priority, row.spent) == (JobState.QUEUED, Reason.RESUMED, 9, 0)
+    assert (row.state, row.reason, row.priority, row.failed_attempts) == (JobState.QUEUED, Reason.RESUMED, 9, 0)
     assert stage.states(job) == ["queued", "starting", "running", "stopping", "stopping", "queued"]
 
 
@@ -191,7 +191,7 @@ def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 2})
     worker.fails("crashed")
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
 
     stage.place()
     stage.claim(job).fails("crashed")
@@ -255,7 +255,7 @@ def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
 
     row = stage.resume(job, Resume(priority=9, max_steps=77))
 
-    assert (row.state, row.spent, row.priority) == (JobState.QUEUED, 0, 9)
+    assert (row.state, row.failed_attempts, row.priority) == (JobState.QUEUED, 0, 9)
     stage.place()
     answer = stage.claim(job).answer
     assert isinstance(answer, Grant)
@@ -324,7 +324,7 @@ def test_a_silent_attempt_is_lost_and_its_job_goes_on_elsewhere(stage: Stage) ->
     assert stage.rescue().lost == 1
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
     gap = json.loads(stage.events(job, ["gap"])[0].data)
     assert (gap["source"], gap["from"]) == (0, 3)
     assert worker.beat().superseded
@@ -439,7 +439,7 @@ def test_an_unclaimed_attempt_goes_back_to_the_queue_without_using_a_retry(stage
     stage.rescue()
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.NOT_CLAIMED, 0)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.NOT_CLAIMED, 0)
     assert late.attempt == row.attempt == 1
     assert isinstance(stage.ask(job).answer, Denial)
 
@@ -557,7 +557,7 @@ def test_a_drained_job_continues_elsewhere_without_using_a_retry(stage: Stage) -
     assert reply.stop is not None
     assert reply.stop.because == "drain"
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.DRAINED, 0)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.DRAINED, 0)
     assert stage.place() == []
     assert "draining" in (stage.job(job).message or "")
     stage.node()

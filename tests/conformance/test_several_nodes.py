@@ -89,7 +89,7 @@ def test_a_lost_node_is_the_reason_and_not_the_errors_that_it_caused_elsewhere(s
     stage.rescue()
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
     error = json.loads(str(row.error))
     assert error["code"] == "node_lost"
     assert second.node[-6:] in error["message"]
@@ -165,7 +165,7 @@ def test_a_drain_of_one_node_moves_the_whole_job_and_closes_no_other_node(stage:
     second.ends("stopped", "drain", stop="drain")
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.DRAINED, 0)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.DRAINED, 0)
     stage.node(slots=1)
     assert stage.place() == [job]
     assert first.node in [part.node for part in stage.sources(job)]
@@ -199,6 +199,6 @@ def test_a_node_lost_before_its_claim_sends_the_job_back_to_the_queue_at_once(st
 
     row = stage.job(job)
     assert row.state is JobState.QUEUED
-    assert (row.reason, row.spent) == (Reason.NOT_CLAIMED, 0)
+    assert (row.reason, row.failed_attempts) == (Reason.NOT_CLAIMED, 0)
     assert gone.node[-6:] in (row.message or "")
     assert first.beat().superseded

@@ -65,7 +65,7 @@ def test_a_node_that_never_claims_sends_the_job_back_after_some_seconds(stage: S
 
     row = stage.job(job)
     assert row.state is JobState.QUEUED, "it holds its nodes for ever"
-    assert (row.reason, row.spent) == (Reason.NOT_CLAIMED, 0)
+    assert (row.reason, row.failed_attempts) == (Reason.NOT_CLAIMED, 0)
     assert first.beat().superseded
     assert held(stage) == []
 
@@ -81,7 +81,7 @@ def test_a_failure_on_one_node_ends_all_nodes_before_the_next_attempt(stage: Sta
     first.ends("stopped", "peer", stop="peer")
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
     assert held(stage) == []
 
 

@@ -46,7 +46,7 @@ def test_an_attempt_that_beats_and_never_runs_is_closed_and_tried_again(stage: S
 
     assert rescued.lost == 1
     row = stage.job(job)
-    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
     assert json.loads(row.error or "")["code"] == "stalled"
     assert worker.beat().superseded
 
