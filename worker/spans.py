@@ -1,12 +1,12 @@
 """The spans of one attempt on one node, below the span that control sends for the attempt.
 
     supervise                 from the Celery message to the last acknowledgement
-      ask                     until control grants the claim
-      meet                    until every other node has claimed, if there are several
+      claim                   until control grants the claim
+      rendezvous              until every other node has claimed, if there are several
       launch                  until the processes are forked and the parts of the spec are built
       training                until nothing of training is left; each checkpoint is an event in this span
         first step            until the first step is done
-      hand over               until SQL has all events
+      deliver                 until SQL has all events
 
 OpenTelemetry's own provider and exporter are used, configured by its own variables. This module is imported only if
 these variables request traces.
@@ -68,7 +68,7 @@ class AttemptSpans:
         above = TraceContextTextMapPropagator().extract({"traceparent": grant.traceparent or ""})
         self._whole = tracer.start_span("supervise", above, attributes=about, start_time=since)
         self._inside = set_span_in_context(self._whole)
-        self._phase = tracer.start_span("ask", self._inside, start_time=since)
+        self._phase = tracer.start_span("claim", self._inside, start_time=since)
         self._runs_since = 0
         self._has_stepped = False
 
@@ -103,7 +103,7 @@ class AttemptSpans:
             failed = Status(StatusCode.ERROR, done.error.code if done.error else done.reason)
             self._phase.set_status(failed)
             self._whole.set_status(failed)
-        self.begin_phase("hand over")
+        self.begin_phase("deliver")
 
     def close(self) -> None:
         self._phase.end()

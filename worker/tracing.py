@@ -1,6 +1,6 @@
 """Traces of a node's attempts.
 
-OpenTelemetry's SDK is imported only if its variables ask for traces, and never by training. Training does not inherit
+OpenTelemetry's SDK is imported only if its variables request traces, and never by training. Training does not inherit
 the variables, because a key of the collector may be among them.
 """
 

@@ -42,7 +42,7 @@ def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sen
         grant = granted(source=1, nodes=2)
 
         spans = traces.of(grant, "node-7", time.time_ns() - 1_000_000)
-        spans.begin_phase("meet")
+        spans.begin_phase("rendezvous")
         spans.begin_phase("launch")
         spans.add_events([event(Kind.LINE, text="hello"), event(Kind.STATE, state="running"), event(Kind.PROGRESS, 21)])
         spans.add_events([event(Kind.PROGRESS, 22), event(Kind.CHECKPOINT, 30, status="committed", bytes=77, path="x")])
@@ -52,11 +52,11 @@ def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sen
         traces.close()
 
     result = collector.of(TRACE)
-    assert list(result) == ["ask", "meet", "launch", "first step", "training", "hand over", "supervise"]
+    assert list(result) == ["claim", "rendezvous", "launch", "first step", "training", "deliver", "supervise"]
     whole = result["supervise"]
     assert whole.parent_span_id.hex() == ATTEMPT
     assert result["first step"].parent_span_id == result["training"].span_id
-    phases = [result[name] for name in ("ask", "meet", "launch", "training", "hand over")]
+    phases = [result[name] for name in ("claim", "rendezvous", "launch", "training", "deliver")]
     assert {phase.parent_span_id for phase in phases} == {whole.span_id}
     begins = [phase.start_time_unix_nano for phase in phases]
     assert begins == [whole.start_time_unix_nano, *(phase.end_time_unix_nano for phase in phases[:-1])]

@@ -86,7 +86,7 @@ def supervise(
 def await_nodes(attempt: Attempt) -> None:
     """Waits until every node of the job has claimed its part of the attempt."""
     if not attempt.rendezvous.is_open:
-        attempt.spans.begin_phase("meet")
+        attempt.spans.begin_phase("rendezvous")
     _wait(attempt, lambda: attempt.rendezvous.is_open)
     if (unreachable := attempt.rendezvous.trouble(attempt.settings.node_name)) is not None:
         attempt.end_with(unreachable)
