@@ -66,6 +66,7 @@ def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(comman
     command.good("submit", SHORT, "--name", "found by name")
     several = command.run("cancel", "found by name")
     assert several.returncode == 2
+    assert "2 jobs: " in several.stderr
     assert job in several.stderr
 
 
@@ -152,22 +153,22 @@ def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["submit", "nowhere.json"], "nowhere.json'"),
-        (["submit", '{"model": '], "line 1"),
-        (["submit", "[1]"], "[1]"),
-        (["submit", SHORT, "--set", "nothing"], "nothing"),
-        (["submit", SHORT, "--set", "model.args.depth=1"], '"toy/mlp"'),
+        (["submit", "nowhere.json"], "nowhere.json' cannot be read: No such file"),
+        (["submit", '{"model": '], "not JSON at line 1"),
+        (["submit", "[1]"], "cannot be read"),
+        (["submit", SHORT, "--set", "nothing"], "no value"),
+        (["submit", SHORT, "--set", "model.args.depth=1"], '"toy/mlp", which is not an object'),
         (["submit", SHORT, "--set", "training.learning_rat=1"], "did you mean 'learning_rate'?"),
         (["validate", '{"model": "toy/mlq", "data": "toy/regression"}'], "did you mean 'toy/mlp'?"),
         (["ls", "--state", "runing"], "did you mean 'running'?"),
-        (["ls", "--tag", ""], "/query/tag"),
-        (["submit", ""], "spec"),
+        (["ls", "--tag", ""], "/query/tag: is empty"),
+        (["submit", ""], "no spec is named"),
         (
             ["submit", '{"model": "toy/mlp", "data": "toy/regression", "tags": 5}', "--tag", "x"],
-            "tags",
+            "the spec's tags are 5",
         ),
-        (["validate", SHORT, "--code", __file__.replace(".py", ".toml")], "test_command.toml"),
-        (["validate", SHORT, "--code", "/etc/hostname"], "/etc/hostname"),
+        (["validate", SHORT, "--code", __file__.replace(".py", ".toml")], "No such file"),
+        (["validate", SHORT, "--code", "/etc/hostname"], "not a folder, a .py file or a zip"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
@@ -192,8 +193,8 @@ def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
     [
         (["components", "toy/mlq"], "did you mean 'toy/mlp'?"),
         (["components", "zzz"], "footplate components"),
-        (["nodes", "--drain", "nobody"], "node-1"),
-        (["show", "nothing"], "'nothing'"),
+        (["nodes", "--drain", "nobody"], "known: node-1"),
+        (["show", "nothing"], "name 'nothing'"),
     ],
 )
 def test_what_is_not_there_ends_with_three(
@@ -245,7 +246,7 @@ def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, 
     assert lines == standing.metrics(job)
     unknown = command.run("metrics", "@last", "--names", "no_such")
     assert unknown.returncode == 2
-    assert all(name in unknown.stderr for name in ("'no_such'", "loss"))
+    assert all(name in unknown.stderr for name in ("'no_such'", "it has: loss"))
 
 
 def test_metrics_of_several_jobs_stand_below_each_other(command: Command) -> None:

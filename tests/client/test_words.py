@@ -62,7 +62,7 @@ def test_what_json_would_swallow_in_a_spec_is_refused_with_its_place() -> None:
 def test_a_file_that_holds_no_object_is_refused_with_an_example(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("[1]")
 
-    with pytest.raises(UsageError, match=r"job\.json"):
+    with pytest.raises(UsageError, match=r"job\.json.*an object"):
         read(str(tmp_path / "job.json"), [])
 
 

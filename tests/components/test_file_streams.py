@@ -128,15 +128,15 @@ def test_an_unusable_row_of_a_stream_is_reported_with_file_and_line(tmp_path: Pa
     with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: "):
         next(reading)
     misnamed = maps.keep(files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=True), columns=["z"])
-    with pytest.raises(DatasetError, match=r"a\.jsonl.*line 1.*'z'"):
+    with pytest.raises(DatasetError, match=r"a\.jsonl.*line 1.*'z', only: x"):
         next(iter(misnamed))
     gone = files.jsonl(paths=[str(tmp_path / "gone.jsonl")], streaming=True)
-    with pytest.raises(DatasetError, match=r"gone\.jsonl"):
+    with pytest.raises(DatasetError, match=r"gone\.jsonl.*No such file"):
         next(iter(gone))
 
 
 def test_a_stream_with_a_missing_column_or_file_fails_before_the_first_row(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="'txt'"):
+    with pytest.raises(DatasetError, match="'txt', only: text, label"):
         parquet(tmp_path, columns=["txt"], streaming=True)
     with pytest.raises(DatasetError, match="has no file"):
         files.jsonl(paths=[], streaming=True)

@@ -54,7 +54,7 @@ def test_several_csv_files_are_read_as_one_if_their_columns_agree(tmp_path: Path
     other = written(tmp_path, "c.tsv", "x\tz\n3\t4\n")
 
     assert [row["y"] for row in all_of(files.csv(paths=first + second))] == [2, 4]
-    with pytest.raises(DatasetError, match=r"c\.tsv"):
+    with pytest.raises(DatasetError, match=r"c\.tsv.*x, z.*x, y"):
         files.csv(paths=first + other)
 
 
@@ -92,7 +92,7 @@ def test_a_text_file_yields_one_row_per_line_or_one_row_per_file(tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["", "\n  \n"])
 def test_a_file_without_rows_is_refused_before_training(tmp_path: Path, text: str) -> None:
-    with pytest.raises(DatasetError, match=r"a\.jsonl") as raised:
+    with pytest.raises(DatasetError, match=r"no row in.*a\.jsonl") as raised:
         files.jsonl(paths=written(tmp_path, "a.jsonl", text))
     assert raised.value.hint
 
@@ -104,7 +104,7 @@ def test_offset_and_limit_keep_the_line_numbers_of_the_file_in_errors(tmp_path: 
 
     assert [row["x"] for row in all_of(rows)] == [1, 2]
     assert len(files.jsonl(paths=paths, limit=99)) == 4
-    with pytest.raises(DatasetError, match=r"a\.jsonl.*line 4.*JSON"):
+    with pytest.raises(DatasetError, match=r"a\.jsonl.*line 4.*a list"):
         files.jsonl(paths=paths, offset=2)[1]
     with pytest.raises(DatasetError, match="offset is 4, and there are 4 rows"):
         files.jsonl(paths=paths, offset=4)
@@ -127,12 +127,12 @@ def test_an_error_in_a_parquet_file_is_reported_with_the_file_name(tmp_path: Pat
     good = parquet(tmp_path, "a.parquet", [{"text": "x"}])
     other = parquet(tmp_path, "b.parquet", [{"text": 5}])
 
-    with pytest.raises(DatasetError, match=r"a\.parquet.*'txt'") as raised:
+    with pytest.raises(DatasetError, match=r"a\.parquet.*'txt', only: text") as raised:
         files.parquet(paths=[good], columns=["txt"])
     assert raised.value.hint == "did you mean 'text'?"
-    with pytest.raises(DatasetError, match=r"b\.parquet"):
+    with pytest.raises(DatasetError, match=r"b\.parquet.*columns"):
         files.parquet(paths=[good, other])
-    with pytest.raises(DatasetError, match=r"c\.parquet"):
+    with pytest.raises(DatasetError, match=r"c\.parquet.*as Parquet"):
         files.parquet(paths=written(tmp_path, "c.parquet", "no"))
 
 

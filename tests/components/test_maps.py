@@ -49,10 +49,10 @@ def test_tokenize_accepts_text_pairs_and_target_texts_as_labels(tokenizer: Any) 
 
 
 def test_a_missing_column_is_refused_before_training_with_the_nearest_name(tokenizer: Any) -> None:
-    with pytest.raises(DatasetError, match=r"row 0.*'txt'") as raised:
+    with pytest.raises(DatasetError, match=r"row 0.*'txt', only: text, label") as raised:
         maps.tokenize(Rows(ROWS), tokenizer, column="txt")
     assert raised.value.hint == "did you mean 'text'?"
-    with pytest.raises(DatasetError, match="'label'"):
+    with pytest.raises(DatasetError, match=r"'label'.*int.*text"):
         maps.tokenize(Rows(ROWS), tokenizer, column="label")
 
 
@@ -119,7 +119,7 @@ def test_a_missing_or_truncated_answer_points_to_the_first_token(tokenizer: Any)
 def test_an_answer_that_is_not_at_its_stated_position_is_reported(tokenizer: Any) -> None:
     with pytest.raises(DatasetError, match="row 0: the answer 'the story' is not at character 4 of 'context'"):
         maps.answers(rows_with_answer("the story", 4), tokenizer)
-    with pytest.raises(DatasetError, match=r"row 0.*'answers'"):
+    with pytest.raises(DatasetError, match=r"row 0.*'answers'.*a str"):
         maps.answers(Rows([{"question": "a", "context": "b", "answers": "b"}]), tokenizer)
 
 
@@ -139,7 +139,7 @@ def test_chunk_cuts_the_concatenated_tokens_into_blocks(tokenizer: Any) -> None:
 
 
 def test_chunk_refuses_untokenized_rows_and_too_few_tokens(tokenizer: Any) -> None:
-    with pytest.raises(DatasetError, match="row 0"):
+    with pytest.raises(DatasetError, match=r"row 0.*chunk"):
         maps.chunk(Rows(ROWS), tokenizer, block_size=4)
     with pytest.raises(DatasetError, match="all rows together have 12 tokens, but one block needs 99"):
         maps.chunk(maps.tokenize(Rows(ROWS), tokenizer, column="text"), tokenizer, block_size=99)
@@ -179,12 +179,12 @@ def test_chat_refuses_rows_and_templates_that_it_cannot_use(tokenizer: Any, toke
     plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
     with pytest.raises(NotBuildable, match="does not mark the assistant's words"):
         maps.chat(Rows([{"messages": TALK}]), plain, learn="assistant")
-    with pytest.raises(DatasetError, match=r"row 0.*'messages'"):
+    with pytest.raises(DatasetError, match=r"row 0.*'messages'.*no conversation"):
         maps.chat(Rows([{"messages": "hello"}]), plain)
     strict = hf_processors.tokenizer(
         path=str(tokenizer_folder), chat_template="{{ raise_exception('no system here') }}"
     )
-    with pytest.raises(DatasetError, match="row 0"):
+    with pytest.raises(DatasetError, match=r"row 0.*no system here"):
         maps.chat(Rows([{"messages": TALK}]), strict)
 
 
@@ -202,11 +202,11 @@ def test_rename_keep_and_drop_change_the_columns_of_rows() -> None:
     assert maps.rename(Rows([{"a": 1, "b": 2}]), columns={"a": "b", "b": "a"})[0] == {"b": 1, "a": 2}
     assert maps.keep(Rows(ROWS), columns=["label"])[1] == {"label": 1}
     assert maps.drop(Rows(ROWS), columns=["text"])[0] == {"label": 0}
-    with pytest.raises(DatasetError, match="'label'"):
+    with pytest.raises(DatasetError, match="already a column 'label'"):
         maps.rename(Rows(ROWS), columns={"text": "label"})
-    with pytest.raises(DatasetError, match="'lable'"):
+    with pytest.raises(DatasetError, match="no column 'lable'"):
         maps.keep(Rows(ROWS), columns=["lable"])
-    with pytest.raises(DatasetError, match="'lable'"):
+    with pytest.raises(DatasetError, match="no column 'lable'"):
         maps.rename(Rows(ROWS), columns={"lable": "said"})
 
 

@@ -109,7 +109,7 @@ def test_config_values_may_be_overridden_and_unknown_keys_are_refused(bert: Path
     assert model.config.hidden_dropout_prob == 0.5
     assert model.dtype is torch.bfloat16
     assert model.config._attn_implementation == "eager"
-    with pytest.raises(NotBuildable, match="'hiden_size'") as raised:
+    with pytest.raises(NotBuildable, match=r"bert.*'hiden_size'") as raised:
         hf_models.masked_lm(None, config={**BERT, "hiden_size": 8})
     assert raised.value.hint == "did you mean 'hidden_size'?"
 
@@ -139,7 +139,7 @@ def test_pickled_weights_are_refused_by_name(bert: Path, tmp_path: Path) -> None
 
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
 
-    with pytest.raises(NotBuildable, match=r"pytorch_model\.bin"):
+    with pytest.raises(NotBuildable, match=r"pytorch_model\.bin: opening"):
         hf_models.masked_lm(None, path=str(tmp_path))
 
 
@@ -158,7 +158,7 @@ def test_python_code_beside_the_weights_is_never_executed(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotBuildable, match=r"config\.json"):
+    with pytest.raises(NotBuildable, match=r"holds no config\.json"):
         hf_models.causal_lm(None, path=str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(NotBuildable, match="belongs to an unknown model"):
@@ -253,7 +253,7 @@ def test_merging_an_adapter_is_refused_for_a_sharded_model(bert: Path) -> None:
 
     check_trainer(whole, None, [])
 
-    with pytest.raises(NotBuildable, match=r"peft\.merge") as raised:
+    with pytest.raises(NotBuildable, match=r"peft\.merge.*whole model") as raised:
         check_trainer(cut, None, [])
     assert raised.value.hint == "use ddp or one process, or leave merge out and merge the job's outputs later"
 
@@ -262,6 +262,6 @@ def test_an_unknown_pad_token_is_refused_with_the_nearest_token(tokenizer_folder
     made = hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[SEP]", padding_side="left")
 
     assert (made.pad_token, made.padding_side) == ("[SEP]", "left")
-    with pytest.raises(NotBuildable, match=r"'\[PADD\]'") as raised:
+    with pytest.raises(NotBuildable, match=r"'\[PADD\]'; its special tokens") as raised:
         hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[PADD]")
     assert raised.value.hint == "did you mean '[PAD]'?"

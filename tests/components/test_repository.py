@@ -68,7 +68,7 @@ def test_the_dataset_card_takes_precedence_over_file_names(tmp_path: Path) -> No
     assert numbers(path, split="train") == [1, 2]
     assert numbers(path, split="test") == [2]
     assert numbers(path, config="all") == [1, 2, 3]
-    with pytest.raises(DatasetError, match="'smal'"):
+    with pytest.raises(DatasetError, match="'smal'; known: small, all, away"):
         files.dataset(path=path, config="smal")
     with pytest.raises(DatasetError, match="names files outside of the repository"):
         files.dataset(path=path, config="away")

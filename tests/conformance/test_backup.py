@@ -199,10 +199,10 @@ def test_a_file_system_without_hard_links_gets_copies(home: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("settings", "to", "said"),
     [
-        ({}, "home", "home"),
-        ({}, "home/artifacts/backup", "home/artifacts/backup"),
-        ({"artifacts": Path("/nowhere")}, "b", "/nowhere"),
-        ({"database": "sqlite:////nowhere/footplate.db"}, "b", "/nowhere/footplate.db"),
+        ({}, "home", "home exists"),
+        ({}, "home/artifacts/backup", "lies in the artifact store"),
+        ({"artifacts": Path("/nowhere")}, "b", "artifact store /nowhere does not exist"),
+        ({"database": "sqlite:////nowhere/footplate.db"}, "b", "database /nowhere/footplate.db"),
         ({"database": "postgresql+psycopg://a:secret@127.0.0.1:1/b"}, "b", "pg_dump"),
     ],
 )

@@ -288,7 +288,7 @@ def test_an_older_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_comman
     ("version", "remedy"),
     [
         ("0011", "older Footplate"),
-        ("0023", "0023"),
+        ("0023", "never released"),
         ("9999", "newer Footplate"),
     ],
 )

@@ -587,6 +587,7 @@ def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(st
 
     row = stage.job(job)
     assert (row.state, row.reason) == (JobState.FAILED, Reason.TIME_LIMIT)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict) as refused:
         stage.resume(job)
+    assert "time_limit" in str(refused.value.hint)
     assert stage.resume(job, Resume(time_limit="1h")).state is JobState.QUEUED

@@ -92,7 +92,7 @@ def test_a_lost_node_is_the_reason_and_not_the_errors_that_it_caused_elsewhere(s
     assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
     error = json.loads(str(row.error))
     assert error["code"] == "node_lost"
-    assert second.node[-6:] in error["message"]
+    assert f"heartbeat from {second.node[-6:]}" in error["message"]
     again = stage.place()
     assert again == []
     stage.node(slots=1)
@@ -180,7 +180,7 @@ def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
 
     row = stage.job(job)
     assert row.reason is Reason.NO_SUCH_SHAPE
-    assert "3 nodes" in (row.message or "")
+    assert all(count in (row.message or "") for count in ("3 nodes", "only 2"))
 
 
 def test_a_node_lost_before_its_claim_sends_the_job_back_to_the_queue_at_once(stage: Stage) -> None:
@@ -200,5 +200,5 @@ def test_a_node_lost_before_its_claim_sends_the_job_back_to_the_queue_at_once(st
     row = stage.job(job)
     assert row.state is JobState.QUEUED
     assert (row.reason, row.failed_attempts) == (Reason.NOT_CLAIMED, 0)
-    assert gone.node[-6:] in (row.message or "")
+    assert f"heartbeat from {gone.node[-6:]}" in (row.message or "")
     assert first.beat().superseded

@@ -115,15 +115,15 @@ def test_neutral_values_of_generation_arguments_leave_the_spec_unchanged() -> No
     ("changes", "pointer", "says"),
     [
         ({"model": {"use": "hf/causal-lm", "args": {"path": "models://a"}}}, "/training/predict_with_generate",
-         "hf/causal-lm"),
-        ({"model": "toy/gpt"}, "/training/predict_with_generate", "toy/gpt"),
-        ({"data": "data://a.jsonl"}, "/training/predict_with_generate", "data.eval"),
+         "/model/use is hf/causal-lm"),
+        ({"model": "toy/gpt"}, "/training/predict_with_generate", "/model/use is toy/gpt"),
+        ({"data": "data://a.jsonl"}, "/training/predict_with_generate", "neither data.eval nor data.test"),
         ({"training": {"generation_num_beams": 4}, "metrics": []}, "/training/generation_num_beams",
-         "predict_with_generate"),
-        ({"metrics": ["rouge", "accuracy"]}, "/metrics/1", "accuracy"),
-        ({"training": {}}, "/metrics/0", "/training/predict_with_generate"),
+         "predict_with_generate is off"),
+        ({"metrics": ["rouge", "accuracy"]}, "/metrics/1", "accuracy needs logits"),
+        ({"training": {}}, "/metrics/0", "without /training/predict_with_generate"),
         ({"resources": {"processes_per_node": 2, "strategy": "fsdp"}}, "/training/predict_with_generate",
-         "/resources/strategy/type"),
+         "/resources/strategy/type is fsdp"),
     ],
 )  # fmt: skip
 def test_generation_arguments_that_contradict_the_spec_are_refused_naming_both(

@@ -129,12 +129,12 @@ def test_a_strategy_in_training_becomes_the_strategy_of_the_job(training, resour
     ("training", "pointer", "says"),
     [
         ({"fsdp": "fill_shard"}, "/training/fsdp", "'full_shard'"),
-        ({"fsdp": 5}, "/training/fsdp", "number"),
+        ({"fsdp": 5}, "/training/fsdp", "is a number, and true or false"),
         ({"fsdp": True, "fsdp_config": {"min_num_param": 5}}, "/training/fsdp_config", "'min_num_params'"),
-        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "fsdp"),
-        ({"deepspeed": "zero.json"}, "/training/deepspeed", "string"),
+        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "turns FSDP on"),
+        ({"deepspeed": "zero.json"}, "/training/deepspeed", "is a string, an object"),
         ({"deepspeed": {"zero_optimization": {}, "gradient_clipping": 5}}, "/training/deepspeed/gradient_clipping",
-         "/training/max_grad_norm"),
+         "/training/max_grad_norm is 1.0"),
     ],
 )  # fmt: skip
 def test_a_wrong_strategy_in_training_is_reported_in_training(training, pointer, says):

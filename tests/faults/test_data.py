@@ -47,7 +47,7 @@ def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoin
         within=60, what="it has judged what is there now", job=job,
     )  # fmt: skip
     assert system.state(job) == "failed", "it goes on with other rows"
-    assert_blames(system, job, NAME)
+    assert_blames(system, job, f"{NAME} has changed")
 
     write(file)
     assert system.do(job, "resume").status_code == 202

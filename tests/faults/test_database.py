@@ -103,16 +103,17 @@ def test_a_schema_of_another_version_is_refused_with_a_sentence(
     processes: Processes, database_url: str, protection_off: list[str]
 ) -> None:
     environment = service_environment(processes, database_url, protection_off)
-    must_refuse(processes, environment, "empty", "python -m service migrate")
+    must_refuse(processes, environment, "empty", "no tables", "python -m service migrate")
     migrate(database_url)
     change(database_url, "UPDATE alembic_version SET version_num = '0018'")
     must_refuse(processes, environment, "older", "0018", "python -m service migrate")
     change(database_url, "UPDATE alembic_version SET version_num = '9999'")
-    must_refuse(processes, environment, "newer", "9999")
+    must_refuse(processes, environment, "newer", "9999", "a newer Footplate")
 
     migrating = processes.start("-m", "service", "migrate", env=environment)
     assert migrating.wait(60) == 2
     assert "9999" in migrating.output
+    assert "a newer Footplate" in migrating.output
 
 
 def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, *names: str) -> None:

@@ -75,7 +75,7 @@ def it_trains_on_while_the_store_is_away(system: System, s3: S3Server, quiet: st
         assert newest(system, quiet) == 40
         assert "artifacts" in system.get("/readyz")["degraded"]
         system.processes.until(
-            lambda: any("artifact store" in (node["message"] or "") for node in nodes(system)),
+            lambda: any("artifact store cannot be read" in (node["message"] or "") for node in nodes(system)),
             within=30, what="the node takes no more work, and says why",
         )  # fmt: skip
     system.until(lambda: says(system, quiet, "store_back"), within=40, what="it is back", job=quiet)

@@ -128,7 +128,7 @@ def test_nodes_that_share_no_loopback_train_as_one_and_a_pulled_cable_is_a_lost_
     assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     lost, again = system.get(f"/jobs/{job}/attempts")["data"]
     assert (lost["reason"], lost["error"]["code"]) == ("node_lost", "node_lost")
-    assert f"node-{cut}" in lost["error"]["message"]
+    assert f"heartbeat from node-{cut}" in lost["error"]["message"]
     assert first[1] not in [node["name"] for node in again["nodes"]]
     gone = "what ran on the node whose cable was pulled has ended"
     system.until(lambda: not set(zombie) & set(system.training_pids(job)), within=at_ease(60), what=gone, job=job)

@@ -61,7 +61,7 @@ def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(
     assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     lost_one, second, third = system.get(f"/jobs/{job}/attempts")["data"]
     assert lost_one["reason"] == "node_lost"
-    assert f"node-{lost}" in lost_one["error"]["message"]
+    assert f"heartbeat from node-{lost}" in lost_one["error"]["message"]
     for attempt in (second, third):
         assert len(attempt["nodes"]) == 2
         assert first[1] not in [node["name"] for node in attempt["nodes"]]

@@ -57,10 +57,10 @@ def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("optimizer", "optimizer, SGD"),
-        ("model", "model"),
-        ("loader", "data loader"),
-        ("scheduler", "scheduler, StepLR"),
+        ("optimizer", "its optimizer, SGD, was not prepared"),
+        ("model", "its model was not prepared"),
+        ("loader", "its data loader was not prepared"),
+        ("scheduler", "its scheduler, StepLR, was not prepared"),
     ],
 )
 def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop, missing: str, said: str) -> None:

@@ -79,7 +79,7 @@ def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_star
     with pytest.raises(NoValidCheckpoint, match=f"{OTHER} at step 5"):
         place.starting_point(offer, job=OTHER, checkpoint=CKPT)
 
-    with pytest.raises(NoValidCheckpoint, match=f"{CKPT}.*{OTHER}"):
+    with pytest.raises(NoValidCheckpoint, match=f"{CKPT}.*is gone.*{OTHER}"):
         place.starting_point(job=OTHER, checkpoint=CKPT)
 
 

@@ -85,6 +85,7 @@ def test_a_file_in_outputs_takes_precedence_over_one_with_its_name_beside_it(fol
 
     (said,) = keep_outputs(folder, folder.parent / "code.zip")
 
+    assert "outputs/ has another file" in said
     assert said.endswith(": a.txt")
     assert outputs(folder) == {"a.txt": "outputs"}
 

@@ -125,7 +125,7 @@ def test_a_refused_node_without_the_component_is_not_said_to_have_it() -> None:
     wait = place([job("bert", **wanting(BERT))], [away]).waits["bert"]
 
     assert str(away.refused) not in wait.message
-    assert "hf/sequence-classification" in wait.message
+    assert "node-a has no model hf/sequence-classification" in wait.message
 
 
 def test_every_node_of_a_job_must_have_its_components() -> None:

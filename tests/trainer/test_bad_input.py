@@ -62,7 +62,7 @@ class Odd(nn.Module):
 
 @pytest.mark.parametrize("callback", ["early_stopping", 5, lambda: None, str])
 def test_a_callback_without_any_event_method_is_refused(tmp_path: Path, callback: Any) -> None:
-    with pytest.raises(TypeError, match="TrainerCallback"):
+    with pytest.raises(TypeError, match=r"no event.*TrainerCallback"):
         a_trainer(tmp_path, callbacks=[callback])
 
 
@@ -77,7 +77,7 @@ def test_a_callback_that_returns_anything_but_a_control_or_none_is_refused(tmp_p
         def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
             return answer
 
-    with pytest.raises(TypeError, match=r"Counts.on_step_end"):
+    with pytest.raises(TypeError, match=r"Counts.on_step_end returned "):
         a_trainer(tmp_path, callbacks=[Counts()]).train()
 
 
@@ -148,9 +148,9 @@ def test_evaluation_and_prediction_data_of_the_wrong_type_is_refused(tmp_path: P
 
     with pytest.raises(TypeError, match="the data is a generator"):
         trainer.predict(row for row in ())
-    with pytest.raises(KeyError, match=r"eval_dataset.*'c'"):
+    with pytest.raises(KeyError, match=r"eval_dataset.*'c': there is a, b"):
         trainer.evaluate("c")
-    with pytest.raises(TypeError, match=r"eval_dataset\['b'\]"):
+    with pytest.raises(TypeError, match=r"eval_dataset\['b'\] is a generator"):
         a_trainer(tmp_path, evaluated={"a": [1], "b": (row for row in ())}, eval_strategy="epoch")
 
 
@@ -185,7 +185,7 @@ def test_an_empty_evaluation_set_is_refused_before_the_first_step(tmp_path: Path
 def test_compute_metrics_that_does_not_return_a_dict_is_refused(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda prediction: 0.5)
 
-    with pytest.raises(TypeError, match="compute_metrics"):
+    with pytest.raises(TypeError, match="compute_metrics returned a float"):
         trainer.evaluate()
 
 
@@ -197,7 +197,7 @@ def test_a_best_model_metric_that_is_not_a_number_is_refused(tmp_path: Path, fou
         "compute_metrics": lambda prediction: {"mine": found},
     }
 
-    with pytest.raises(TypeError, match=r"metric_for_best_model.*'eval_mine'"):
+    with pytest.raises(TypeError, match=r"metric_for_best_model.*'eval_mine'.*its value"):
         a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
 
 

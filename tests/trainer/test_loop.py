@@ -73,9 +73,9 @@ def test_a_second_call_of_train_continues_from_the_weights(tmp_path: Path) -> No
 
 
 def test_a_trainer_needs_exactly_one_of_model_and_model_init(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="model_init"):
+    with pytest.raises(ValueError, match="a model or a model_init"):
         Trainer(args=TrainingArguments(str(tmp_path)))
-    with pytest.raises(ValueError, match="model_init"):
+    with pytest.raises(ValueError, match="a model or a model_init"):
         Trainer(toy.mlp(), TrainingArguments(str(tmp_path)), model_init=toy.mlp)
 
 

@@ -171,5 +171,5 @@ def test_a_method_assigned_to_the_class_is_called(tmp_path: Path, monkeypatch: p
 
 
 def test_looking_up_an_override_with_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(KeyError, match="compute_los"):
+    with pytest.raises(KeyError, match="no method compute_los"):
         _ = "compute_los" in Overrides(object(), {})

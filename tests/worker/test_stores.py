@@ -70,7 +70,7 @@ def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: F
     url = f"{store.url}/rows.jsonl"
     result = stores(tmp_path / "first").fetch_newest(url)
     store.files["/rows.jsonl"] = b'{"x": 2}\n'
-    with pytest.raises(FetchError, match=result):
+    with pytest.raises(FetchError, match=f"sha256 was {result}"):
         stores(tmp_path / "second").fetch_pinned(url, result)
     assert stores(tmp_path / "first").fetch_pinned(url, result).bytes == len(ROWS)
     (tmp_path / "first" / "stores" / f"{result}.jsonl").write_bytes(b"rotten")
@@ -83,7 +83,7 @@ def test_a_host_that_is_not_listed_is_not_asked(tmp_path: Path, store: FileServe
     code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
 
     assert (code, store.asked) == ("store_refused", [])
-    assert "127.0.0.1" in message
+    assert "127.0.0.1, which is not listed" in message
 
 
 @pytest.mark.parametrize("host", ["localhost", "2130706433", "0x7f.1", "metadata.example"])
@@ -97,7 +97,7 @@ def test_a_listed_name_may_not_mean_a_private_address(
     named, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
     code, message = refused(stores(tmp_path, named), url)
     assert (code, store.asked) == ("store_refused", [])
-    assert "127.0.0.1" in message
+    assert "127.0.0.1: not a public address" in message
 
     # The control: without the look at the address it would be fetched.
     monkeypatch.setattr(module, "check", lambda *_: None)
@@ -105,7 +105,7 @@ def test_a_listed_name_may_not_mean_a_private_address(
 
 
 def test_a_public_host_is_asked_by_https_only() -> None:
-    with pytest.raises(Refused, match="https://"):
+    with pytest.raises(Refused, match="begin with https://"):
         module.check(read_url("http://data.example.org/a"), plain("93.184.216.34"), Allowed())
     module.check(read_url("https://data.example.org/a"), plain("93.184.216.34"), Allowed())
 
@@ -119,7 +119,7 @@ def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, s
     code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
 
     assert (code, secret.asked) == ("store_refused", [])
-    assert "redirects" in message
+    assert "redirects to an address that" in message
 
 
 def test_without_that_look_it_would_lead_anywhere(

@@ -59,9 +59,9 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     assert (shown["states"], shown["tags"], shown["enabled"]) == (None, ["a"], False)
     assert "disabled: by hand" in await good(command, "webhooks")
     code, another, report = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
-    assert (code, another.strip() != secret, "until" in report) == (0, True, True)
+    assert (code, another.strip() != secret, "old secret" in report) == (0, True, True)
     code, _, said = await command("webhooks", "update", hook["id"])
-    assert (code, "--to" in said) == (2, True)
+    assert (code, "--to URL, --state" in said) == (2, True)
     code, _, said = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
     assert (code, "/url" in said and "10.0.0.1" in said) == (2, True)
     assert await good(command, "webhooks", "delete", hook["id"]) == f"{hook['id']} deleted\n"

@@ -374,7 +374,7 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
         for test_size in (most, 0.999):
             (problem,) = (await answer(file, args, test_size)).json()["errors"]
             assert (problem["pointer"], problem["code"]) == ("/data/split/test_size", "no_row_left")
-            assert str(most) in problem["detail"]
+            assert f"{most} of {most} rows" in problem["detail"]
         assert (await answer(file, args, most - 1)).status_code == 201
     for file, args in ((with_a_bad_one, {}), (table, {"delimiter": ";"}), (lines, {"offset": 9})):
         assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"

@@ -32,7 +32,7 @@ def test_the_custom_op_and_its_gradient_equal_the_formula(example: ModuleType) -
     assert torch.allclose(example.smooth_abs(x, 0.3), expected)
     assert torch.autograd.gradcheck(lambda item: example.smooth_abs(item, 0.3), (x,))
     assert example.smooth_abs(torch.ones(3, 2).t()).shape == (2, 3)
-    with pytest.raises(RuntimeError, match="above 0"):
+    with pytest.raises(RuntimeError, match="delta must be above 0"):
         example.smooth_abs(x, 0.0)
 
 

@@ -349,12 +349,12 @@ def test_a_method_that_does_not_return_a_loss_is_refused_by_name() -> None:
             return [1]
 
     optimizer = NamedOptimizers(Odd(), [MAIN, NamedOptimizer("aux", ["quantiles"], loss="sizes")])
-    with pytest.raises(ValueError, match="'sizes'"):
+    with pytest.raises(ValueError, match="'sizes' of Odd returned a list"):
         optimizer.step()
 
 
 def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
-    with pytest.raises(ValueError, match="'decoder'"):
+    with pytest.raises(ValueError, match="'decoder' of main matches none"):
         NamedOptimizers(a_codec(), [NamedOptimizer("main", ["", "decoder"])])
 
 

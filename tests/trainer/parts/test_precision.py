@@ -256,7 +256,7 @@ def test_a_compiled_model_is_the_same_object_with_the_same_names() -> None:
 
 
 def test_an_unknown_compile_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="'inducter'"):
+    with pytest.raises(ValueError, match=r"'inducter'.*inductor"):
         compile_model(Stack(), backend="inducter")
 
 

@@ -188,7 +188,7 @@ def test_an_unsupported_search_is_refused_with_the_reason(tmp_path: Path, monkey
     with pytest.raises(ValueError, match="n_jobs"):
         a_trainer(tmp_path).hyperparameter_search(space, n_jobs=2)
     trainer = Trainer(Net(), arguments(TrainingArguments, tmp_path, eval_strategy="no"))
-    with pytest.raises(RuntimeError, match="model_init"):
+    with pytest.raises(RuntimeError, match="through a model_init"):
         trainer.hyperparameter_search(space)
     with pytest.raises(RuntimeError, match="0 or 1 argument"):
         a_trainer(tmp_path, lambda a, b: Net())
