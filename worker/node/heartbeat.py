@@ -27,7 +27,7 @@ from worker.attempt.journal import UNREADABLE
 from worker.identity import Node
 from worker.node.canary import Canary, restart_if_idle
 from worker.node.resender import Resender
-from worker.node.store_watch import StoreWatch, store_trouble
+from worker.node.store_watch import StoreWatch
 from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, connect, post
 from worker.settings import WorkerSettings
 
@@ -53,7 +53,7 @@ class Heartbeat(threading.Thread):
         self.resender = Resender(node.folder.journals)
         self._refused: str | None = None
         self._not_ready: str | None = None
-        self._store = StoreWatch(settings.bucket, node.id) if settings.bucket else None
+        self._store = StoreWatch(settings, node.id)
         self._reported_store: str | None = None
         self._swept_at = 0.0
         self._failures = Repeated(log, "the node")
@@ -62,8 +62,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         client = connect(self._settings.redis)
-        if self._store is not None:
-            self._store.begin()
+        self._store.start()
         step = self._send_leftovers
         while True:
             try:
@@ -123,15 +122,9 @@ class Heartbeat(threading.Thread):
 
     def _has_news(self) -> bool:
         """Returns True if the node's readiness has changed, or its catalogue has been written."""
-        is_store_same = self._store is None or self._store.trouble == self._reported_store
         has_catalogue = self._catalogue is None and self._node.folder.catalogue.exists()
-        return has_catalogue or not is_store_same or self._node.folder.why_not_ready() != self._not_ready
-
-    def _store_trouble(self) -> str | None:
-        if self._store is None:
-            return store_trouble(self._settings.artifacts_path)
-        self._reported_store = self._store.trouble
-        return self._reported_store
+        reported = (self._not_ready, self._reported_store)
+        return has_catalogue or (self._node.folder.why_not_ready(), self._store.trouble) != reported
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at > SWEEP_SECONDS:
@@ -161,7 +154,7 @@ class Heartbeat(threading.Thread):
         self._number += 1
         settings, node = self._settings, self._node
         self._catalogue = catalogue = self._catalogue or _catalogue(node, settings)
-        self._not_ready, store = node.folder.why_not_ready(), self._store_trouble()
+        self._not_ready, self._reported_store = node.folder.why_not_ready(), self._store.trouble
         is_known = catalogue is None or self._known_catalogue == catalogue.hash
         return NodeBeat(
             node=node.id,
@@ -173,8 +166,8 @@ class Heartbeat(threading.Thread):
             gpus=self._gpus,
             draining=node.folder.is_draining(),
             consuming=self._canary.is_back(),
-            store_ok=store is None,
-            trouble=self._not_ready or store,
+            store_ok=self._reported_store is None,
+            trouble=self._not_ready or self._reported_store,
             exposed=node.rights.exposed,
             roots=self._roots,
             catalogue_hash=catalogue.hash if catalogue else None,

@@ -9,10 +9,11 @@ from pathlib import Path
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.ids import NodeId
+from worker.settings import WorkerSettings
 
 
-def store_trouble(root: Path) -> str | None:
-    """Returns the reason why no attempt could use the artifact store in this folder, or None."""
+def folder_trouble(root: Path) -> str | None:
+    """Returns why no attempt could use the artifact store in this folder, or None."""
     probe = root / layout.PROBE
     try:
         with probe.open("rb"):
@@ -26,28 +27,26 @@ def store_trouble(root: Path) -> str | None:
     return None
 
 
-class StoreWatch:
-    """Checks a bucket in a thread, because a bucket may answer slowly and heartbeats must not wait for it."""
+class StoreWatch(threading.Thread):
+    """Checks the artifact store at an interval. A bucket or a network disk may hang, and heartbeats must not wait."""
 
     EVERY_SECONDS = 5.0
 
-    def __init__(self, store: RemoteStore, node: NodeId) -> None:
-        self._store, self._mark = store, f"nodes/{node}"
+    def __init__(self, settings: WorkerSettings, node: NodeId) -> None:
+        super().__init__(name="store-watch", daemon=True)
+        self._folder, self._bucket, self._mark = settings.artifacts_path, settings.bucket, f"nodes/{node}"
         self._has_written = False
         self.trouble: str | None = "it has not had an answer from its artifact store yet"
 
-    def begin(self) -> None:
-        threading.Thread(target=self._run, name="store-watch", daemon=True).start()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         while True:
-            self.trouble = self._look()
+            self.trouble = self._bucket_trouble(self._bucket) if self._bucket else folder_trouble(self._folder)
             threading.Event().wait(self.EVERY_SECONDS)
 
-    def _look(self) -> str | None:
+    def _bucket_trouble(self, bucket: RemoteStore) -> str | None:
         try:
-            if (why := self._store.trouble()) is None and not self._has_written:
-                self._store.write(b"", self._mark)
+            if (why := bucket.trouble()) is None and not self._has_written:
+                bucket.write(b"", self._mark)
         except StoreUnreachable as error:
             why = f"it may not write to the artifact store: {error}"
         # A write costs more than a read, so writing is only tested at first and after each error.
