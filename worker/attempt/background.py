@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from footplate.contract.bucket import StoreUnreachable
 from footplate.contract.events import Kind, now_text
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
-"""The first and the longest pause before a store that does not answer is tried again. The pause doubles each time."""
+"""The first and the longest pause before a store or hub is tried again. The pause doubles each time."""
 
 Event = dict[str, Any]
 T = TypeVar("T")
@@ -42,24 +42,28 @@ class Background:
 
         `what` names the copy in notes, such as "the download of file_1".
         """
-        away_since, wait = None, FIRST_SECONDS
-        while not self._given_up.is_set():
+        for away in self._tries():
             try:
                 done = do()
             except StoreUnreachable as error:
-                if away_since is None:
-                    away_since = time.monotonic()
+                if not away:
                     text = f"the artifact store does not answer, so this is retried: {what}: {error}"
                     self._report(Kind.NOTE, {"message": text, "code": "store_away"})
-                self._given_up.wait(wait)
-                wait = min(2 * wait, LONGEST_SECONDS)
                 continue
-            if away_since is not None:
-                away = time.monotonic() - away_since
+            if away:
                 text = f"the artifact store answers again after {away:.0f} s; done: {what}"
                 self._report(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
             return done
         return None
+
+    def _tries(self) -> Iterator[float]:
+        """Yields 0 before the first try. Before each later one, yields the seconds since the first failure."""
+        first_failure, pause = None, FIRST_SECONDS
+        while not self._given_up.is_set():
+            yield 0.0 if first_failure is None else time.monotonic() - first_failure
+            first_failure = first_failure or time.monotonic()
+            self._given_up.wait(pause)
+            pause = min(2 * pause, LONGEST_SECONDS)
 
     def _report(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
         self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})

@@ -31,7 +31,7 @@ from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import file_below
 from footplate.contract.spec import JobSpec
-from worker.attempt.background import FIRST_SECONDS, LONGEST_SECONDS, Background
+from worker.attempt.background import FIRST_SECONDS, Background
 from worker.attempt.fetch_process import Commit, FetchItem, FetchOrder
 from worker.attempt.url_files import Fetched, FetchFailure, unfinished_file
 from worker.settings import WorkerSettings
@@ -91,20 +91,14 @@ class FetchThread(Background):
                 hint="the operator allows it with FOOTPLATE_HUB=on on this node; data:// and models:// need no hub",
             )
         pinned = self._pinned()
-        away_since, wait = None, FIRST_SECONDS
-        while not self._given_up.is_set():
+        for away in self._tries():
             failed = self._try(pinned)
             if failed is None:
                 return
-            if not failed.may_retry:
+            if not failed.may_retry or away > AWAY_SECONDS:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
-            if away_since is None:
-                away_since = time.monotonic()
+            if not away:
                 self._note(f"{failed.message}; it is retried", code=failed.code)
-            if time.monotonic() - away_since > AWAY_SECONDS:
-                raise NotFetched(failed.code, failed.message, hint=failed.hint)
-            self._given_up.wait(wait)
-            wait = min(2 * wait, LONGEST_SECONDS)
 
     def _try(self, pinned: dict[str, str]) -> FetchFailure | None:
         """Runs the process once, and returns its failure or None. Adds commits to `pinned`, for the next try."""
