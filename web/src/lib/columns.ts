@@ -74,6 +74,11 @@ export function columnOf(id: string): Column | null {
   return null;
 }
 
+/** True for a column that needs the spec of each job. */
+export const needsSpec = (id: string) => id.startsWith("spec:");
+/** True for a column that needs the summary of each job's metrics. */
+export const needsSummary = (id: string) => /^metric:.*:(min|max|best)$/.test(id);
+
 function metricColumn(id: string, name: string, which: string): Column {
   const isMost = which === "max" || (which === "best" && !lowerIsBetter(name));
   const value = (job: Job, { summary }: Extra) => {

@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import { request } from "../api/client";
 import type { Job, JobList } from "../api/types";
 import { type Flat, flatten } from "../lib/flatten";
+import type { SpecParts } from "../lib/offers";
 
 type Summary = Map<string, { last: number; min: number; max: number }>;
 export const detailsVersion = signal(0);
@@ -14,6 +15,7 @@ const asked = new Set<string>();
 
 export const specOf = (id: string) => specs.get(id);
 export const rawSpecOf = (id: string) => raw.get(id);
+export const partsOf = (id: string) => raw.get(id) as SpecParts | undefined;
 export const summaryOf = (id: string) => summaries.get(id);
 
 type Part = "spec" | "summary";

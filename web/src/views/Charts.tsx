@@ -9,7 +9,8 @@ import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
 import { type Axis, curvesPending, curvesVersion, followJobs, forgetFiner, namesOf } from "../model/curves";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
-import { Chart, type Look, type Settings } from "../ui/Chart";
+import { Chart } from "../ui/Chart";
+import type { Look, Settings } from "../ui/chart/lines";
 import { COLORS, colorOf } from "../ui/colors";
 import { rangeOf } from "../ui/zoom";
 

@@ -4,18 +4,15 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type Problem, explain, inProject, request, storedKey } from "../api/client";
 import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
-import { type Field, type JsonObject, asComponent, component, fieldsOf, getAt, mergePatch, parseField, problemsAt, setAt } from "../lib/form";
+import { type Field, type JsonObject, fieldsOf, mergePatch, problemsAt, setAt } from "../lib/form";
 import { FIRST, TEMPLATES, isRecipe } from "../lib/templates";
 import { attempt, keep } from "../model/jobs";
 import { go, href, param } from "../model/route";
 import { Copy } from "../ui/Copy";
 import { FileChoice } from "./Files";
+import { ComponentFields, type Described, FieldRow, SpecFields, textField } from "./submit/fields";
+import { Upload } from "./submit/Upload";
 
-interface Described {
-  name: string;
-  summary: string;
-  args: Parameters<typeof fieldsOf>[0];
-}
 type Catalogue = Record<string, Record<string, Described>>;
 interface Answer {
   steps: number | null;
@@ -27,7 +24,9 @@ const TRAINING = ["max_steps", "num_train_epochs", "learning_rate", "per_device_
 const RESOURCES = ["nodes", "gpus_per_node", "processes_per_node", "pool", "time_limit"];
 const PAUSE_BEFORE_CHECK = 300;
 
-const textField = (name: string, defaultText = ""): Field => ({ name, kind: "text", choices: [], description: "", defaultText, isRequired: false });
+const isSplit = (data: unknown): data is JsonObject => data !== null && typeof data === "object" && !("use" in (data as object));
+const trainOf = (data: unknown) => (isSplit(data) ? data.train : data);
+const withTrain = (data: unknown, train: unknown) => (isSplit(data) ? { ...data, train } : train);
 
 export function SubmitView() {
   const fork = param("fork");
@@ -147,110 +146,5 @@ export function SubmitView() {
         </section>
       </div>
     </article>
-  );
-}
-
-interface SpecFieldsProps {
-  title: string;
-  path: string;
-  fields: Field[] | undefined;
-  first: string[];
-  spec: JsonObject;
-  problems: Problem[];
-  change: (path: string[], value: unknown) => void;
-}
-
-/** One object of the spec as fields: the usual ones, and the others when somebody opens them. */
-function SpecFields({ title, path, fields = [], first, spec, problems, change }: SpecFieldsProps) {
-  const [isOpen, setOpen] = useState(false);
-  const rest = fields.filter((field) => !first.includes(field.name));
-  const row = (field: Field) => (
-    <FieldRow key={field.name} field={field} value={getAt(spec, [path, field.name])} problems={problemsAt(problems, `/${path}/${field.name}`)} onChange={(value) => change([path, field.name], value)} />
-  );
-  return (
-    <fieldset>
-      <legend>{title}</legend>
-      {first.map((name) => row(fields.find((field) => field.name === name) ?? { ...textField(name), kind: "json" }))}
-      {rest.length > 0 && <details onToggle={(event) => setOpen(event.currentTarget.open)}><summary>{rest.length} more</summary>{isOpen && rest.map(row)}</details>}
-    </fieldset>
-  );
-}
-
-const isSplit = (data: unknown): data is JsonObject => data !== null && typeof data === "object" && !("use" in (data as object));
-const trainOf = (data: unknown) => (isSplit(data) ? data.train : data);
-const withTrain = (data: unknown, train: unknown) => (isSplit(data) ? { ...data, train } : train);
-
-interface ComponentProps {
-  title: string;
-  group: Record<string, Described> | undefined;
-  value: unknown;
-  pointer: string;
-  problems: Problem[];
-  onChange: (value: unknown) => void;
-}
-
-function ComponentFields({ title, group = {}, value, pointer, problems, onChange }: ComponentProps) {
-  const { use, args } = component(value);
-  const described = group[use];
-  const list = `names-${title.replaceAll(" ", "-")}`;
-  const own = problemsAt(problems, pointer).filter((problem) => !/\/args\/\w+/.test(problem.pointer));
-  return (
-    <fieldset>
-      <legend>{title}</legend>
-      <label class="field">
-        <span>use</span>
-        <input list={list} value={use} aria-invalid={own.length > 0} onChange={(event) => onChange(asComponent(event.currentTarget.value.trim(), {}))} />
-        <datalist id={list}>{Object.values(group).map((one) => <option key={one.name} value={one.name}>{one.summary}</option>)}</datalist>
-        {described && <small>{described.summary}</small>}
-        {own.map((problem) => <small class="error" key={problem.detail}>{problem.detail}</small>)}
-      </label>
-      {fieldsOf(described?.args).map((field) => (
-        <FieldRow key={field.name} field={field} value={args[field.name]}
-          problems={problems.filter((problem) => problem.pointer.startsWith(pointer) && problem.pointer.includes(`/args/${field.name}`))}
-          onChange={(next) => onChange(asComponent(use, setAt(args, [field.name], next)))} />
-      ))}
-    </fieldset>
-  );
-}
-
-function FieldRow({ field, value, problems, onChange }: { field: Field; value: unknown; problems: Problem[]; onChange: (value: unknown) => void }) {
-  const text = value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value);
-  const change = (event: Event) => onChange(parseField(field.kind, (event.currentTarget as HTMLInputElement).value));
-  const choices = field.kind === "boolean" ? ["true", "false"] : field.choices.map(String);
-  return (
-    <label class="field" title={field.description}>
-      <span>{field.name}{field.isRequired && " *"}</span>
-      {choices.length ? (
-        <select value={text} aria-invalid={problems.length > 0} onChange={change}>
-          <option value="">{field.defaultText ? `default (${field.defaultText})` : "default"}</option>
-          {choices.map((choice) => <option key={choice}>{choice}</option>)}
-        </select>
-      ) : (
-        <input value={text} placeholder={field.defaultText} inputMode={field.kind === "number" ? "decimal" : "text"} aria-invalid={problems.length > 0} onChange={change} />
-      )}
-      {problems.map((problem) => <small class="error" key={problem.code + problem.detail}>{problem.detail}</small>)}
-    </label>
-  );
-}
-
-/** Files become data, zips become code. Both by a click or by drag and drop. */
-function Upload({ onFile, onBundle }: { onFile: (file: UploadedFile) => void; onBundle: (sha: string) => void }) {
-  const [isOver, setOver] = useState(false);
-  const send = (file: File) =>
-    attempt(async () => {
-      if (file.name.endsWith(".zip")) {
-        const bundle = await request<{ sha256: string }>("/bundles", { method: "POST", body: file, headers: { "Content-Type": "application/zip" } });
-        onBundle(bundle.sha256);
-      } else {
-        const stored = await request<UploadedFile>(`/files?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
-        onFile(stored);
-      }
-    }, `${file.name} is uploaded`);
-  return (
-    <label title=".jsonl, .csv, .tsv, .parquet and .txt become training data, .zip becomes code" class={`drop ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}
-      onDrop={(event) => { event.preventDefault(); setOver(false); const file = event.dataTransfer?.files[0]; if (file) void send(file); }}>
-      Drop data or code here, or choose a file
-      <input type="file" class="hidden" accept=".jsonl,.ndjson,.csv,.tsv,.parquet,.txt,.zip" onChange={(event) => { const file = event.currentTarget.files?.[0]; if (file) void send(file); }} />
-    </label>
   );
 }

@@ -1,0 +1,65 @@
+/** What a chart draws: the lines of jobs, put together into families, as series for uPlot. */
+
+import type uPlot from "uplot";
+import { type Curve, band, smooth } from "../../lib/smooth";
+import type { Columns } from "../../lib/table";
+import type { Axis } from "../../model/curves";
+
+/** A job as charts show it. */
+export interface Look {
+  id: string;
+  label: string;
+  color: string;
+  startedAt: number;
+  /** Lines of one family are drawn as their mean, with a band from the lowest to the highest. */
+  family?: string;
+}
+
+export interface Line extends Look {
+  curve: Curve;
+}
+
+export interface Settings {
+  axis: Axis;
+  isLog: boolean;
+  isLogX: boolean;
+  smoothing: number;
+  withoutOutliers: boolean;
+}
+
+/** Lines with the same family beside each other; a line without one is a family by itself. */
+export function familiesOf(lines: Line[]): Line[][] {
+  const families = new Map<string, Line[]>();
+  lines.forEach((line, index) => {
+    const key = line.family === undefined ? `line ${index}` : `family ${line.family}`;
+    families.set(key, [...(families.get(key) ?? []), line]);
+  });
+  return [...families.values()];
+}
+
+/** How many drawn series each family has: mean, high and low of several lines, or one line and its smoothed form. */
+export const seriesPerFamily = (families: Line[][], isSmooth: boolean) => families.map((members) => (members.length > 1 ? 3 : isSmooth ? 2 : 1));
+
+/** Series for uPlot: with smoothing the raw line stands faint behind; of a family the mean stands before its band. */
+export function prepare(families: Line[][], settings: Settings): { series: uPlot.Series[]; bands: uPlot.Band[]; columns: Columns[]; isLog: boolean } {
+  const series: uPlot.Series[] = [{ label: "x" }];
+  const bands: uPlot.Band[] = [];
+  const isSmooth = settings.smoothing > 0;
+  const columns = families.map((members): Columns => {
+    const { curve, label, color } = members[0]!;
+    if (members.length > 1) {
+      const found = band(members.map((line) => ({ x: line.curve.x, y: smooth(line.curve, settings.smoothing) })));
+      series.push({ label, stroke: color, width: 2, spanGaps: true });
+      series.push({ label: "max", stroke: `${color}55`, spanGaps: true, points: { show: false } }, { label: "min", stroke: `${color}55`, spanGaps: true, points: { show: false } });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: `${color}22` });
+      return { x: found.x, ys: [found.mean, found.high, found.low] };
+    }
+    series.push({ label, stroke: isSmooth ? `${color}44` : color, width: isSmooth ? 1 : 1.5, spanGaps: true });
+    if (!isSmooth) return { x: curve.x, ys: [curve.y] };
+    series.push({ label, stroke: color, width: 2, spanGaps: true });
+    return { x: curve.x, ys: [curve.y, smooth(curve, settings.smoothing)] };
+  });
+  // A logarithmic axis holds positive values only. Others would stop the whole chart.
+  const isLog = settings.isLog && families.every((members) => members.every((line) => line.curve.y.every((value) => !(value <= 0))));
+  return { series, bands, columns, isLog };
+}

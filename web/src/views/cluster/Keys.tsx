@@ -1,0 +1,57 @@
+/** The keys of the service, for an administrator. */
+
+import { useState } from "preact/hooks";
+import { request } from "../../api/client";
+import { formatAge } from "../../lib/format";
+import { attempt } from "../../model/jobs";
+import { Copy } from "../../ui/Copy";
+import { usePolled } from "./polled";
+import { Sure } from "./Sure";
+
+interface Key {
+  id: string;
+  prefix: string;
+  name: string;
+  project: string;
+  scopes: string[];
+  last_used_at: string | null;
+}
+
+export function Keys() {
+  const { rows, problem, reload } = usePolled<Key>("/keys", 30);
+  const [secret, setSecret] = useState<string | null>(null);
+  // A key without the scope `admin` may not see keys: this part is then left out.
+  if (problem || rows === null) return null;
+  const make = (event: Event) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget as HTMLFormElement);
+    const body = { name: String(form.get("name")), project: String(form.get("project") || "default"), scopes: form.getAll("scope").map(String) };
+    void attempt(async () => setSecret((await request<{ key: string }>("/keys", { method: "POST", body })).key)).then(reload);
+  };
+  return (
+    <section aria-label="Keys">
+      <h2>Keys</h2>
+      {rows.length === 0 ? <p class="empty">No key has been made.</p> : (
+        <div class="wide" tabIndex={0}><table class="plain">
+          <thead><tr><th scope="col">Name</th><th scope="col">Begins with</th><th scope="col">Project</th><th scope="col">Scopes</th><th scope="col">Last used</th><th scope="col">Actions</th></tr></thead>
+          <tbody>
+            {rows.map((row) => (
+              <tr key={row.id}>
+                <td>{row.name}</td><td><code>{row.prefix}</code></td><td>{row.project}</td><td>{row.scopes.join(", ")}</td>
+                <td>{row.last_used_at ? formatAge(row.last_used_at, Date.now()) : "never"}</td>
+                <td><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => void attempt(() => request(`/keys/${row.id}`, { method: "DELETE" }), `key ${row.name} is deleted`).then(reload)} /></td>
+              </tr>
+            ))}
+          </tbody>
+        </table></div>
+      )}
+      {secret && <div role="status"><p class="good">The new key, shown once:</p><Copy text={secret} what="the key" /></div>}
+      <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
+        <label>Name <input name="name" required /></label>
+        <label>Project <input name="project" placeholder="default" class="short" /></label>
+        {["read", "submit", "code", "admin"].map((scope) => <label class="toggle" key={scope}><input type="checkbox" name="scope" value={scope} checked={scope === "read" || scope === "submit"} /> {scope}</label>)}
+        <button>Make a key</button>
+      </form>
+    </section>
+  );
+}

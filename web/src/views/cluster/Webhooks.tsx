@@ -1,0 +1,61 @@
+/** The webhooks of a project, for an administrator. */
+
+import { useState } from "preact/hooks";
+import { request } from "../../api/client";
+import { formatAge } from "../../lib/format";
+import { attempt } from "../../model/jobs";
+import { Copy } from "../../ui/Copy";
+import { usePolled } from "./polled";
+import { Sure } from "./Sure";
+
+interface Webhook {
+  id: string;
+  url: string;
+  states: string[] | null;
+  tags: string[] | null;
+  enabled: boolean;
+  disabled_why: string | null;
+  failing_since: string | null;
+}
+
+export function Webhooks() {
+  const { rows, problem, reload } = usePolled<Webhook>("/webhooks", 30);
+  const [secret, setSecret] = useState<string | null>(null);
+  if (problem || rows === null) return null;
+  const make = (event: Event) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget as HTMLFormElement);
+    const list = (name: string) => String(form.get(name)).split(/[,\s]+/).filter(Boolean);
+    const body = { url: String(form.get("url")), ...(list("states").length ? { states: list("states") } : {}), ...(list("tags").length ? { tags: list("tags") } : {}) };
+    void attempt(async () => setSecret((await request<{ secret: string }>("/webhooks", { method: "POST", body })).secret)).then(reload);
+  };
+  return (
+    <section aria-label="Webhooks">
+      <h2>Webhooks</h2>
+      {rows.length === 0 ? <p class="empty">No webhook. Every change of state of this project's jobs is sent to the addresses that you add here.</p> : (
+        <div class="wide" tabIndex={0}><table class="plain">
+          <thead><tr><th scope="col">Address</th><th scope="col">States</th><th scope="col">Tags</th><th scope="col">Works</th><th scope="col">Actions</th></tr></thead>
+          <tbody>
+            {rows.map((row) => (
+              <tr key={row.id}>
+                <td><code>{row.url}</code></td><td>{row.states?.join(", ") ?? "all"}</td><td>{row.tags?.join(", ") ?? "all"}</td>
+                <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `fails for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
+                <td class="row-actions">
+                  <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}/test`, { method: "POST" }), "a test delivery is under way").then(reload)}>test</button>
+                  <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)} />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table></div>
+      )}
+      {secret && <div role="status"><p class="good">Deliveries are signed with this secret, shown once:</p><Copy text={secret} what="the secret" /></div>}
+      <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
+        <label>Address <input name="url" type="url" required placeholder="the URL that gets a POST" /></label>
+        <label>States <input name="states" placeholder="all, or succeeded, failed" /></label>
+        <label>Tags <input name="tags" placeholder="all" class="short" /></label>
+        <button>Add a webhook</button>
+      </form>
+    </section>
+  );
+}

@@ -1,0 +1,92 @@
+/** What can be done with a job now, and what each verb does. */
+
+import { useState } from "preact/hooks";
+import { request } from "../../api/client";
+import type { Job } from "../../api/types";
+import { formatNumber } from "../../lib/format";
+import { type Checkpoint, ELSEWHERE, LIVE, offersOf } from "../../lib/offers";
+import { followAgain } from "../../model/curves";
+import { detailsVersion, partsOf } from "../../model/details";
+import { act, attempt, forget, jobs } from "../../model/jobs";
+import { go, href } from "../../model/route";
+import { Menu } from "../../ui/Menu";
+import { LinkIf } from "./LinkIf";
+import { useList } from "./list";
+
+export const MEANING: Record<string, string> = {
+  pause: "Saves a checkpoint, then frees the node. Resume continues at the next step.",
+  resume: "Continues from the newest checkpoint.",
+  cancel: "Saves a checkpoint, then stops. A cancelled job can be resumed.",
+  delete: "Deletes the job with its events, checkpoints and outputs. This cannot be undone.",
+  fork: "Starts a new job from one of this job's checkpoints, with a changed spec.",
+  "save now": "Saves a checkpoint after the present step.",
+  "evaluate now": "Runs an evaluation after the present step.",
+  try: "Asks a checkpoint of this job questions. It needs a free slot.",
+  "learning rate": "Changes the learning rate of the running loop at its next step, and of later attempts.",
+};
+
+export function Actions({ job }: { job: Job }) {
+  const [asking, setAsking] = useState<string | null>(null);
+  const run = async (action: string) => {
+    setAsking(null);
+    await act(job, action);
+    if (action === "delete" && !jobs.value.has(job.id)) {
+      forget(job.id);
+      go(href("jobs"));
+    }
+    if (action === "resume") followAgain(job.id);
+  };
+  void detailsVersion.value;
+  const saved = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0)).rows;
+  const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
+  const ofName = (name: string) => offers.find((offer) => offer.name === name);
+  const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
+    <button key={name} type="button" title={MEANING[name]} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
+  ));
+  return (
+    <div class="actions">
+      {buttons(false)}
+      <LinkIf text="fork…" to={href("submit", { fork: job.id })} meaning={MEANING.fork!} offer={ofName("fork")} />
+      <LinkIf text="try…" to={href("try", { a: job.id })} meaning={MEANING.try!} offer={ofName("try")} />
+      {ofName("save now") && <Live job={job} whyNot={(name) => ofName(name)?.why ?? null} />}
+      {buttons(true)}
+      <Menu label="?" name="What these do">
+        <dl class="meanings">{offers.map(({ name, why }) => <><dt>{name}</dt><dd>{MEANING[name]}{why && <em> Not now: {why}</em>}</dd></>)}</dl>
+      </Menu>
+      {job.external && <small>{ELSEWHERE}</small>}
+      {asking && (
+        <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
+          {MEANING[asking]} <button type="button" class="danger" onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
+          <button type="button" onClick={() => setAsking(null)}>No</button>
+        </span>
+      )}
+    </div>
+  );
+}
+
+/** Orders that act on the running loop at its next step. */
+function Live({ job, whyNot }: { job: Job; whyNot: (name: string) => string | null }) {
+  const [rate, setRate] = useState<string | null>(null);
+  const send = (body: object, done: string) =>
+    attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body }), `${done}: takes effect at the next step`);
+  const apply = (event: Event) => {
+    event.preventDefault();
+    const value = Number(rate);
+    setRate(null);
+    if (Number.isFinite(value) && value > 0) void send({ set: { learning_rate: value } }, `learning rate ${value}`);
+  };
+  return (
+    <>
+      <button type="button" disabled={whyNot("save now") !== null} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => send({ save: true }, "save")}>save now</button>
+      <button type="button" disabled={whyNot("evaluate now") !== null} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
+      {rate === null ? (
+        <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
+      ) : (
+        <form class="confirm" onSubmit={apply}>
+          <label>Learning rate <input class="short" autofocus inputMode="decimal" value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
+          <button>Set</button>
+        </form>
+      )}
+    </>
+  );
+}

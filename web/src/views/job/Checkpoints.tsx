@@ -1,0 +1,59 @@
+/** The checkpoints of a job, and what can be done with each. */
+
+import { useState } from "preact/hooks";
+import { download, request } from "../../api/client";
+import type { Job } from "../../api/types";
+import { formatAge, formatBytes, formatNumber } from "../../lib/format";
+import { type Checkpoint, checkpointOffers } from "../../lib/offers";
+import { partsOf } from "../../model/details";
+import { attempt, isFinal } from "../../model/jobs";
+import { href } from "../../model/route";
+import { MEANING } from "./Actions";
+import { LinkIf } from "./LinkIf";
+import { Missing, useList } from "./list";
+
+function noCheckpoint(job: Job): string {
+  if (job.external) return "A run elsewhere keeps its checkpoints there.";
+  if (isFinal(job)) return "This job saved no checkpoint. `save_steps` in the spec says how often one is saved.";
+  return "No checkpoint yet. `save_steps` says how often one is saved; “save now” saves one at once.";
+}
+
+export function Checkpoints({ job }: { job: Job }) {
+  const [doomed, setDoomed] = useState<string | null>(null);
+  const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
+  if (!rows?.length) return <Missing rows={rows} problem={problem} text={noCheckpoint(job)} />;
+  const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
+  return (
+    <div class="wide" tabIndex={0}><table class="plain">
+      <thead><tr><th class="number">Step</th><th class="number">Attempt</th><th>Status</th><th class="number">Size</th><th class="number">Loss</th><th>Saved</th><th>Actions</th></tr></thead>
+      <tbody>
+        {rows.map((row) => {
+          const path = `/jobs/${job.id}/checkpoints/${row.id}`;
+          const whyNot = checkpointOffers(job, row, rows, partsOf(job.id));
+          return (
+            <tr key={row.id}>
+              <td class="number">{formatNumber(row.step)}</td>
+              <td class="number">{row.attempt}</td>
+              <td>{row.status}{row.is_best && <b> best</b>}{row.pinned && <b> pinned</b>}</td>
+              <td class="number">{formatBytes(row.bytes)}</td>
+              <td class="number">{formatNumber(row.metrics.eval_loss ?? row.metrics.loss)}</td>
+              <td title={row.created_at}>{formatAge(row.created_at, Date.now())}</td>
+              <td class="row-actions">
+                <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a zip"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
+                <button type="button" disabled={whyNot.pin !== null} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
+                <LinkIf text="fork from" to={href("submit", { fork: job.id, checkpoint: row.id })} meaning={MEANING.fork!} offer={{ why: whyNot.fork }} />
+                <LinkIf text="try" to={href("try", { a: `${job.id}:${row.id}` })} meaning={MEANING.try!} offer={{ why: whyNot.try }} />
+                {doomed === row.id ? (
+                  <span class="confirm" role="alertdialog" aria-label={`Confirm delete of step ${row.step}`}>
+                    <button type="button" class="danger" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>Yes, delete</button>
+                    <button type="button" onClick={() => setDoomed(null)}>No</button>
+                  </span>
+                ) : <button type="button" disabled={whyNot.delete !== null} title={whyNot.delete ?? "Frees its space on the disk"} onClick={() => setDoomed(row.id)}>delete</button>}
+              </td>
+            </tr>
+          );
+        })}
+      </tbody>
+    </table></div>
+  );
+}

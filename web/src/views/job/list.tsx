@@ -1,0 +1,26 @@
+/** A list below a job's path, and what stands there while it is empty. */
+
+import { useEffect, useState } from "preact/hooks";
+import { explain, request } from "../../api/client";
+import type { Job } from "../../api/types";
+
+/** Loads a list below the job's path, and loads it again when the job's version or last event moves. */
+export function useList<T>(job: Job, path: string, moves: unknown): { rows: T[] | null; problem: string | null; reload: () => void } {
+  const [rows, setRows] = useState<T[] | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const stop = new AbortController();
+    request<{ data: T[] }>(`/jobs/${job.id}/${path}`, { signal: stop.signal })
+      .then((answer) => (setRows(answer.data), setProblem(null)))
+      .catch((error) => stop.signal.aborted || setProblem(explain(error)));
+    return () => stop.abort();
+  }, [job.id, path, moves, turn]);
+  return { rows, problem, reload: () => setTurn(turn + 1) };
+}
+
+export function Missing({ rows, problem, text }: { rows: unknown[] | null; problem: string | null; text: string }) {
+  if (problem) return <p class="empty" role="alert">{problem}</p>;
+  if (rows === null) return <p class="empty">Loading…</p>;
+  return rows.length === 0 ? <p class="empty">{text}</p> : null;
+}

@@ -1,0 +1,67 @@
+/** What can be done with several jobs at once. */
+
+import { useState } from "preact/hooks";
+import { request } from "../../api/client";
+import type { Job } from "../../api/types";
+import { actOnMany, attempt, keep, refreshNow } from "../../model/jobs";
+import { href } from "../../model/route";
+import { select } from "../../model/selection";
+
+const BULK = ["pause", "resume", "cancel", "delete"] as const;
+
+/** What can be done with the jobs whose curves are shown. Always there, so that the page does not jump. */
+export function Selection({ chosen }: { chosen: Job[] }) {
+  if (chosen.length === 0) return <div class="bulk">Choose jobs by their circle to see their curves, to compare them, or to steer several at once.</div>;
+  return (
+    <div class="bulk" role="group" aria-label="Selected jobs">
+      <span>{chosen.length} selected</span>
+      {chosen.length > 1 && <a class="button" href={href("compare", { sel: chosen.map((job) => job.id).join() })}>Compare</a>}
+      {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} />)}
+      <TagButton chosen={chosen} />
+      <button type="button" class="quiet" onClick={() => select([])}>Clear</button>
+    </div>
+  );
+}
+
+function BulkButton({ action, chosen }: { action: (typeof BULK)[number]; chosen: Job[] }) {
+  const able = chosen.filter((job) => job.actions.includes(action));
+  const [isAsking, setAsking] = useState(false);
+  if (able.length === 0) return null;
+  const isSerious = action === "cancel" || action === "delete";
+  const run = () => {
+    setAsking(false);
+    void actOnMany(able, action).then(refreshNow);
+  };
+  if (isAsking) {
+    return (
+      <span class="confirm" role="alertdialog" aria-label={`Confirm ${action}`}>
+        {action} {able.length} {able.length === 1 ? "job" : "jobs"}?{" "}
+        <button type="button" class="danger" onClick={run}>Yes, {action}</button>
+        <button type="button" onClick={() => setAsking(false)}>No</button>
+      </span>
+    );
+  }
+  return <button type="button" onClick={() => (isSerious ? setAsking(true) : run())}>{action} {able.length}</button>;
+}
+
+function TagButton({ chosen }: { chosen: Job[] }) {
+  const [tag, setTag] = useState<string | null>(null);
+  if (tag === null) return <button type="button" onClick={() => setTag("")}>tag…</button>;
+  const apply = (event: Event) => {
+    event.preventDefault();
+    const name = tag.trim();
+    setTag(null);
+    if (!name) return;
+    void attempt(async () => {
+      for (const job of chosen) {
+        keep([await request<Job>(`/jobs/${job.id}`, { method: "PATCH", body: { tags: [...new Set([...job.tags, name])] } })]);
+      }
+    }, `tagged ${chosen.length} jobs with “${name}”`);
+  };
+  return (
+    <form class="confirm" onSubmit={apply}>
+      <input class="short" aria-label="Tag" autofocus value={tag} onInput={(event) => setTag(event.currentTarget.value)} />
+      <button>Add tag</button>
+    </form>
+  );
+}
