@@ -23,6 +23,7 @@ from footplate.contract.errors import (
     Conflict,
     FootplateError,
     InvalidSpec,
+    NotFound,
     Problem,
     Unauthorized,
     Unavailable,
@@ -137,6 +138,9 @@ def _as_openai(
         "param": _parameter(errors[0]) if errors else None,
         "code": _OPENAI_CODES.get(status, errors[0].code if errors else code),
     }
+    if status == 409:
+        # OpenAI's SDKs ask again after a 409. A repeated request would meet the same state.
+        headers = {**(headers or {}), "x-should-retry": "false"}
     text = without_keys(json.dumps({"error": error}))
     return Response(text.encode(), 400 if status == 422 else status, headers, "application/json")
 
@@ -159,6 +163,8 @@ def of_error(scope: Any, error: FootplateError) -> Response:
         errors = error.problems
     elif isinstance(error, UnknownComponent):
         errors = [Problem("", error.code, error.message, error.hint)]
+    elif isinstance(error, NotFound) and error.parameter:
+        errors = [Problem(f"/{error.parameter}", error.code, error.message, error.hint)]
     elif isinstance(error, Conflict):
         more |= {"state": error.state, "allowed": error.allowed}
     elif isinstance(error, Unavailable | TooManyRequests):

@@ -105,11 +105,18 @@ class NotAvailableYet(FootplateError):
 
 
 class NotFound(FootplateError):
-    """Raised if a resource does not exist, or belongs to another project."""
+    """Raised if a resource does not exist, or belongs to another project.
+
+    `parameter` is the field of a request to OpenAI's API that names the resource.
+    """
 
     code = "not_found"
     status = 404
     title = "Not found"
+
+    def __init__(self, message: str, *, hint: str | None = None, parameter: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.parameter = parameter
 
 
 class Conflict(FootplateError):

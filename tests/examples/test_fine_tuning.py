@@ -17,13 +17,28 @@ from tests.support.system import standing_system
 
 pytestmark = pytest.mark.matrix
 
+BASE_MODELS: dict[str, Any] = {
+    "o4-mini-2025-04-16": {
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny-chat"}},
+        "training": {"learning_rate": 0.02, "max_completion_length": 3, "bf16": False},
+    }
+}
+GRADER = """
+def grade(sample, item) -> float:
+    words = sample["output_text"].split()
+    return sum(word == item["answer"] for word in words) / max(len(words), 1)
+"""
+
 
 @pytest.fixture(scope="module")
 def trl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
     """A system whose node has the extra `trl`."""
     libraries = str(Path(sys.prefix, "libraries"))
     folder = tmp_path_factory.mktemp("fine-tuning")
-    with standing_system(folder, FOOTPLATE_CODE="on", PYTHONPATH=libraries) as system:
+    table = folder / "base-models.json"
+    table.write_text(json.dumps(BASE_MODELS))
+    settings = {"FOOTPLATE_CODE": "on", "FOOTPLATE_OPENAI_MODELS": str(table), "PYTHONPATH": libraries}
+    with standing_system(folder, **settings) as system:
         yield Examples(system)
 
 
@@ -125,3 +140,42 @@ def test_what_trl_has_trained_chats_with_openai_s_client(trl: Examples) -> None:
     assert text.split()
     assert "".join(ours) == text
     assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0
+
+
+def test_reinforcement_with_openai_s_sdk_teaches_what_a_python_grader_rewards(trl: Examples) -> None:
+    trl.prepare("fine-tuning")
+    system = trl.system
+    client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
+    question = [{"role": "user", "content": "what color is the sky ?"}]
+    rows = (json.dumps({"messages": question, "answer": "blue"}) + "\n").encode() * 6
+    file = client.files.create(file=("rows.jsonl", rows), purpose="fine-tune")
+    client.files.wait_for_processing(file.id)
+
+    made = client.fine_tuning.jobs.create(
+        model="o4-mini-2025-04-16",
+        training_file=file.id,
+        validation_file=file.id,
+        suffix="colors",
+        method={
+            "type": "reinforcement",
+            "reinforcement": {
+                "grader": {"type": "python", "name": "share of right words", "source": GRADER},
+                "hyperparameters": {"n_epochs": 15, "batch_size": 3, "eval_interval": 15, "eval_samples": "auto"},
+            },
+        },
+    )
+    assert trl.ended(made.id)["state"] == "succeeded"
+
+    events = list(client.fine_tuning.jobs.list_events(made.id, limit=10))
+    data: list[Any] = [event.data for event in events if event.type == "metrics"]
+    rewards = [values["train_mean_reward"] for values in data if "train_mean_reward" in values]
+    assert len(rewards) == 30
+    assert rewards[0] > 0.6 > 0.3 > rewards[-1], "newest first"
+    first, *_ = client.fine_tuning.jobs.checkpoints.list(made.id)
+    assert first.step_number == 30
+    assert first.metrics.to_dict()["valid_mean_reward"] > 0.6
+    done = client.fine_tuning.jobs.retrieve(made.id)
+    assert ",train_mean_reward,valid_mean_reward" in client.files.content(done.result_files[0]).text
+    for model in (done.fine_tuned_model, first.fine_tuned_model_checkpoint):
+        answer = client.chat.completions.create(model=str(model), messages=question, temperature=0, max_tokens=1)  # type: ignore[arg-type]
+        assert answer.choices[0].message.content == "blue"

@@ -45,6 +45,8 @@ COLUMNS = {
     "valid_mean_token_accuracy": "valid_mean_token_accuracy",
 }
 """The columns of a results file after `step`, each with its name in events."""
+REWARD_COLUMNS = {"train_mean_reward": "train_mean_reward", "valid_mean_reward": "valid_mean_reward"}
+"""The further columns of a job that learns from rewards."""
 EVENTS_AT_ONCE = 10_000
 
 
@@ -163,9 +165,11 @@ async def results_of(services: Services, job_id: JobId) -> Results:
 def _csv(steps: dict[int, dict[str, float]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", *COLUMNS])
+    has_rewards = any(values.keys() & REWARD_COLUMNS.keys() for values in steps.values())
+    columns = COLUMNS | REWARD_COLUMNS if has_rewards else COLUMNS
+    writer.writerow(["step", *columns])
     for step in sorted(steps):
-        values = [steps[step].get(name) for name in COLUMNS.values()]
+        values = [steps[step].get(name) for name in columns.values()]
         if any(value is not None for value in values):
             writer.writerow([step, *values])
     return text.getvalue().encode()

@@ -41,7 +41,7 @@ _METRICS = {
     "eval_loss": "valid_loss",
     "eval_mean_token_accuracy": "valid_mean_token_accuracy",
 }
-_FULL = {"valid_loss": "full_valid_loss", "valid_mean_token_accuracy": "full_valid_mean_token_accuracy"}
+_FULL = {name: f"full_{name}" for name in ("valid_loss", "valid_mean_token_accuracy", "valid_mean_reward")}
 """OpenAI's names for metrics over the whole validation file. Every evaluation here covers the whole file."""
 _NOT_IN_A_SUFFIX = re.compile(r"[^A-Za-z0-9_.-]+")
 _TOKENS = ("num_tokens", "num_input_tokens_seen")
@@ -176,9 +176,14 @@ _STATES = {
 }
 
 
+_LOSSES = {"train_loss": "training loss", "valid_loss": "validation loss"}
+_REWARDS = {"train_mean_reward": "train mean reward", "valid_mean_reward": "validation mean reward"}
+"""The metrics in a message. The loss of reinforcement learning is about 0 at every step, so the reward replaces it."""
+
+
 def _metrics(row: EventRow, data: Json, owner: JobRow) -> Sentence:
     values = numbers(data)
-    words = {"train_loss": "training loss", "valid_loss": "validation loss"}
+    words = _REWARDS if values.keys() & _REWARDS.keys() else _LOSSES
     shown = [f"{word}={values[name]:.2f}" for name, word in words.items() if name in values]
     total = (loads(owner.progress) or {}).get("max_steps")
     place = f"Step {row.step}/{total}" if total else f"Step {row.step}"

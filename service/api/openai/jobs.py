@@ -95,7 +95,7 @@ async def _file(services: Services, name: str, parameter: str) -> TuningFile:
     try:
         row = await file_row(services, name)
     except NotFound as error:
-        raise NotFound(f"{parameter}: {error.message}", hint="files.create() uploads one") from error
+        raise NotFound(error.message, hint="files.create() uploads one", parameter=parameter) from error
     rows = await asyncio.to_thread(checked_once, row.sha256, partial(content_of, services, row), parameter)
     return TuningFile(row.id, rows)
 
@@ -110,7 +110,7 @@ async def _base(services: Services, name: str) -> Base:
         names = ", ".join(table) or "none"
         hint = did_you_mean(name, table) or "the operator adds models in the file of FOOTPLATE_OPENAI_MODELS"
         detail = f"there is no base model {name[:100]!r}; known: {names}, and paths such as models://qwen2.5-0.5b"
-        raise UnknownModel(detail, hint=hint)
+        raise UnknownModel(detail, hint=hint, parameter="model")
     return Base(name, partial_spec)
 
 
@@ -122,7 +122,7 @@ def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
     if name.step is not None:
         matches = [item.id for item in checkpoints.of_job(conn, row.id) if item.step == name.step]
         if not matches:
-            raise UnknownModel(f"job {row.id} has no checkpoint at step {name.step}")
+            raise UnknownModel(f"job {row.id} has no checkpoint at step {name.step}", parameter="model")
         checkpoint = matches[0]
     partial_spec = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
     return Base(name.base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})

@@ -14,6 +14,7 @@ from openai.types.fine_tuning import FineTuningJob
 from footplate.contract.errors import SettingsError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState
 from service.api.openai import uploads as openai_uploads
 from service.control.cleanup import prune
 from service.control.state import ControlState, Outside
@@ -202,14 +203,15 @@ async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> Non
     with pytest.raises(openai.ConflictError) as refused:
         await jobs.pause(made.id)
     assert refused.value.code == "conflict"
+    assert refused.value.response.headers["x-should-retry"] == "false", "the SDK would ask twice more"
 
 
 @pytest.mark.parametrize(
     ("changes", "status", "code", "param"),
     [
-        ({"model": "gpt-9"}, 404, "model_not_found", None),
-        ({"training_file": "file-abc"}, 404, "not_found", None),
-        ({"training_file": f"file_{'0' * 64}.jsonl"}, 404, "not_found", None),
+        ({"model": "gpt-9"}, 404, "model_not_found", "model"),
+        ({"training_file": "file-abc"}, 404, "not_found", "training_file"),
+        ({"validation_file": f"file_{'0' * 64}.jsonl"}, 404, "not_found", "validation_file"),
         ({"extra_body": {"colour": "red"}}, 400, "unknown_field", "colour"),
         ({"hyperparameters": {"n_epochs": 0}}, 400, "out_of_range", "hyperparameters.n_epochs"),
         ({"hyperparameters": {}, "method": {"type": "supervised"}}, 400, "two_places", "hyperparameters"),
@@ -313,6 +315,55 @@ async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, 
     assert (await client.models.delete(name)).deleted
     with pytest.raises(openai.NotFoundError):
         await client.models.retrieve(name)
+
+
+async def test_rewards_are_named_in_events_checkpoints_and_results(api: Api, client: AsyncOpenAI) -> None:
+    made = await submitted(client)
+    job = JobId(made.id)
+    await api.append(job, {"loss": 0.0, "reward": 0.5}, kind=Kind.LOG)
+    await api.append(job, {"eval_loss": 0.0, "eval_reward": 0.25}, kind=Kind.EVAL)
+    await api.commit(job, 10, metrics='{"reward": 0.5, "eval_reward": 0.25}')
+    await api.end(job)
+
+    messages = [event.message for event in (await client.fine_tuning.jobs.list_events(made.id)).data]
+    [checkpoint] = (await client.fine_tuning.jobs.checkpoints.list(made.id)).data
+    [file] = (await client.fine_tuning.jobs.retrieve(made.id)).result_files
+    header, row = (await client.files.content(file)).text.splitlines()
+
+    assert any(text.endswith(": train mean reward=0.50") for text in messages), messages
+    assert any(text.endswith(": validation mean reward=0.25") for text in messages)
+    assert checkpoint.metrics.to_dict()["full_valid_mean_reward"] == 0.25
+    assert header.endswith(",train_mean_reward,valid_mean_reward")
+    assert row == "0,0.0,,0.0,,0.5,0.25"
+
+
+def assert_typed(*answers: openai.BaseModel) -> None:
+    """Fails for a field that the SDK's own types lack, need, or declare differently. The SDK itself accepts any."""
+    for answer in answers:
+        type(answer).model_validate_json(answer.to_json(), strict=True)
+        assert not answer.model_extra, answer
+
+
+async def test_answers_have_the_fields_and_types_that_the_sdk_declares(api: Api, client: AsyncOpenAI) -> None:
+    integration: Any = {"type": "wandb", "wandb": {"project": "p"}}
+    file = await uploaded(client)
+    made = await submitted(
+        client, suffix="custom", validation_file=file, metadata={"team": "vision"}, integrations=[integration]
+    )
+    job = JobId(made.id)
+    await api.append(job, {"loss": 0.5}, kind=Kind.LOG)
+    await stored_checkpoint(api, job, 10)
+    await api.end(job)
+    done = await client.fine_tuning.jobs.retrieve(made.id)
+    failed = await submitted(client)
+    await api.end(JobId(failed.id), JobState.FAILED)
+
+    assert_typed(made, done, await client.fine_tuning.jobs.retrieve(failed.id))
+    assert_typed(*[event async for event in client.fine_tuning.jobs.list_events(made.id)])
+    assert_typed(*[item async for item in client.fine_tuning.jobs.checkpoints.list(made.id)])
+    assert_typed(*[item async for item in client.files.list()], await client.files.retrieve(done.result_files[0]))
+    assert_typed(*[item async for item in client.models.list()])
+    assert_typed(await client.uploads.create(bytes=1, filename="a", mime_type="text/jsonl", purpose="fine-tune"))
 
 
 async def stored_checkpoint(api: Api, job: JobId, step: int) -> str:
