@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
 
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
@@ -103,25 +102,29 @@ class Plan:
 def place(lines: Iterable[Line], nodes: Sequence[NodeCapacity]) -> Plan:
     """Returns placements in the order of their decisions, and the reason for which the rest of each line waits."""
     capacities = [FreeCapacity(capacity) for capacity in sorted(nodes, key=lambda capacity: capacity.node)]
-    shapes: dict[str, _Shapes] = {}
+    nodes_by_shape: dict[str, _SuitableNodes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
-    # Each line with its first job. A job's id makes its position unique, so that nothing after it is compared.
-    heads = [(job.position, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
+    heads = []
+    for line in lines:
+        rest = iter(line.jobs)
+        if (first := next(rest, None)) is not None:
+            # A job's id makes its position unique, so that nothing after the position is compared.
+            heads.append((first.position, first, line, rest))
     heapify(heads)
     while heads:
         _, job, line, rest = heads[0]
-        if (shape := shapes.get(line.shape)) is None:
-            shape = shapes[line.shape] = _Shapes(line.needs, capacities)
-        if shape.exists and (chosen := shape.choose()) is not None:
+        if (suitable := nodes_by_shape.get(line.shape)) is None:
+            suitable = nodes_by_shape[line.shape] = _SuitableNodes(line.needs, capacities)
+        if suitable.exists and (chosen := suitable.choose()) is not None:
             shares = tuple(capacity.take(line.needs) for capacity in chosen)
             plan.placements.append(Placement(job.id, shares, job.version))
             if (following := next(rest, None)) is not None:
                 heapreplace(heads, (following.position, following, line, rest))
                 continue
         else:
-            plan.waits[line.shape] = shape.wait
-            if shape.exists and line.needs.pool not in pools_with_reservation and shape.reserve():
+            plan.waits[line.shape] = suitable.wait
+            if suitable.exists and line.needs.pool not in pools_with_reservation and suitable.reserve():
                 pools_with_reservation.add(line.needs.pool)
         heappop(heads)
     return plan
@@ -159,8 +162,8 @@ def to_end(
     ending: list[JobId] = []
     for priority, needs in waiting:
         yielding = [session for session in left if session.priority <= priority]
-        shape = _Shapes(needs, list(capacities.values()))
-        chosen = shape.to_end(yielding) if shape.exists else []
+        suitable = _SuitableNodes(needs, list(capacities.values()))
+        chosen = suitable.to_end(yielding) if suitable.exists else []
         left = [session for session in left if session not in chosen]
         ending += [session.job_id for session in chosen]
     return ending
@@ -228,8 +231,8 @@ class FreeCapacity:
         return max(0, gpus) + max(0, slot_count(needs, self.capacity) - self.slots)
 
 
-class _Shapes:
-    """All jobs with the same needs.
+class _SuitableNodes:
+    """The nodes for all jobs with the same needs.
 
     If a job on several nodes does not say how many GPUs it needs, its nodes all have GPUs or all have no GPUs. Ranks
     with and without a GPU cannot train together.
@@ -241,7 +244,7 @@ class _Shapes:
             [free for free in capacities if not free.capacity.gpus],
         ]
         alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [capacities]
-        self._kinds = [_Shape(needs, alike_nodes) for alike_nodes in alike]
+        self._kinds = [_AlikeNodes(needs, alike_nodes) for alike_nodes in alike]
         # If no nodes fit, the message is about the kind of nodes, with or without GPUs, that is nearest to fitting.
         self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
         self.exists = any(kind.exists for kind in self._kinds)
@@ -260,8 +263,8 @@ class _Shapes:
         )
 
 
-class _Shape:
-    """All jobs with the same needs, and the nodes that fit them. A node is dropped from the heap when it is full."""
+class _AlikeNodes:
+    """Nodes whose ranks can train together, for all jobs with the same needs. A full node is dropped from the heap."""
 
     def __init__(self, needs: Needs, capacities: list[FreeCapacity]) -> None:
         self.needs = needs
