@@ -26,6 +26,15 @@ class Message(InternalMessage):
     protocol: int = PROTOCOL
 
 
+class RunningAttempt(InternalMessage):
+    """An attempt, with the fence and the claim that show which supervisor runs it."""
+
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+
+
 class Gpu(InternalMessage):
     uuid: str
     name: str
@@ -34,28 +43,20 @@ class Gpu(InternalMessage):
     """CUDA compute capability: (7, 0) Volta has fp16, (8, 0) Ampere has bf16."""
 
 
-class Claim(Message):
+class Claim(Message, RunningAttempt):
     """A supervisor's request to run an attempt. Control grants a repeated claim again."""
 
     type: Literal["claim"] = "claim"
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
     node: NodeId
     boot: str
     rendezvous: str | None = None
     """The address (host:port) that this node has bound for the job's rendezvous. The ranks use the first node's."""
 
 
-class AttemptBeat(Message):
+class AttemptBeat(Message, RunningAttempt):
     """A heartbeat of an attempt's supervisor, sent at every interval and at once after a change."""
 
     type: Literal["attempt_beat"] = "attempt_beat"
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
     source: int = 0
     number: int
     """The beat's number, which rises with each beat. Only a number that control has not seen extends the lease."""
@@ -63,13 +64,6 @@ class AttemptBeat(Message):
     """The number (`seq`) of the last event in the journal on the worker's disk."""
     last_command: int = 0
     """The number of the newest command that was sent to training."""
-
-
-class RunningAttempt(InternalMessage):
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
 
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -166,14 +160,10 @@ class Command(InternalMessage):
     """The step after which the command was carried out. None if the command still waits."""
 
 
-class Grant(Message):
+class Grant(Message, RunningAttempt):
     """Control's answer that accepts a claim, with all data for the attempt. Only this supervisor runs the attempt."""
 
     type: Literal["grant"] = "grant"
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
     source: int = 0
     """The index of this node among the attempt's nodes."""
     nodes: int = 1
@@ -248,14 +238,10 @@ class NodeReply(Message):
     """The reason for which this node gets no work, such as an old protocol version, or an id that another node uses."""
 
 
-class EventBatch(Message):
+class EventBatch(Message, RunningAttempt):
     """One entry of the Redis stream `keys.EVENTS`: consecutive events from one node's journal."""
 
     type: Literal["events"] = "events"
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
     source: int
     first: int = 1
     """The number (`seq`) of the oldest event that the journal still has. Older events that are not in SQL are lost."""

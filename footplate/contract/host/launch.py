@@ -21,10 +21,9 @@ from footplate.contract.files import pin_of, shown
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.host.user import User
-from footplate.contract.ids import ClaimId, Fence, JobId
 from footplate.contract.layout import UPLOADS
 from footplate.contract.lifecycle import StopMode
-from footplate.contract.messages import CheckpointOffer, Command
+from footplate.contract.messages import CheckpointOffer, Command, RunningAttempt
 from footplate.contract.spec import JobSpec
 
 SOCKET = "warm.sock"
@@ -47,15 +46,11 @@ FOLLOW_UP = "is_follow_up"
 """The name of a field that is sent with the outcome. True if the rank failed because another rank had failed."""
 
 
-class Order(BaseModel):
+class Order(RunningAttempt):
     """All instructions for one rank of one attempt. Holds no credential."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
     rank: int = 0
     world: int = 1
     """The number of ranks of the attempt."""
