@@ -15,7 +15,6 @@ from footplate.contract.errors import Unavailable
 from footplate.contract.safe_paths import file_below
 
 PIECE = 256 * 1024
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EISDIR})
 
 
@@ -81,12 +80,3 @@ def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:
             raise CannotRead(f"a file became shorter while it was sent: {count} bytes are missing")
         count -= len(piece)
         yield piece
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in the folder durable, so that new files survive a power failure."""
-    handle = os.open(folder, _FOLDER)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -51,6 +51,12 @@ def file_below(root: Path, path: str) -> int | None:
     return None
 
 
+def sync_folder(folder: Path) -> None:
+    """Makes the names in the folder durable, so that new files survive a power failure."""
+    with folder_below(folder, "") as descriptor:
+        os.fsync(descriptor)
+
+
 def link_below(root: Path, path: str, target: Path) -> bool:
     """Makes `target` a hard link to the file `path` below `root`. Returns False if that is not a plain file.
 

@@ -29,7 +29,7 @@ from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
 from service.jobs.checkpoints import drop, look, pin, require_committed, unpin
-from service.jobs.manifest import SealedFile, opened, sealed
+from service.jobs.manifest import opened, sealed
 from service.store import checkpoints, jobs
 from service.store.checkpoints import GONE
 from service.store.rows import CheckpointRow
@@ -97,8 +97,7 @@ async def list_checkpoint_files(
 ) -> CheckpointFileList:
     row, files = await _contents(request, job, checkpoint)
     first = int(cursor or 0)
-    page = files[first : first + limit]
-    data = tuple(CheckpointFile(path=file.path, bytes=file.bytes, sha256=file.sha256) for file in page)
+    data = tuple(files[first : first + limit])
     more = str(first + limit) if first + limit < len(files) else None
     return CheckpointFileList(checkpoint=row.id, data=data, next_cursor=more)
 
@@ -148,7 +147,7 @@ async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named)
     return StreamingResponse(in_threads(pieces), 200, headers, TAR)
 
 
-def _open_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) -> None:
+def _open_all(artifacts: Store, row: CheckpointRow, files: list[CheckpointFile]) -> None:
     """Opens every file once, because a missing file can be reported only before the answer begins."""
     for file in files:
         opened(artifacts, row, file).close()
@@ -214,7 +213,7 @@ async def _unpin(services: Services, row: CheckpointRow) -> CheckpointRow:
     return unpinned
 
 
-async def _contents(request: Request, job: str, checkpoint: str) -> tuple[CheckpointRow, list[SealedFile]]:
+async def _contents(request: Request, job: str, checkpoint: str) -> tuple[CheckpointRow, list[CheckpointFile]]:
     row = await _row(services_of(request), job_id(job), checkpoint)
     return row, await asyncio.to_thread(sealed, _artifacts(request), row)
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from footplate.contract.resources.artifacts import CheckpointFile
 from service.artifact_files import about, exactly
-from service.jobs.manifest import SealedFile
 from service.problems import RangeNotSatisfiable
 
 BINARY = "application/octet-stream"
@@ -120,14 +120,14 @@ class Archive:
 
     folder: str
     """The folder in the tar that contains all files."""
-    files: Sequence[SealedFile]
+    files: Sequence[CheckpointFile]
     seconds: int
     """The time of all files, in seconds since 1970."""
 
     def __len__(self) -> int:
         return sum(len(self._header(file)) + file.bytes + len(_padding(file)) for file in self.files) + len(_END_OF_TAR)
 
-    def pieces(self, opened: Callable[[SealedFile], IO[bytes]]) -> Iterator[bytes]:
+    def pieces(self, opened: Callable[[CheckpointFile], IO[bytes]]) -> Iterator[bytes]:
         for sealed in self.files:
             with opened(sealed) as file:
                 yield self._header(sealed)
@@ -136,11 +136,11 @@ class Archive:
                 yield padding
         yield _END_OF_TAR
 
-    def _header(self, file: SealedFile) -> bytes:
+    def _header(self, file: CheckpointFile) -> bytes:
         info = tarfile.TarInfo(f"{self.folder}/{file.path}")
         info.size, info.mtime, info.mode = file.bytes, self.seconds, 0o644
         return info.tobuf(tarfile.PAX_FORMAT)
 
 
-def _padding(file: SealedFile) -> bytes:
+def _padding(file: CheckpointFile) -> bytes:
     return bytes(-file.bytes % tarfile.BLOCKSIZE)

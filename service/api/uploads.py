@@ -19,7 +19,8 @@ from starlette.requests import Request
 from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import Unavailable
 from footplate.contract.layout import PASSED_ONLY
-from service.artifact_files import Store, sync_folder
+from footplate.contract.safe_paths import sync_folder
+from service.artifact_files import Store
 from service.problems import UnsupportedMediaType
 
 T = TypeVar("T")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from typing import IO, Any
 
 from footplate.contract.body import has_more_values_than
 from footplate.contract.bucket import stays_inside
 from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.layout import MANIFEST
+from footplate.contract.resources.artifacts import CheckpointFile
 from service.artifact_files import Store, about, exactly, open_below
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
@@ -28,14 +28,7 @@ class CheckpointDamaged(FootplateError):
     title = "The checkpoint is not as it was committed"
 
 
-@dataclass(frozen=True, slots=True)
-class SealedFile:
-    path: str
-    bytes: int
-    sha256: str
-
-
-def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
+def sealed(artifacts: Store, row: CheckpointRow) -> list[CheckpointFile]:
     """Returns the files of a checkpoint as its manifest lists them, and the manifest itself as the last one.
 
     Raises NotFound if the checkpoint was deleted, and CheckpointDamaged if its manifest is missing or was changed.
@@ -52,10 +45,10 @@ def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
     digest = hashlib.sha256(text).hexdigest()
     if row.manifest_sha256 not in ("", digest):
         raise _damaged(row, f"{MANIFEST} is not the one that was committed (its sha256 differs)")
-    return [*_files(text, row), SealedFile(MANIFEST, len(text), digest)]
+    return [*_files(text, row), CheckpointFile(path=MANIFEST, bytes=len(text), sha256=digest)]
 
 
-def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[bytes]:
+def opened(artifacts: Store, row: CheckpointRow, sealed_file: CheckpointFile) -> IO[bytes]:
     """Opens a file of a checkpoint. Raises CheckpointDamaged if the file is missing or has another size.
 
     The content is not verified here, because the client that downloads the file knows its sha256.
@@ -70,18 +63,22 @@ def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[
     return file
 
 
-def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
+def _files(text: bytes, row: CheckpointRow) -> list[CheckpointFile]:
     """Parses a manifest and checks every value, because users' code in training may have written the manifest."""
     if has_more_values_than(VALUES_OF_A_FILE * MAX_FILES, text):
         raise _damaged(row, f"{MANIFEST} names more than {MAX_FILES:,} files")
     try:
         document: dict[str, dict[str, Any]] = json.loads(text)["files"]
-        files = [SealedFile(path, about["bytes"], about["sha256"]) for path, about in sorted(document.items())]
+        files = [
+            CheckpointFile.model_validate(
+                {"path": path, "bytes": about["bytes"], "sha256": about["sha256"]}, strict=True
+            )
+            for path, about in sorted(document.items())
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(row, f"{MANIFEST} cannot be read") from error
     for file in files:
-        is_good = isinstance(file.bytes, int) and file.bytes >= 0 and isinstance(file.sha256, str)
-        if not (is_good and _SHA256.fullmatch(file.sha256) and stays_inside(file.path)):
+        if not (file.bytes >= 0 and _SHA256.fullmatch(file.sha256) and stays_inside(file.path)):
             raise _damaged(row, f"{MANIFEST} describes {file.path[:100]!r} wrongly")
     return files
 

@@ -18,8 +18,10 @@ from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import FootplateError
 from footplate.contract.ids import CheckpointId, uuid7
 from footplate.contract.layout import MANIFEST, pinned_folder
-from service.artifact_files import Store, sync_folder
-from service.jobs.manifest import CheckpointDamaged, SealedFile, opened, sealed
+from footplate.contract.resources.artifacts import CheckpointFile
+from footplate.contract.safe_paths import sync_folder
+from service.artifact_files import Store
+from service.jobs.manifest import CheckpointDamaged, opened, sealed
 from service.store.checkpoints import DELETED
 from service.store.rows import CheckpointRow
 
@@ -65,7 +67,7 @@ def link_pinned(artifacts: Store, row: CheckpointRow) -> str:
     return str(place)
 
 
-def _link(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile, target: Path) -> None:
+def _link(artifacts: Path, row: CheckpointRow, sealed_file: CheckpointFile, target: Path) -> None:
     with opened(artifacts, row, sealed_file) as file:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(artifacts / row.path / sealed_file.path, target, follow_symlinks=False)

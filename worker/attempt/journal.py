@@ -25,6 +25,7 @@ from footplate.contract.errors import AttemptError
 from footplate.contract.events import KEPT, Kind
 from footplate.contract.host.linux import try_lock
 from footplate.contract.ids import ClaimId, Fence, JobId
+from footplate.contract.safe_paths import sync_folder
 from worker.attempt.journal_lines import SEQ, encode, gap, seal, unseal
 
 log = logging.getLogger("footplate.worker")
@@ -188,7 +189,7 @@ class Journal:
         os.fdatasync(self._fd)
         if not self._is_folder_synced:
             self._is_folder_synced = True
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         reached(Moment.AFTER_JOURNAL_SYNC)
 
     def read(self, after: int, max_events: int, max_bytes: int = CHUNK) -> list[bytes]:
@@ -309,7 +310,7 @@ class Journal:
     def _recover(self) -> None:
         """Reads the whole file: finds the numbers of its events, and cuts what follows the last valid line."""
         self.size = os.fstat(self._fd).st_size
-        whole = self.first = 0
+        valid_bytes = self.first = 0
         for line, end in self._lines(0):
             event = unseal(line)
             if event is None:
@@ -320,9 +321,9 @@ class Journal:
                 self.is_done = self.is_done or match[2] == Kind.DONE.encode()
                 if self.last % INDEX_EVERY == 1:
                     self._index.append((self.last, end - len(line) - 1))
-            whole = end
-        os.ftruncate(self._fd, whole)
-        self.size = whole
+            valid_bytes = end
+        os.ftruncate(self._fd, valid_bytes)
+        self.size = valid_bytes
         self.first = self.first or 1
         self._cursor = (self.first, 0)
 
@@ -342,11 +343,3 @@ def is_owned(path: Path) -> bool:
             return not try_lock(fd, shared=True)
         finally:
             os.close(fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
