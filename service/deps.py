@@ -251,7 +251,7 @@ def refuse_nul(items: Sequence[tuple[str, str]]) -> None:
         raise InvalidQuery(problems)
 
 
-def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(value: Any) -> Response:
     """Returns compact JSON. Characters outside ASCII are not escaped."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")
+    return Response(text.encode("utf-8", "replace"), media_type="application/json")

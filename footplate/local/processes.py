@@ -211,7 +211,7 @@ def exit_text(child: Child) -> str:
     return f"{child.program.name} {how}"
 
 
-def end_of_log(log: Path, lines: int = 8) -> str:
+def end_of_log(log: Path) -> str:
     """Returns the last lines of a log, which errors quote."""
-    end = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
+    end = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
     return f" The end of its log {log}:\n" + "\n".join(f"    {line}" for line in end)

@@ -52,8 +52,8 @@ def end(conn: Connection, upload: UploadId, status: str, file: FileId | None = N
     conn.execute(update(uploads).where(is_pending).values(**values))
 
 
-def older_than(conn: Connection, moment: int, limit: int = 1000) -> list[UploadId]:
-    ids = conn.execute(select(uploads.c.id).where(uploads.c.created_at < moment).limit(limit))
+def older_than(conn: Connection, moment: int) -> list[UploadId]:
+    ids = conn.execute(select(uploads.c.id).where(uploads.c.created_at < moment).limit(1000))
     return [UploadId(row.id) for row in ids]
 
 

@@ -44,9 +44,9 @@ OTHER_WORDS = {
 """The names that other trainers use for our arguments, for hints."""
 
 
-def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") -> TrainingArguments:
+def read_arguments(values: Mapping[str, object]) -> TrainingArguments:
     """Parses arguments without converting types. Raises InvalidSpec with the problems of all arguments."""
-    args, problems = good_arguments(values, pointer=pointer)
+    args, problems = good_arguments(values, pointer="/training")
     if problems:
         raise InvalidSpec(problems)
     return args
