@@ -93,7 +93,9 @@ def try_imports(modules: Sequence[str]) -> int:
     threads = len(os.listdir("/proc/self/task"))
     gpus = [name for name in map(_opened, os.listdir("/proc/self/fd")) if name.startswith("/dev/nvidia")]
     if threads > 1 or gpus:
-        log.warning("after the import of %s, %s threads run, and %s are open", modules[0], threads, gpus)
+        opened = ", ".join(gpus) or "no GPU"
+        text = "%s is not imported ahead, because it started %d threads and opened %s"
+        log.warning(text, modules[0], threads - 1, opened)
         return 1
     return 0
 

@@ -106,7 +106,7 @@ def _set_rate(trainer: Trainer, value: Any) -> None:
 
 
 def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
-    """Applies the arguments' schedule with a length of `total` steps."""
+    """Makes the schedule from the arguments, `total` steps long, and continues with it at the present step."""
     args = trainer.args
     new_schedule = schedules.get_scheduler(
         args.lr_scheduler_type,

@@ -23,7 +23,7 @@ class LossSum:
     """The steps in which a micro-batch's loss was NaN or infinite, counted from the last log."""
 
     def joined(self, peers: OneProcess) -> LossSum:
-        """Averages the loss over all processes. A step counts as not finite if its loss was that on any process."""
+        """Averages the loss over all processes. A step is not finite if its loss was NaN or infinite on any of them."""
         if peers.world == 1:
             return self
         sums = peers.all_gather((self.total, self.not_finite))

@@ -53,9 +53,9 @@ def prediction_step(
 def labels_and_loss(trainer: Trainer, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
     """Returns a batch's labels, or None if one of them is missing, and True if a loss is computed for the batch.
 
-    If the model has no label names, `return_loss` decides about the loss, in the batch or as the model's default. If it
-    is False, Hugging Face calls forward with the whole batch, which fails if forward has no argument for a key. Here,
-    an overridden `compute_loss` is called instead, as in training.
+    For a model without label names, `return_loss` decides if a loss is computed. The batch or else the model sets
+    `return_loss`. Without a loss, Hugging Face calls forward with the whole batch, which fails if forward lacks an
+    argument for a key. Here, an overridden `compute_loss` is called instead, as in training.
     """
     names = trainer.label_names
     labels = [value for name in names if (value := inputs.get(name)) is not None]

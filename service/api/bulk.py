@@ -51,9 +51,9 @@ class Where(Group):
     tag: Text | None = None
     name: Text | None = None
     created_after: When | None = None
-    """Inclusive."""
+    """The earliest time of creation."""
     created_before: When | None = None
-    """Exclusive."""
+    """The time before which the jobs were created."""
 
 
 class Bulk(Group):

@@ -145,7 +145,7 @@ EXAMPLES: Json = {
 
 
 def example_of(schema: Json, schemas: Json, name: str = "", title: str = "") -> Any:
-    """Returns a value that the schema allows. `title` is the schema that has the field `name`."""
+    """Returns a value that the schema allows. It is that of the field `name` in the schema with the title `title`."""
     for key in (f"{title}.{name}", name):
         if key in EXAMPLES and not violations({**schema, "$defs": schemas}, EXAMPLES[key]):
             return EXAMPLES[key]

@@ -43,8 +43,8 @@ async def list_jobs(
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
     name: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
-    created_after: Annotated[When | None, Query(description="Inclusive.")] = None,
-    created_before: Annotated[When | None, Query(description="Exclusive.")] = None,
+    created_after: Annotated[When | None, Query(description="The earliest time of creation.")] = None,
+    created_before: Annotated[When | None, Query(description="The time before which the jobs were created.")] = None,
     ids: Annotated[
         str | None,
         Query(description=f"Only these jobs: ids with commas, at most {MOST_IDS}.", min_length=1, max_length=5000),

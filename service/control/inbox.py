@@ -84,7 +84,7 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
     except (Unavailable, LockUncertain, *UNREACHABLE):
         raise
     except Exception:
-        log.exception("a message cannot be answered")
+        log.exception("a claim or heartbeat from the inbox cannot be answered")
         if len(messages) == 1:
             state.counts.events_dead += 1
             return []

@@ -69,7 +69,7 @@ _main_pid = 0
 
 def node() -> Node:
     """Returns the node that this process belongs to. The parent creates it, and pool processes inherit it."""
-    assert _node is not None, "only inside a worker"
+    assert _node is not None, "this process is not part of a node"
     return _node
 
 

@@ -198,7 +198,7 @@ def _begins_apart(spans: Tensor, special: Tensor) -> Tensor:
 
 
 def _numbered(special: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the word number of each token, with -1 for special tokens, and `starts` itself."""
+    """Returns the word number of each token, with -1 for special tokens, and the argument `starts` unchanged."""
     words = starts.long().cumsum(dim=1)
     words[special] = -1
     return words, starts

@@ -58,7 +58,10 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return special if self.tokenizer.pad_token is None else special | labels.eq(self.tokenizer.pad_token_id)
 
     def _spans(self, length: int) -> Tensor:
-        """Draws spans of 1 to `max_span_length` tokens, each inside a context that keeps the share of masked tokens."""
+        """Draws spans of 1 to `max_span_length` tokens to mask, one in each stretch of the text.
+
+        A stretch is as long as its span divided by `plm_probability`, so that this share of all tokens is masked.
+        """
         hidden = torch.zeros(length, dtype=torch.bool)
         at = 0
         while at < length:

@@ -30,7 +30,7 @@ class _Member:
         self.loss_sum: Tensor | float = 0.0
         self.losses = 0
         self.rate: Any = self.optimizer.param_groups[0]["lr"]
-        """The learning rate of its last step."""
+        """The learning rate of this optimizer's last step, for logs."""
 
     @property
     def is_main(self) -> bool:

@@ -30,7 +30,7 @@ _OWNED = {
     "weight_decay": "weight_decay",
     "params": "a subclass's create_optimizer",
 }
-"""The options of optimizers that training arguments set, so that `optim_args` cannot, with these arguments' names."""
+"""The options that `optim_args` must not set, each with the training argument that sets it."""
 
 
 def optimizer_class(args: TrainingArguments) -> ClassAndArguments:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TOKENS_PER_PIECE = 32
 _LARGEST_DIFFERENCE = 1e-4
-"""Relative to the largest value. Summing in another order causes a hundredth of this difference."""
+"""The largest allowed difference, as a share of the largest value. Rounding alone causes a hundredth of it."""
 _LARGEST_DIFFERENCE_IN_HALF_PRECISION = 5e-2
 
 

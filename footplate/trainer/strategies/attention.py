@@ -63,8 +63,8 @@ class SharedAttention:
             raise NotAvailableYet("the model has attention that is not causal, or that has its own mask", hint=_HINT)
         if not query.shape[-2] == key.shape[-2] == 2 * self.length:
             raise NotAvailableYet(
-                f"the model attends from {query.shape[-2]} tokens to {key.shape[-2]}, in a piece of "
-                f"{2 * self.length}: cp_size supports only attention from all tokens to all",
+                f"an attention layer got {query.shape[-2]} queries and {key.shape[-2]} keys for a piece of "
+                f"{2 * self.length} tokens: cp_size supports only attention from all tokens to all",
                 hint=_HINT,
             )
         key, value = self._gather(key, value)
