@@ -39,6 +39,7 @@ from footplate.contract.host.linux import (
     uid_of,
 )
 from footplate.contract.host.node_folder import MAX_TROUBLE_CHARS, NodeFolder
+from footplate.contract.host.oom_kills import OomCount, OomKills
 from footplate.contract.host.user import NOBODY, User
 from footplate.contract.import_speed import without_collecting
 from footplate.runtime.import_ahead import ImportAhead, try_imports
@@ -53,6 +54,8 @@ class Rank:
     number: int
     pid: int
     pidfd: int
+    oom_kills_before: OomCount
+    """The count at which the process was forked."""
 
     def kill(self, by: signal.Signals) -> None:
         # The head is also signalled alone, because it may not have made its group yet.
@@ -90,6 +93,7 @@ class WarmParent:
         # Training processes adopt the orphans below them, so an orphan that comes here was left by an ended rank.
         self._leftovers = Leftovers(self._forked.__contains__)
         self._ahead = ImportAhead()
+        self._oom_kills = OomKills()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
@@ -181,6 +185,7 @@ class WarmParent:
             self._take_user(attempt, request.user, fds)
         if request.user is not None and not request.user.is_shared:
             os.close(fds.pop(len(FD_NAMES)))
+        oom_kills_before = self._oom_kills.unexplained()
         pid = os.fork()
         if pid == 0:
             _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at), request.user)
@@ -191,7 +196,7 @@ class WarmParent:
             os.waitpid(pid, 0)
             raise
         self._forked.add(pid)
-        rank = Rank(request.rank, pid, pidfd)
+        rank = Rank(request.rank, pid, pidfd, oom_kills_before)
         attempt.ranks.append(rank)
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(attempt, rank))
         _send(attempt.supervisor, Started(rank=request.rank, pid=pid))
@@ -213,7 +218,9 @@ class WarmParent:
         os.close(rank.pidfd)
         attempt.ranks.remove(rank)
         code = os.waitstatus_to_exitcode(status)
-        attempt.ended.append(Exited(rank=rank.number, code=code, peak_rss_mb=usage.ru_maxrss / 1024))
+        is_oom_kill = code == -signal.SIGKILL and self._oom_kills.explain(rank.oom_kills_before)
+        peak_rss_mb = usage.ru_maxrss / 1024
+        attempt.ended.append(Exited(rank=rank.number, code=code, peak_rss_mb=peak_rss_mb, is_oom_kill=is_oom_kill))
         if attempt not in self._ending:
             self._ending.append(attempt)
         if attempt.lock is not None and not attempt.ranks:

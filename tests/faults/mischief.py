@@ -71,18 +71,21 @@ def _out_of_address_space(lair: Path) -> None:
 
 
 def _out_of_cgroup(lair: Path) -> None:
-    """The kernel's own OOM killer: this process alone is put into a cgroup that is too small for it."""
-    room = memory_cgroup()
-    assert room is not None
-    cgroup = room / f"footplate-test-{os.getpid()}"
-    cgroup.mkdir()
-    (lair / "cgroup").write_text(str(cgroup))
-    limit = "memory.max" if (cgroup / "memory.max").exists() else "memory.limit_in_bytes"
-    (cgroup / limit).write_text(str(64 << 20))
-    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    """The kernel's own OOM killer: the node's cgroup gets too small, and this process is the first to be killed."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    limit_memory(Path((lair / "cgroup").read_text()), 64 << 20)
     hoard = []
     while True:
         hoard.append(b"x" * (1 << 20))
+
+
+def limit_memory(cgroup: Path, more_bytes: int | None) -> None:
+    """Allows this much more memory than the cgroup uses now. None: any amount."""
+    is_new = (cgroup / "memory.max").exists()
+    limit, usage = ("memory.max", "memory.current") if is_new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    no_limit = "max" if is_new else "-1"
+    text = no_limit if more_bytes is None else str(int((cgroup / usage).read_text()) + more_bytes)
+    (cgroup / limit).write_text(text)
 
 
 def memory_cgroup() -> Path | None:

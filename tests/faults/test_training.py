@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.faults import mischief
-from tests.faults.mischief import memory_cgroup, toy
+from tests.faults.mischief import limit_memory, memory_cgroup, toy
 from tests.support.processes import is_alive, until
 from tests.support.system import JSON, LONG_TOY, System
 
@@ -30,23 +31,49 @@ DEATHS = {
 
 
 @pytest.fixture
-def lairs(system: System) -> Iterator[Path]:
+def lairs(system: System) -> Path:
     """The system's nodes know the callback that does mischief; here it says what it did."""
-    folder = system.processes.folder / "lairs"
+    return system.processes.folder / "lairs"
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path) -> Iterator[Path | None]:
+    """A cgroup for the node, or None if this machine allows none. The node has to end first, so this comes first."""
+    if (room := memory_cgroup()) is None:
+        yield None
+        return
+    folder = room / f"footplate-test-{os.getpid()}"
+    folder.mkdir()
     yield folder
-    for cgroup in folder.glob("*/cgroup"):
-        os.rmdir(cgroup.read_text())
+    # Killed processes leave a cgroup a little after they are gone for everybody else.
+    until(partial(_is_removed, folder), within=10, what="the node's cgroup is empty")
+
+
+def _is_removed(cgroup: Path) -> bool:
+    with suppress(OSError):
+        cgroup.rmdir()
+    return not cgroup.exists()
 
 
 @pytest.mark.fault(2, without="hearing how training ended", red="told within 5 s")
 @pytest.mark.fault(2, without="the table of foreign errors", red=r"told as \('error'")
-def test_training_that_dies_is_reported_and_the_node_takes_its_next_job(system: System, lairs: Path) -> None:
-    system.start()
+def test_training_that_dies_is_reported_and_the_node_takes_its_next_job(
+    cgroup: Path | None, system: System, lairs: Path
+) -> None:
+    system.start_service()
+    if cgroup is None:
+        system.start_node()
+    else:
+        (lairs / "cgroup").mkdir(parents=True)
+        (lairs / "cgroup/cgroup").write_text(str(cgroup))
+        system.start_node(before=["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs; exec "$@"', "sh"])
     jobs = {do: system.submit(toy(do, lairs / do, steps=[5])) for do in DEATHS}
 
     for do, job in jobs.items():
         system.until((lairs / do / "5").exists, within=60, what=f"{do} has come", job=job)
         system.until(partial(system.has_ended, job, 1), within=5, what=f"{do} is told within 5 s", job=job)
+        if do == "cgroup" and cgroup is not None:
+            limit_memory(cgroup, None)
         first = system.attempts(job)[0]
         outcome = (first["reason"], first["error"]["code"])
         assert outcome == DEATHS[do], f"{do} is told as {outcome}: {first['error']}"

@@ -106,8 +106,6 @@ class Attempt:
     """True if the supervisor has waited until SQL had all events."""
     had_checkpoint: bool = False
     """True if this attempt has committed a checkpoint."""
-    oom_kills_before: int = field(default_factory=outcome.oom_kill_count)
-    """The kills by the machine's OOM killer before the attempt began."""
 
     # The objects that run the attempt
     sync: ArtifactSync | None = field(default=None, init=False)

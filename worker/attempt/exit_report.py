@@ -46,8 +46,7 @@ def _decide(attempt: Attempt) -> DoneData:
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report
-    kills = outcome.oom_kill_count() - attempt.oom_kills_before
-    return _by_rank(_failed(_why_it_died(failed, kills)), attempt.ranks.world)
+    return _by_rank(_failed(_why_it_died(failed)), attempt.ranks.world)
 
 
 def crashed(message: str) -> Verdict:
@@ -72,14 +71,14 @@ def _by_rank(done: DoneData, world: int) -> DoneData:
     return done.model_copy(update={"error": done.error.model_copy(update={"message": message})})
 
 
-def _why_it_died(rank: Rank | None, oom_kills: int) -> Verdict:
+def _why_it_died(rank: Rank | None) -> Verdict:
     exit = rank.exit if rank is not None else None
     if rank is None or exit is None:
         return crashed("the training process has ended, and its exit code is unknown")
     if exit.never_started is not None:
         return crashed(f"the node could not start training: {exit.never_started}")
     return outcome.of_exit(
-        exit.code, rank=exit.rank, peak_rss_mb=exit.peak_rss_mb, oom_kills=oom_kills, output=rank.tail()
+        exit.code, rank=exit.rank, peak_rss_mb=exit.peak_rss_mb, is_oom_kill=exit.is_oom_kill, output=rank.tail()
     )
 
 

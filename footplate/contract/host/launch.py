@@ -124,6 +124,8 @@ class Exited(BaseModel):
     code: int
     """The code of `os.waitstatus_to_exitcode`. A negative one is the signal that ended the process."""
     peak_rss_mb: float
+    is_oom_kill: bool = False
+    """True if the kernel's OOM killer ended the process."""
     never_started: str | None = None
     """The reason if no process could be started."""
 

@@ -6,7 +6,6 @@ import signal
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from footplate.contract.errors import (
@@ -142,15 +141,15 @@ def _note(error: BaseException) -> str | None:
     return str(notes[-1])[:2000] if isinstance(notes, list) and notes else None
 
 
-def of_exit(code: int, *, rank: int, peak_rss_mb: float, oom_kills: int, output: str) -> Verdict:
+def of_exit(code: int, *, rank: int, peak_rss_mb: float, is_oom_kill: bool, output: str) -> Verdict:
     """Returns the verdict on a process that sent no outcome. `code` is its exit code, or minus the signal's number."""
-    reason, name, message, hint = _exit_row(code, peak_rss_mb, oom_kills)
+    reason, name, message, hint = _exit_row(code, peak_rss_mb, is_oom_kill)
     return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
 
 
-def _exit_row(code: int, peak_rss_mb: float, oom_kills: int) -> tuple[Reason, str, str, str | None]:
+def _exit_row(code: int, peak_rss_mb: float, is_oom_kill: bool) -> tuple[Reason, str, str, str | None]:
     used = f"it had used {peak_rss_mb:.0f} MB"
-    if code == -signal.SIGKILL and oom_kills > 0:
+    if is_oom_kill:
         return Reason.OOM, "out_of_memory", f"the kernel's OOM killer ended the training process; {used}", SMALLER
     if code == -signal.SIGKILL:
         text = f"the training process was killed (SIGKILL): the kernel's OOM killer or a kill -9; {used}"
@@ -183,12 +182,3 @@ def time_limit(seconds: float | None) -> Verdict:
 
 def of_ours(error: FootplateError, reason: Reason) -> Verdict:
     return Verdict(reason, Failure(code=error.code, message=error.message, hint=error.hint))
-
-
-def oom_kill_count() -> int:
-    """Returns the number of times that this machine's kernel has killed for lack of memory, in any cgroup."""
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
