@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from worker.attempt.rank_process import BURST_LINES, MAX_LINE_CHARS, PrintedLines
+import time
+
+import pytest
+
+from worker.attempt.rank_process import BURST_LINES, MAX_LINE_CHARS, REDRAW_SECONDS, PrintedLines
 
 
 def texts(events: list[dict[str, object]]) -> list[object]:
@@ -14,12 +18,36 @@ def test_lines_are_whole_however_they_come() -> None:
 
     assert texts(lines.read(b"one\ntw")) == ["one"]
     assert texts(lines.read(b"o\r\nthr\xc3")) == ["two"]
-    assert texts(lines.read(b"\xa9e")) == []
-    assert texts(lines.read(b"")) == ["thrée"]
+    assert texts(lines.read(b"\xa9e\r")) == []
+    assert texts(lines.read(b"\nfour")) == ["thrée"]
+    assert texts(lines.read(b"")) == ["four"]
 
 
-def test_a_progress_bar_is_its_states() -> None:
-    assert texts(PrintedLines("stderr").read(b"\r10%\r20%\n")) == ["", "10%", "20%"]
+def test_a_progress_bar_is_its_last_state() -> None:
+    assert texts(PrintedLines("stderr").read(b"\r10%\r20%\r   \r30%\r\n\ndone\n")) == ["30%", "", "done"]
+
+
+def test_a_progress_bar_shows_a_state_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    lines = PrintedLines("stderr")
+
+    assert texts(lines.read(b"\r10%\r11%")) == ["10%"]
+    assert texts(lines.read(b"\r12%\r13%")) == []
+    seconds += REDRAW_SECONDS
+    assert texts(lines.read(b"\r14%\r15%")) == ["14%"]
+    assert texts(lines.read(b"\r16%\n")) == ["16%"]
+
+
+def test_the_bar_of_an_evaluation_inside_a_bar_prints_one_line() -> None:
+    up = b"\x1b[A"
+    inner = b"".join(b"\n\r%d%%%b" % (percent, up) for percent in range(100))
+
+    assert texts(PrintedLines("stderr").read(b"\r 5%" + inner + b"\n\r    " + up + b"\r 6%\n")) == [" 5%", "0%", " 6%"]
+
+
+def test_colours_of_a_terminal_are_removed() -> None:
+    assert texts(PrintedLines("stdout").read(b"\x1b[1;31mred\x1b[0m\n")) == ["red"]
 
 
 def test_a_long_line_is_cut_and_says_by_how_much() -> None:

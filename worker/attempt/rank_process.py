@@ -1,7 +1,8 @@
 """Reads the events and the printed lines of one training process, for its supervisor.
 
 Events are checked, because users' code can write anything to the process's socket. Printed lines become `line` events.
-Long lines are cut, and lines that are printed too fast are only counted.
+Long lines are cut, and lines that are printed too fast are only counted. A progress bar redraws its line. It becomes
+few lines: its last state, and at most one state every ten seconds until then.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import selectors
 import socket
 import time
@@ -37,12 +39,18 @@ LAST_REPORTS_SECONDS = 2.0
 MAX_LINE_CHARS = 4096
 LINES_PER_SECOND = 200.0
 BURST_LINES = 2000.0
+REDRAW_SECONDS = 10.0
+"""The least time between two states of a progress bar that are kept."""
 TAIL_LINES = 100
 """The last lines that an error quotes: enough for faulthandler's report of a crash inside torch."""
 KINDS_OF_EVERY_RANK = frozenset({Kind.STATE, Kind.NOTE})
 KINDS_OF_THE_FIRST_RANK = KINDS_OF_EVERY_RANK | {Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO}
 
 Events = list[dict[str, Any]]
+
+_UP = "\x1b[A"
+"""Moves a terminal's cursor up. tqdm ends the line of an inner bar with it."""
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class PrintedLines:
@@ -54,6 +62,7 @@ class PrintedLines:
         self._rest = b""
         self._room, self._seen_at = BURST_LINES, time.monotonic()
         self._left_out = 0
+        self._redrawn_at = -math.inf
 
     def read(self, chunk: bytes) -> Events:
         """Returns the events of the lines in a chunk. An empty chunk ends the stream."""
@@ -66,9 +75,11 @@ class PrintedLines:
             self._left_out += whole.count(b"\n")
             self.tail.extend(whole[-MAX_LINE_CHARS:].decode("utf-8", "replace").split("\n")[-TAIL_LINES:])
             return []
-        lines = whole.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = whole.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
         if lines and not lines[-1]:
             lines.pop()
+        if b"\r" in whole or b"\x1b" in whole:
+            lines = [text for line in lines if (text := self._as_shown(line)) is not None]
         taken = lines[: int(self._room)]
         events = self._mark() + [self._event(line) for line in taken]
         self._room -= len(taken)
@@ -82,12 +93,34 @@ class PrintedLines:
         self._seen_at = now
 
     def _cut(self, chunk: bytes) -> tuple[bytes, bytes]:
-        """Returns the whole lines and the beginning of the next line. A very long beginning counts as a line."""
+        """Returns the whole lines and the beginning of the next line.
+
+        A very long beginning counts as a line. So does a progress bar that has been redrawn for `REDRAW_SECONDS`.
+        """
         data = self._rest + chunk
         if not chunk or (len(data) > 16 * MAX_LINE_CHARS and b"\n" not in data):
             return data, b""
         end = data.rfind(b"\n") + 1
+        redrawn = data.rfind(b"\r", 0, -1)
+        if redrawn > end and self._redraws():
+            end = redrawn
         return data[:end], data[end:]
+
+    def _as_shown(self, line: str) -> str | None:
+        """Returns what a terminal shows last of a line that may redraw itself. None if it shows nothing that is new."""
+        is_inner_bar = line.endswith(_UP)
+        states = [state for state in _ESCAPES.sub("", line).split("\r") if state.strip()]
+        if not states:
+            return None if line else ""
+        return None if is_inner_bar and not self._redraws() else states[-1].rstrip()
+
+    def _redraws(self) -> bool:
+        """Returns True if the last state of a progress bar was kept long ago, and counts this one as kept."""
+        now = time.monotonic()
+        if now - self._redrawn_at < REDRAW_SECONDS:
+            return False
+        self._redrawn_at = now
+        return True
 
     def _event(self, text: str) -> dict[str, Any]:
         data: dict[str, Any] = {"stream": self._stream, "text": text[:MAX_LINE_CHARS]}
