@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from footplate.cli.text import number
+from footplate.cli.text import number, short
 
 if TYPE_CHECKING:
     from footplate.contract.events import Event
@@ -20,7 +20,10 @@ def line_of(event: Event) -> str:
 def _state(event: Event) -> str:
     reason, message = event.data.get("reason"), event.data.get("message")
     attempt = f"attempt {event.attempt}: " if event.attempt > 1 else ""
-    return f"{attempt}{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
+    text = f"{attempt}{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
+    return text + (
+        f"; `footplate resume {short(event.job)}` continues it" if event.data.get("state") == "paused" else ""
+    )
 
 
 def _metrics(event: Event) -> str:
@@ -39,7 +42,7 @@ def _checkpoint(event: Event) -> str:
 
 
 def _message(event: Event) -> str:
-    return str(event.data.get("message") or event.data.get("text") or event.data)
+    return str(event.data.get("message") or event.data)
 
 
 _WRITERS: dict[str, Callable[[Event], str]] = {
@@ -48,6 +51,6 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
     "eval": _metrics,
     "checkpoint": _checkpoint,
     "note": _message,
-    "line": lambda event: f"| {_message(event)}",
+    "line": lambda event: f"| {event.data.get('text')}".rstrip(),
     "gap": lambda event: f"events are missing here: {event.data}",
 }

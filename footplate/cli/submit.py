@@ -51,7 +51,7 @@ def run_submit(options: Options) -> int:
     client = client_of(options)
     _bring_code(client, options, spec)
     # Requested before the job exists, because afterwards the job itself occupies the slots.
-    placement = None if options.watch or options.json else client.jobs.validate(spec).placement
+    placement = None if options.json else client.jobs.validate(spec).placement
     job = client.jobs.create(spec)
     if options.json:
         print_json(job.info.model_dump(mode="json"))
@@ -59,7 +59,7 @@ def run_submit(options: Options) -> int:
         for line in _lines(job.info.warnings):
             print(clean(line), file=sys.stderr, flush=True)
         print(job.id, flush=True)
-        if placement is not None:
+        if placement is not None and (placement.waits or not options.watch):
             print_message(f"{placement.message}; `footplate watch {short(job.id)}` shows its progress")
     return watch_job(job, after=0, as_json=options.json) if options.watch else 0
 

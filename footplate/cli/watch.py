@@ -40,7 +40,9 @@ def add_verbs(verbs: Verbs) -> None:
 def run_watch(options: Options) -> int:
     job = find(client_of(options), options.job)
     if not options.json:
-        print_lines(f"{job.id} {job.state}" + (f": {job.info.message}" if job.info.message else ""))
+        rest = f": {job.info.message}" if job.info.message else ""
+        rest = f"; `footplate resume {short(job.id)}` continues it" if job.state == "paused" else rest
+        print_lines(f"{job.id} {job.state}{rest}")
     after = job.info.last_no if options.after is None else options.after
     return watch_job(job, after=after, as_json=options.json)
 

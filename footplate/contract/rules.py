@@ -269,7 +269,11 @@ def _resume_from_problems(spec: JobSpec) -> Iterator[Problem]:
 def _without_root(said: ArgumentText) -> Problem:
     """Returns the problem of a path that is local, a URL, or a model's name on a hub."""
     root = "models://" if said.path[0] in ("model", "processor") else "data://"
-    near = (root + said.text.lstrip("./~"))[:80]
+    # An absolute path exists on the user's machine, so only its last part can be below a root.
+    below_root = (
+        said.text.rstrip("/").rpartition("/")[2] if said.text.startswith(("/", "~")) else said.text.lstrip("./")
+    )
+    near = (root + below_root)[:80]
     hint = f"put the file below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
     if root == "models://" and "://" not in said.text:
         hint += " models:// is the models folder on the nodes. A model of a hub is hub://NAME"

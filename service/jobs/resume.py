@@ -27,7 +27,7 @@ from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
-IT_IS_DONE = "it has succeeded: POST /jobs/{id}/fork continues from one of its checkpoints, in a job of its own"
+IT_IS_DONE = "fork it: the fork is a new job that continues from one of its checkpoints"
 
 
 class Resume(Group):

@@ -16,10 +16,12 @@ import pytest
 from footplate import Client
 from footplate.cli import doctor, main
 from footplate.cli.context import UsageError
+from footplate.cli.event_lines import line_of
 from footplate.cli.show import cell
 from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, table, wrapped
 from footplate.contract.errors import InvalidSpec
+from footplate.contract.events import Event
 from footplate.sdk.models import JobInfo
 
 NODE = {
@@ -239,3 +241,17 @@ def test_a_long_sentence_breaks_between_words_and_keeps_what_has_no_space() -> N
     assert " ".join(line.strip() for line in lines) == text
     assert [line[:11].strip() for line in lines[1:]] == ["", ""]
     assert wrapped(text, io.StringIO(), indent=11) == text, "a pipe gets whole lines"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "line"),
+    [
+        ("line", {"stream": "stdout", "text": "a line"}, "| a line"),
+        ("line", {"stream": "stdout", "text": ""}, "|"),
+        ("state", {"state": "paused", "reason": "pause"}, "paused (pause); `footplate resume beefbeef` continues it"),
+    ],
+)
+def test_an_event_is_one_line_of_text(kind: str, data: dict[str, str], line: str) -> None:
+    event = Event.model_construct(job="job_" + "0" * 24 + "beefbeef", attempt=1, kind=kind, data=data)  # type: ignore[call-arg]
+
+    assert line_of(event) == line

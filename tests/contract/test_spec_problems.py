@@ -205,7 +205,7 @@ def test_a_path_that_leaves_its_root_is_refused(path):
     [
         ("model", {"use": "hf/x", "args": {"path": "bert-base"}}, "/model/args/path",
          "did you mean 'models://bert-base'? models:// is the models folder on the nodes. A model of a hub is hub://NAME"),
-        ("data", {"use": "files/jsonl", "args": {"paths": ["/a.jsonl"]}}, "/data/args/paths/0",
+        ("data", {"use": "files/jsonl", "args": {"paths": ["/home/me/a.jsonl"]}}, "/data/args/paths/0",
          "did you mean 'data://a.jsonl'? A file on your own machine is uploaded: footplate upload FILE prints its name "
          "for the spec"),
         ("model", {"use": "hf/x", "args": {"path": "https://x.org/m"}}, "/model/args/path",
