@@ -237,7 +237,7 @@ def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:
 
 
 NO_NUL = {"pattern": r"^[^\x00]*$"}
-"""The pattern in the schema of query parameters that have no pattern of their own."""
+"""The schema of query parameters without a pattern of their own. It refuses NUL characters."""
 
 
 def refuse_nul(items: Sequence[tuple[str, str]]) -> None:

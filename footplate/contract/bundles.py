@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 MAX_BYTES = 32 * MIB
-"""The size of the zip itself."""
+"""The largest size of the zip itself."""
 MAX_UNPACKED_BYTES = 128 * MIB
 MAX_RATIO = 100
 """The largest ratio of unpacked to packed size, for bundles above RATIO_FROM_BYTES."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated
@@ -121,3 +123,19 @@ def _networks(text: str) -> str:
 
 Networks = Annotated[str, AfterValidator(_networks)]
 """The type of a setting that lists hosts and networks, such as `hooks.internal, 10.1.0.0/16`."""
+
+
+def addresses_of(host: str, port: int) -> list[str]:
+    """Returns every IP address of a host. A host may be a number, such as 2130706433 for 127.0.0.1."""
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def require_allowed(target: Target, addresses: Iterable[str], is_allowed: Callable[[Address], bool]) -> None:
+    """Raises Refused if an address of the URL's host is not allowed, and is not public or not reached by https."""
+    for address in map(plain, addresses):
+        if is_allowed(address):
+            continue
+        if not is_public(address):
+            raise Refused(f"names {target.host}, which is {address}: not a public address")
+        if target.scheme != "https":
+            raise Refused("must begin with https://, because others could read or change the data on its way")

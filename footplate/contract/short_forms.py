@@ -2,8 +2,8 @@
 
     "model": "toy/mlp"                      -> {"use": "toy/mlp", "args": {}}
     "data": <component or path>             -> {"train": <component>}
-    "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, of an uploaded file's id as well
-    "data": "hub://owner/name"              -> hf/dataset, of "hub://datasets/owner/name"
+    "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, also for the id of an uploaded file
+    "data": "hub://owner/name"              -> hf/dataset with "hub://datasets/owner/name"
     "strategy": "ddp"                       -> {"type": "ddp"}
     "strategy": {"type": "accelerate", …}   -> the fields with that meaning      (arguments/accelerate_config.py)
     "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (two_places.py)

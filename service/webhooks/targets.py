@@ -7,11 +7,11 @@ and does not resolve the name again.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from footplate.contract.outbound import Address, Allowed, Refused, Target, is_public, plain
+from footplate.contract.outbound import Allowed, Refused, Target, addresses_of, require_allowed
 
 RESOLVE_SECONDS = 5.0
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -20,13 +20,9 @@ _NAMES = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 
 
 async def resolved(host: str, port: int) -> list[str]:
-    """Returns every IP address of a host. A host may be a number, such as 2130706433 for 127.0.0.1."""
-    ask = asyncio.get_running_loop().run_in_executor(_NAMES, _addresses, host, port)
-    return await asyncio.wait_for(ask, RESOLVE_SECONDS)
-
-
-def _addresses(host: str, port: int) -> list[str]:
-    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    """Returns every IP address of a host. Raises TimeoutError if the name server does not answer in time."""
+    addresses = asyncio.get_running_loop().run_in_executor(_NAMES, addresses_of, host, port)
+    return await asyncio.wait_for(addresses, RESOLVE_SECONDS)
 
 
 async def aim(target: Target, allowed: Allowed, resolve: Resolve = resolved) -> str:
@@ -40,15 +36,5 @@ async def aim(target: Target, allowed: Allowed, resolve: Resolve = resolved) -> 
         raise Refused(f"names {target.host}, which cannot be resolved: {why}") from error
     if not addresses:
         raise Refused(f"names {target.host}, which has no address")
-    for address in addresses:
-        _check(target, plain(address), allowed)
+    require_allowed(target, addresses, partial(allowed.covers, target.host))
     return addresses[0]
-
-
-def _check(target: Target, address: Address, allowed: Allowed) -> None:
-    if allowed.covers(target.host, address):
-        return
-    if not is_public(address):
-        raise Refused(f"names {target.host}, which is {address}: not a public address")
-    if target.scheme != "https":
-        raise Refused("must begin with https://, because deliveries must not be readable on the way")

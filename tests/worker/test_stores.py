@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.outbound import Allowed, Refused, plain, read_url
+from footplate.contract.outbound import Allowed, Refused, read_url, require_allowed
 from tests.support.file_server import FileServer, file_server
 from worker.attempt import url_files as module
 from worker.attempt.url_files import FetchError, UrlFiles
@@ -100,14 +100,14 @@ def test_a_listed_name_may_not_mean_a_private_address(
     assert "127.0.0.1: not a public address" in message
 
     # The control: without the look at the address it would be fetched.
-    monkeypatch.setattr(module, "check", lambda *_: None)
+    monkeypatch.setattr(module, "require_allowed", lambda *_: None)
     assert stores(tmp_path, named).fetch_newest(url) == sha256(ROWS).hexdigest()
 
 
 def test_a_public_host_is_asked_by_https_only() -> None:
     with pytest.raises(Refused, match="begin with https://"):
-        module.check(read_url("http://data.example.org/a"), plain("93.184.216.34"), Allowed())
-    module.check(read_url("https://data.example.org/a"), plain("93.184.216.34"), Allowed())
+        require_allowed(read_url("http://data.example.org/a"), ["93.184.216.34"], Allowed().has)
+    require_allowed(read_url("https://data.example.org/a"), ["93.184.216.34"], Allowed().has)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ class LocalRanks:
 
 
 def _is_last(shared: int) -> bool:
-    """Releases this node's lock, and locks the folder alone. Returns False if another node still has its lock."""
+    """Releases this node's shared lock. Returns False if another node still has one, and so uses the folder."""
     try:
         fcntl.flock(shared, fcntl.LOCK_UN)
         return try_lock(shared)

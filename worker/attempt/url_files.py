@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 from pydantic import BaseModel, ConfigDict
 
 from footplate.contract.files import shown
-from footplate.contract.outbound import Address, Allowed, Refused, Target, is_public, plain, read_url
+from footplate.contract.outbound import Allowed, Refused, Target, addresses_of, read_url, require_allowed
 
 SETTING, MOST_SETTING = "FOOTPLATE_STORES_ALLOW", "FOOTPLATE_STORES_MAX_MB"
 SECONDS, MOST_HOPS, PIECE = 30.0, 5, 1 << 20
@@ -152,33 +152,16 @@ def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
     try:
         target = read_url(at)
         if not allowed.lists(target.host):
-            raise Refused(f"is at {target.host}, which is not listed")
-        addresses = _addresses(url, target)
-        for address in addresses:
-            check(target, plain(address), allowed)
+            raise Refused(f"names {target.host}, which is not listed")
+        addresses = addresses_of(target.host, target.port)
+        require_allowed(target, addresses, allowed.has)
+    except (OSError, UnicodeError) as error:
+        raise _unreachable(url, f"{target.host} cannot be resolved: {error}") from error
     except Refused as error:
         which = shown(url) if at == url else f"{shown(url)} redirects to an address that"
         hint = f"add the host, or its network, to the node's {SETTING}"
         raise FetchError("store_refused", f"{which} {error}", hint) from None
     return target, addresses[0]
-
-
-def check(target: Target, address: Address, allowed: Allowed) -> None:
-    """Raises Refused if this node may not connect to an address of the URL's host."""
-    if allowed.has(address):
-        return
-    if not is_public(address):
-        raise Refused(f"is at {target.host}, which is {address}: not a public address, and in no listed network")
-    if target.scheme != "https":
-        raise Refused("must begin with https://, because data must not be changed on its way")
-
-
-def _addresses(url: str, target: Target) -> list[str]:
-    try:
-        infos = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise _unreachable(url, f"{target.host} cannot be resolved: {error}") from error
-    return [str(info[4][0]) for info in infos]
 
 
 def _connection(target: Target, address: str) -> http.client.HTTPConnection:

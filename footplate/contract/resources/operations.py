@@ -107,7 +107,7 @@ class Webhook(Resource):
     project: str
     url: str
     states: tuple[Annotated[str, OpenEnum(JobState)], ...] | None
-    """The states of which the webhook is told. null for every state."""
+    """The states that the webhook reports. null for every state."""
     tags: tuple[str, ...] | None
     """The tags of which a job must have one. null for every job."""
     description: str | None

@@ -26,7 +26,7 @@ from sqlalchemy import event
 
 from footplate.contract.ids import WebhookId
 from footplate.contract.lifecycle import JobState, Reason
-from footplate.contract.outbound import Allowed, Refused, read_url
+from footplate.contract.outbound import Allowed, Refused, addresses_of, read_url
 from footplate.contract.resources.operations import CreatedWebhook, DeliveryList, Webhook
 from service.control.process import Control
 from service.jobs.prune import DAY_MS, prune
@@ -710,10 +710,7 @@ NAMES = {
 
 
 def names(host: str, port: int) -> list[str]:
-    return NAMES[host] if host in NAMES else targets_addresses(host, port)
-
-
-targets_addresses = targets._addresses
+    return NAMES[host] if host in NAMES else addresses_of(host, port)
 
 
 @pytest.mark.parametrize(
@@ -743,7 +740,7 @@ targets_addresses = targets._addresses
 async def test_urls_that_a_webhook_may_not_reach_are_refused(
     monkeypatch: pytest.MonkeyPatch, url: str, why: str
 ) -> None:
-    monkeypatch.setattr(targets, "_addresses", names)
+    monkeypatch.setattr(targets, "addresses_of", names)
 
     with pytest.raises(Refused, match=re.escape(why)):
         await targets.aim(read_url(url), Allowed())
@@ -752,7 +749,7 @@ async def test_urls_that_a_webhook_may_not_reach_are_refused(
 async def test_a_refusal_points_at_the_url_and_says_what_would_work(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "_addresses", names)
+    monkeypatch.setattr(targets, "addresses_of", names)
     api = await serve(sqlite_url)
 
     good = await api.client.post("/webhooks", json={"url": "https://public.example/x"})
