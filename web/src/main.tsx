@@ -1,5 +1,6 @@
 /** The page: header, login, message, and the view that the address names. */
 
+import { computed, effect } from "@preact/signals";
 import { render } from "preact";
 import { lazy, Suspense } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
@@ -21,6 +22,8 @@ const CompareView = lazy(() => import("./views/CompareView").then((module) => mo
 const SubmitView = lazy(() => import("./views/SubmitView").then((module) => module.SubmitView));
 const TryView = lazy(() => import("./views/TryView").then((module) => module.TryView));
 const ClusterView = lazy(() => import("./views/ClusterView").then((module) => module.ClusterView));
+
+const place = computed(() => `${route.value.view} ${route.value.id}`);
 
 function App() {
   const { view, id } = route.value;
@@ -130,6 +133,11 @@ function Help() {
   );
 }
 
+// A message belongs to the view that it was written on.
+effect(() => {
+  void place.value;
+  message.value = null;
+});
 startPolling();
 installKeys();
 render(<App />, document.getElementById("app")!);

@@ -14,6 +14,10 @@ import { type Checkpoint, checkpointOffers, offersOf } from "../src/lib/offers";
 import { FIRST, TEMPLATES, isRecipe } from "../src/lib/templates";
 import { gpuUse, systemValues } from "../src/lib/system";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
+import type { JobEvent } from "../src/api/types";
+import { eventText } from "../src/lib/events";
+import { orderText, rateBefore } from "../src/lib/orders";
+import { type Ask, type Printed, levelOf, linesUntil, linesWith } from "../src/lib/printed";
 import { soon, throttled } from "../src/lib/slices";
 import { halfOf, tableOf } from "../src/lib/table";
 
@@ -86,6 +90,8 @@ describe("curves", () => {
     const range = rangeWithoutOutliers([...Array.from({ length: 100 }, (_, index) => index / 100), 1e9])!;
     expect(range[1]).toBeLessThan(2);
     expect(rangeWithoutOutliers([1, 2, 3])).toBeNull();
+    const [low, high] = rangeWithoutOutliers([...Array.from({ length: 100 }, () => 5), 1e9])!;
+    expect([low < 5, high > 5, high < 6]).toEqual([true, true, true]);
   });
 });
 
@@ -242,9 +248,25 @@ describe("commands", () => {
   it("writes a request as curl, Python and command line", () => {
     const pause = { method: "POST", path: "/jobs/job_1/pause" };
     expect(asCurl(pause, "http://h", true)).toBe(`curl -s -X POST 'http://h/jobs/job_1/pause' -H "Authorization: Bearer $FOOTPLATE_API_KEY"`);
-    expect(asPython(pause, "http://h")).toContain('client.jobs.get("job_1").pause()');
+    expect(asPython(pause, "http://h", true)).toContain('job = client.jobs.get("job_1")\njob.pause()');
     expect(asCommand(pause)).toBe("footplate pause job_1");
-    expect(asPython({ method: "POST", path: "/jobs", body: '{"a": true, "b": null}' }, "http://h")).toContain('create({"a": True, "b": None})');
+    expect(asPython({ method: "POST", path: "/jobs", body: '{"a": true, "b": null}' }, "http://h", true)).toContain('create({"a": True, "b": None})');
+  });
+
+  it("repeats a fork with its changes and an order with its values", () => {
+    const fork = { method: "POST", path: "/jobs/job_1/fork", body: '{"checkpoint": "best", "patch": {"name": "b", "training": {"seed": 2, "note": "it\'s"}}}' };
+    expect(asCommand(fork)).toBe(`footplate fork job_1 --checkpoint best --set 'name="b"' --set 'training.seed=2' --set 'training.note="it'\\''s"'`);
+    expect(asPython(fork, "http://h", false)).toContain('fork = job.fork(checkpoint="best", patch={"name": "b", "training": {"seed": 2, "note": "it\'s"}})');
+    const rate = { method: "POST", path: "/jobs/job_1/do", body: '{"save": true, "set": {"learning_rate": 0.001}}' };
+    expect(asCommand(rate)).toBe("footplate do job_1 --save --set 'learning_rate=0.001'");
+    expect(asPython(rate, "http://h", false)).toContain('job.do(save=True, set={"learning_rate": 0.001})');
+  });
+
+  it("is Python with the key for what the client has no method for", () => {
+    const pin = { method: "PATCH", path: "/jobs/job_1/checkpoints/ckpt_1", body: '{"pinned": true}' };
+    expect(asPython(pin, "http://h", true)).toContain('headers={"Authorization": "Bearer " + os.environ["FOOTPLATE_API_KEY"]}');
+    expect(asPython(pin, "http://h", false)).not.toContain("headers");
+    expect(asCommand(pin)).toBeNull();
   });
 });
 
@@ -319,5 +341,60 @@ describe("answers of a checkpoint", () => {
     expect([readRow('{"x": [1]}'), readRow(" hello ")]).toEqual([{ x: [1] }, "hello"]);
     expect(() => readRow("{x: 1}")).toThrow("The row is not JSON");
     expect([wayOf("hf/causal-lm"), wayOf("toy/mlp")]).toEqual(["text", "row"]);
+  });
+});
+
+describe("printed lines", () => {
+  const line = (no: number, text = `line ${no}`): Printed => ({ no, at: "", rank: 0, stream: "stdout", text });
+  /** A log as the service sends it: a page searches some events at a time, so it may be empty although a next one is there. */
+  const logOf = (lines: Printed[], last: number, searched: number): Ask => async (query) => {
+    const [from, to] = [Number(query.get("after")), Number(query.get("after")) + searched];
+    const grep = query.get("grep") ?? "";
+    return { data: lines.filter(({ no, text }) => no > from && no <= to && text.includes(grep)), next_cursor: to < last ? String(to) : null };
+  };
+
+  it("are the newest ones, and then earlier ones without a gap", async () => {
+    const all = Array.from({ length: 12_000 }, (_, index) => line(index + 1));
+    const ask = logOf(all, 12_000, 700);
+    const newest = await linesUntil(ask, 12_000, "");
+    const earlier = await linesUntil(ask, newest.from, "");
+    expect([earlier.lines[0]!.no, earlier.lines.at(-1)!.no, newest.lines[0]!.no, newest.lines.at(-1)!.no]).toEqual([2001, 7000, 7001, 12_000]);
+  });
+
+  it("are found however long ago the job printed them", async () => {
+    const { lines, from } = await linesUntil(logOf([line(3)], 1_000_000, 100_000), 1_000_000, "");
+    expect([lines.map(({ no }) => no), from]).toEqual([[3], 0]);
+  });
+
+  it("are searched page after page, to a limit that is named", async () => {
+    const ask = logOf([line(1), line(90_000, "found"), ...Array.from({ length: 3000 }, (_, index) => line(95_000 + index, "many"))], 100_000, 1000);
+    expect(await linesWith(ask, "found", "")).toEqual({ lines: [line(90_000, "found")], isWhole: true });
+    const many = await linesWith(ask, "many", "");
+    expect([many.lines.length, many.isWhole]).toEqual([2000, false]);
+  });
+
+  it("are coloured by the level that they name, not by their stream", () => {
+    expect(["12:00 INFO ready", "12:00 WARNING low", "x.py:3: UserWarning: old", "ValueError: no", "12:00 ERROR no", "no errors found"].map(levelOf)).toEqual(["", "warning", "warning", "error", "error", ""]);
+  });
+});
+
+describe("events and orders", () => {
+  const event = (kind: string, data: object, step: number | null = null) => ({ kind, data, step }) as unknown as JobEvent;
+
+  it("say what happened, without paths and sums", () => {
+    const saved = event("checkpoint", { status: "committed", path: "jobs/a", bytes: 1_500_000, manifest_sha256: "ab", files: 8, is_best: true, message: null }, 80);
+    expect(eventText(saved)).toBe("checkpoint of step 80 saved, 1.50 MB in 8 files, the best so far");
+    expect(eventText(event("done", { ending: "finished", reason: "completed", running_s: 93, outputs: "jobs/a" }))).toBe("the attempt ended: finished, completed, ran 1 min 33 s");
+  });
+
+  it("say what the loop answered", () => {
+    expect(orderText(event("do", { status: "asked", message: "requested: save" }))).toBe("requested: save. The loop answers after its present step.");
+    expect(orderText(event("do", { status: "done", message: "saves a checkpoint" }, 831))).toBe("At step 831: saves a checkpoint.");
+  });
+
+  it("begin with the rate that the schedule multiplies, not with the rate of the present step", () => {
+    const set = event("do", { status: "asked", set: { learning_rate: 0.01 } });
+    expect(rateBefore([], { training: { learning_rate: 5e-5 } })).toBe("0.00005");
+    expect(rateBefore([set, event("do", { status: "done", set: { learning_rate: { from: 1, to: 2 } } })], { training: { learning_rate: 5e-5 } })).toBe("0.01");
   });
 });

@@ -97,6 +97,38 @@ async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> Non
     await expect(page.locator(".timeline")).to_contain_text("Attempt 1 on")
 
 
+async def test_the_log_and_the_events_of_a_job_are_followed_without_its_curves(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"loss": 2.0}])
+    worker.send(worker.write(Kind.LINE, {"stream": "stderr", "text": "first WARNING"}))
+    await page.goto(f"{api.url}/#/jobs/{job}?tab=log")
+
+    log = page.locator(".log > div")
+    await expect(log).to_have_text(["0 first WARNING"])
+    worker.send(worker.write(Kind.LINE, {"stream": "stderr", "text": "second"}))
+    api.services.tail.wake([job])
+    await expect(log).to_have_text(["0 first WARNING", "0 second"])
+    await page.get_by_role("tab", name="events").click()
+    worker.send(worker.write(Kind.NOTE, {"message": "third"}))
+    api.services.tail.wake([job])
+    await expect(page.locator("#panel tbody tr").first).to_contain_text("third")
+
+
+async def test_the_loop_answers_an_order_on_the_page(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"loss": 2.0}])
+    await page.goto(f"{api.url}/#/jobs/{job}?tab=spec")
+
+    await page.get_by_role("button", name="learning rate…").click()
+    await page.get_by_label("Learning rate").fill("fast")
+    await page.get_by_role("button", name="Set").click()
+    await expect(page.get_by_role("alert")).to_contain_text("“fast” is not a number")
+    await page.get_by_label("Learning rate").fill("0.002")
+    await page.get_by_role("button", name="Set").click()
+    await expect(page.locator(".answered")).to_have_text(re.compile("requested: learning_rate 0.002"))
+    worker.send(worker.write(Kind.DO, {"status": "done", "message": "learning_rate is 0.002"}, 7))
+    api.services.tail.wake([job])
+    await expect(page.locator(".answered")).to_have_text("At step 7: learning_rate is 0.002.")
+
+
 async def test_the_use_of_cpu_memory_and_gpus_is_drawn_from_the_first_minute_on(api: Api, page: Page) -> None:
     job, worker = trained(api, [{"loss": 2.0}])
     worker.stage.beat_node(worker.node, gpus=[Gpu(uuid="gpu-a", name="H100", memory_mb=80_000)])

@@ -12,6 +12,9 @@ export interface Problem {
   hint?: string | null;
 }
 
+/** Names a field as a form does: "states: must be one of…" for "/states/0: must be one of…". */
+export const withField = (detail: string) => detail.replace(/^\/(?:query\/)?(\w+)(?:\/\d+)?: /, "$1: ");
+
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -20,7 +23,7 @@ export class ApiError extends Error {
     readonly problems: Problem[],
     readonly hint: string | null,
   ) {
-    super([detail, hint].filter(Boolean).join(" — "));
+    super([withField(detail), hint].filter(Boolean).join(" — "));
   }
 }
 
@@ -90,6 +93,18 @@ export async function request<T>(bare: string, options: Options = {}): Promise<T
     );
   }
   return parsed as T;
+}
+
+/** Reads a list of a job from its beginning, a thousand rows at a time and at most so many times. */
+export async function requestPages<T>(path: string, most: number): Promise<T[]> {
+  const rows: T[] = [];
+  let after: string | null = "0";
+  for (let page = 0; page < most && after !== null; page += 1) {
+    const answer: { data: T[]; next_cursor: string | null } = await request(`${path}&limit=1000&after=${after}`);
+    rows.push(...answer.data);
+    after = answer.next_cursor;
+  }
+  return rows;
 }
 
 /** What the user reads when something failed. */

@@ -86,7 +86,9 @@ function metricColumn(id: string, name: string, which: string): Column {
     // NaN and infinities come as text, and a diverged job must not look like one without a value.
     if (which === "last") return typeof latest === "number" || typeof latest === "string" ? latest : null;
     const row = summary?.get(name);
-    return row ? (isMost ? row.max : row.min) : null;
+    if (!row) return null;
+    const found = isMost ? row.max : row.min;
+    return Number.isFinite(found) ? found : String(found);
   };
   return { id, title: which === "last" ? name : `${which} ${name}`, width: 108, isNumber: true, value, text: (job, extra) => formatNumber(value(job, extra)) };
 }

@@ -15,25 +15,63 @@ export function asCurl({ method, path, body }: Sent, origin: string, hasKey: boo
   return parts.join(" ");
 }
 
-export function asPython({ method, path, body }: Sent, origin: string): string {
-  const verb = /^\/jobs\/(job_\w+)\/(pause|resume|cancel)$/.exec(path);
+export function asPython({ method, path, body }: Sent, origin: string, hasKey: boolean): string {
   const head = `from footplate import Client\n\nclient = Client(${JSON.stringify(origin)})\n`;
-  if (verb) return `${head}client.jobs.get("${verb[1]}").${verb[2]}()`;
   if (method === "POST" && path === "/jobs" && body) return `${head}job = client.jobs.create(${asLiteral(JSON.parse(body))})`;
-  const one = /^\/jobs\/(job_\w+)$/.exec(path);
-  if (method === "GET" && one) return `${head}print(client.jobs.get("${one[1]}"))`;
-  const call = `httpx2.request(${JSON.stringify(method)}, ${JSON.stringify(origin + path)}${body ? `, json=${asLiteral(JSON.parse(body))}` : ""})`;
-  return `import httpx2\n\nprint(${call}.json())`;
+  const [, id, rest = ""] = /^\/jobs\/(job_\w+)(?:\/(.*))?$/.exec(path) ?? [];
+  const call = id && callOf(method, rest, body);
+  if (call) return `${head}job = client.jobs.get("${id}")\n${call}`;
+  const key = hasKey ? `, headers={"Authorization": "Bearer " + os.environ["FOOTPLATE_API_KEY"]}` : "";
+  const sent = `httpx2.request(${JSON.stringify(method)}, ${JSON.stringify(origin + path)}${body ? `, json=${asLiteral(JSON.parse(body))}` : ""}${key})`;
+  return `${hasKey ? "import os\n\n" : ""}import httpx2\n\nprint(${sent}.text)`;
 }
 
+/** What the client has for a request below a job's path, or undefined. */
+function callOf(method: string, rest: string, body: string | undefined): string | undefined {
+  if (method === "DELETE" && rest === "") return "job.delete()";
+  if (method === "GET") return READS[rest];
+  if (method !== "POST") return undefined;
+  if (/^(pause|resume|cancel)$/.test(rest) && !body) return `job.${rest}()`;
+  const asked = body ? JSON.parse(body) : {};
+  if (rest === "do") return `job.do(${named(asked)})`;
+  if (rest === "fork") return `fork = job.fork(${named(asked)})`;
+  return undefined;
+}
+
+const READS: Record<string, string> = {
+  "": "print(job.info)",
+  spec: "print(job.spec())",
+  "metrics/series?names=loss": 'print(job.metrics.series("loss"))',
+  "events?kinds=state,checkpoint": 'print(list(job.events(kinds="state,checkpoint", follow=False)))',
+  logs: "for line in job.logs():\n    print(line.text)",
+  checkpoints: "print(job.checkpoints.list())",
+};
+
+/** Keyword arguments. */
+const named = (args: object) => Object.entries(args).map(([name, value]) => `${name}=${asLiteral(value)}`).join(", ");
+
 export function asCommand({ method, path, body }: Sent): string | null {
-  const verb = /^\/jobs\/(job_\w+)\/(pause|resume|cancel|fork)$/.exec(path);
-  if (verb) return `footplate ${verb[2]} ${verb[1]}`;
   if (method === "POST" && path === "/jobs" && body) return `footplate submit ${quoted(body)}`;
   if (method === "POST" && path === "/jobs/validate" && body) return `footplate validate ${quoted(body)}`;
-  const shown = /^\/jobs\/(job_\w+)(?:\/(events|metrics|checkpoints|logs))?/.exec(path);
-  if (method === "GET" && shown) return `footplate ${shown[2] ?? "show"} ${shown[1]}`;
+  const [, id, rest = ""] = /^\/jobs\/(job_\w+)(?:\/(.*))?$/.exec(path) ?? [];
+  if (!id) return null;
+  if (method === "DELETE" && rest === "") return `footplate rm ${id}`;
+  if (method === "GET" && rest !== "spec") return `footplate ${/^(events|metrics|checkpoints|logs)/.exec(rest)?.[1] ?? "show"} ${id}`;
+  if (method !== "POST") return null;
+  if (/^(pause|resume|cancel)$/.test(rest) && !body) return `footplate ${rest} ${id}`;
+  const asked = body ? JSON.parse(body) : {};
+  if (rest === "do") return ["footplate do", id, asked.save && "--save", asked.evaluate && "--evaluate", ...settings(asked.set)].filter(Boolean).join(" ");
+  if (rest === "fork") return ["footplate fork", id, `--checkpoint ${asked.checkpoint ?? "latest"}`, ...settings(asked.patch)].join(" ");
   return null;
+}
+
+/** `--set` for each value of a patch. */
+function settings(patch: object = {}, prefix = ""): string[] {
+  return Object.entries(patch).flatMap(([name, value]) => {
+    const path = `${prefix}${name}`;
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) return settings(value, `${path}.`);
+    return [`--set ${quoted(`${path}=${JSON.stringify(value)}`)}`];
+  });
 }
 
 /** A JSON value as a Python literal. */

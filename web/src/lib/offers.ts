@@ -28,6 +28,7 @@ export interface SpecParts {
   loop?: { use?: string; script?: string } | string | null;
   trainer?: { use?: string } | string | null;
   data?: { train?: unknown; eval?: unknown; split?: unknown };
+  training?: { learning_rate?: number };
   optimizers?: unknown;
   resume_from?: { job?: string | null; checkpoint?: string | null } | null;
 }

@@ -81,6 +81,7 @@ export function rangeWithoutOutliers(values: number[]): [number, number] | null 
   if (finite.length < 20) return null;
   const low = finite[Math.floor(finite.length * 0.02)]!;
   const high = finite[Math.ceil(finite.length * 0.98) - 1]!;
-  const margin = (high - low) * 0.05;
+  // A curve that is level but for few points needs some height, too: a scale without any cannot be drawn.
+  const margin = (high - low || Math.abs(high) || 1) * 0.05;
   return [low - margin, high + margin];
 }

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { LiveFeed } from "../api/live";
-import { request } from "../api/client";
+import { request, requestPages } from "../api/client";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
 import { type Part, type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../lib/points";
@@ -93,6 +93,11 @@ async function inTurn<T>(work: () => Promise<T>): Promise<T> {
     if (next) next();
     else loading -= 1;
   }
+}
+
+/** Follows one job without its curves: its states, notes and printed lines. */
+export function followEvents(job: Job): void {
+  feed.follow(new Map([[job.id, cursors.get(job.id) ?? job.last_no]]));
 }
 
 export function followAgain(id: string): void {
@@ -218,14 +223,8 @@ function fit(values: number[], length: number): number[] {
 
 /** The job's use of CPU, memory and GPUs until now, as its nodes sent it. Of a very long job, the first pages. */
 async function systemHistory(id: string, until: number): Promise<JobEvent[]> {
-  const events: JobEvent[] = [];
-  let after: string | null = "0";
-  for (let page = 0; page < SYSTEM_PAGES && after !== null; page += 1) {
-    const answer: { data: JobEvent[]; next_cursor: string | null } = await request(`/jobs/${id}/events?kinds=system&limit=1000&after=${after}`);
-    events.push(...answer.data.filter((event) => event.no <= until));
-    after = answer.next_cursor;
-  }
-  return events;
+  const events = await requestPages<JobEvent>(`/jobs/${id}/events?kinds=system`, SYSTEM_PAGES);
+  return events.filter((event) => event.no <= until);
 }
 
 const toNumber = (value: unknown) => (typeof value === "number" ? value : Number(value ?? NaN));

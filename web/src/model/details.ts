@@ -75,7 +75,8 @@ function keepSummaries(found: Record<string, SummaryRow[]>): void {
   for (const [id, metrics] of Object.entries(found)) {
     const rows: Summary = new Map();
     for (const row of metrics) {
-      if (row.last && row.min && row.max) rows.set(row.name, { last: row.last.value, min: row.min.value, max: row.max.value });
+      // A metric that was never finite has no extremes. Its last value, NaN, stands in their place, so that the job looks diverged.
+      if (row.last) rows.set(row.name, { last: Number(row.last.value), min: Number((row.min ?? row.last).value), max: Number((row.max ?? row.last).value) });
     }
     summaries.set(id, rows);
   }
@@ -83,7 +84,7 @@ function keepSummaries(found: Record<string, SummaryRow[]>): void {
 
 interface SummaryRow {
   name: string;
-  last: { value: number } | null;
+  last: { value: number | string } | null;
   min: { value: number } | null;
   max: { value: number } | null;
 }

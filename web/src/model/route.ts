@@ -50,6 +50,12 @@ export function go(address: string): void {
   location.hash = address;
 }
 
+/** Opens an address in place of the present one, which the back button then skips. */
+export function replace(address: string): void {
+  pending = null;
+  location.replace(address);
+}
+
 /**
  * Changes parameters of the present view in place. The back button skips such changes. What changes while a finger moves is
  * written into the address a few times in a second only, because browsers refuse more than some hundred changes in a row.

@@ -143,7 +143,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
         <span class="chart-title">{title}</span>
         <Menu label="···" name={`Save ${title}`} class="right">
           <button type="button" onClick={() => savePng(plot.current, title, families)}>PNG</button>
-          <button type="button" onClick={() => saveSvg(lines, title)}>SVG</button>
+          <button type="button" onClick={() => saveSvg(plot.current, title, families)}>SVG</button>
           <button type="button" onClick={() => saveCsv(lines, title, axis)}>CSV</button>
         </Menu>
       </figcaption>
@@ -176,7 +176,8 @@ function axes(element: HTMLElement, settings: Settings): uPlot.Axis[] {
   const common = { stroke: color, grid, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
   const seconds = (_: uPlot, values: number[]) => values.map((value) => formatDuration(value));
   return [
-    { ...common, size: 26, gap: 4, ...(settings.axis === "relative" ? { values: seconds, space: 90 } : {}) },
+    // Labels of a time have two lines, the date below the hour.
+    { ...common, size: settings.axis === "time" ? 40 : 26, gap: 4, ...(settings.axis === "relative" ? { values: seconds, space: 90 } : {}) },
     { ...common, gap: 6, size: (_, labels) => Math.max(52, 12 + 7 * Math.max(0, ...(labels ?? []).map((label) => label.length))), values: (_, values) => formatTicks(values) },
   ];
 }

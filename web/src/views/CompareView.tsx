@@ -89,14 +89,15 @@ function MetricsTable({ jobs: shown }: { jobs: Job[] }) {
             const isLow = lowerIsBetter(name);
             const best = shown.map((job) => summaryOf(job.id)?.get(name)).map((row) => (row ? (isLow ? row.min : row.max) : NaN));
             // Nobody wins by a schedule or a speed, or if all are equal.
-            const isContest = hasBest(name) && !isFigure(name) && new Set(best).size > 1;
+            const hasOne = hasBest(name) && !isFigure(name);
+            const isContest = hasOne && new Set(best).size > 1;
             const winner = isContest ? bestOf(best, name) : undefined;
             return (
               <tr key={name}>
                 <th scope="row">{name}</th>
                 {shown.map((job, index) => {
                   const row = summaryOf(job.id)?.get(name);
-                  return <td key={job.id} class={`number ${winner !== undefined && best[index] === winner ? "winner" : ""}`}>{row ? `${formatNumber(row.last)} · ${formatNumber(best[index])}` : "—"}</td>;
+                  return <td key={job.id} class={`number ${winner !== undefined && best[index] === winner ? "winner" : ""}`}>{row ? [row.last, ...(hasOne ? [best[index]] : [])].map((value) => formatNumber(value)).join(" · ") : "—"}</td>;
                 })}
               </tr>
             );

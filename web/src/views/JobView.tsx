@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, explain } from "../api/client";
 import type { Job } from "../api/types";
+import { followEvents } from "../model/curves";
 import { detailsVersion, needSpec, rawSpecOf } from "../model/details";
 import { forget, jobs, refreshJob } from "../model/jobs";
 import { href, param, setParams } from "../model/route";
@@ -34,9 +35,13 @@ export function JobView({ id }: { id: string }) {
     const timer = setInterval(() => document.hidden || refreshJob(id).then(() => setProblem(null), failed), 2000);
     return () => clearInterval(timer);
   }, [id]);
+  const tab = (TABS as readonly string[]).includes(param("tab")) ? (param("tab") as Tab) : "curves";
+  // The curves follow the job by themselves, once their history is on its way.
+  useEffect(() => {
+    if (job && tab !== "curves") followEvents(job);
+  }, [id, tab, job !== undefined]);
   if (problem && !job) return <Waiting title="No such job">{problem} <a href={href("jobs")}>All jobs</a></Waiting>;
   if (!job) return <Waiting title="Job" />;
-  const tab = (TABS as readonly string[]).includes(param("tab")) ? (param("tab") as Tab) : "curves";
   return (
     <article class="job">
       <Header job={job} />

@@ -5,13 +5,14 @@ import { ApiError, type Problem, explain, inProject, request, storedKey } from "
 import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { type Field, type JsonObject, fieldsOf, mergePatch, problemsAt, setAt } from "../lib/form";
+import { diff, flatten, showValue } from "../lib/flatten";
 import { FIRST, TEMPLATES, isRecipe } from "../lib/templates";
-import { attempt, keep } from "../model/jobs";
+import { attempt, jobs, keep } from "../model/jobs";
 import { go, href, param } from "../model/route";
 import { Copy } from "../ui/Copy";
 import { FileChoice } from "./Files";
 import { ComponentFields, type Described, FieldRow, SpecFields, textField } from "./submit/fields";
-import { Upload } from "./submit/Upload";
+import { Upload, upload } from "./submit/Upload";
 
 type Catalogue = Record<string, Record<string, Described>>;
 interface Answer {
@@ -40,6 +41,7 @@ export function SubmitView() {
   const [newest, setNewest] = useState<UploadedFile | null>(null);
   const [fields, setFields] = useState<Record<string, Field[]>>({});
   const [template, setTemplate] = useState("0");
+  const [isOver, setOver] = useState(false);
   const turn = useRef(0);
   const folder = TEMPLATES[Number(template)]!.folder;
 
@@ -89,16 +91,25 @@ export function SubmitView() {
   const submit = () =>
     attempt(async () => {
       const job = fork && base
-        ? await request<Job>(`/jobs/${fork}/fork`, { method: "POST", body: { checkpoint: param("checkpoint", "latest"), patch: mergePatch(base, spec) } })
+        ? await request<Job>(`/jobs/${fork}/fork`, { method: "POST", body })
         : await request<Job>("/jobs", { method: "POST", body: spec, headers: { "Idempotency-Key": crypto.randomUUID() } });
       keep([job]);
       go(href(`jobs/${job.id}`));
     });
-  const sent = { method: "POST", path: inProject("/jobs"), body: JSON.stringify(spec) };
+  const send = (file: File) => upload(file, (stored) => (setNewest(stored), trainOn(stored.id)), (sha256) => change(["code"], { bundle: sha256 }));
+  const drop = (event: DragEvent) => {
+    event.preventDefault();
+    setOver(false);
+    const file = event.dataTransfer?.files[0];
+    if (file) void send(file);
+  };
+  const body = fork && base ? { checkpoint: param("checkpoint", "latest"), patch: mergePatch(base, spec) } : spec;
+  const sent = { method: "POST", path: inProject(fork ? `/jobs/${fork}/fork` : "/jobs"), body: JSON.stringify(body) };
   return (
-    <article class="submit">
+    // A file that is dropped beside the box would open in place of the form, and the form would be lost.
+    <article class={`submit ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)} onDrop={drop}>
       <h1 class="hidden">{fork ? "Fork a job" : "New job"}</h1>
-      <p class="crumbs"><a href={href("jobs")}>Jobs</a> / {fork ? `fork of ${fork} from checkpoint ${param("checkpoint", "latest")}` : "new"}</p>
+      <p class="crumbs"><a href={href("jobs")}>Jobs</a> / {fork ? `fork of ${jobs.value.get(fork)?.name ?? fork} from ${param("checkpoint") ? `checkpoint ${param("checkpoint")}` : "its newest checkpoint"}` : "new"}</p>
       <div class="toolbar">
         {!fork && (
           <label>
@@ -111,7 +122,7 @@ export function SubmitView() {
             </select>
           </label>
         )}
-        <Upload onFile={(file) => (setNewest(file), trainOn(file.id))} onBundle={(sha) => change(["code"], { bundle: sha })} />
+        <Upload isOver={isOver} send={send} />
         <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
       {!fork && folder && <p class="why">{isRecipe(spec) ? "This recipe needs files of yours: " : "A recipe of the repository: "}<code>examples/{folder}/README.md</code> says how to get them ready{"code" in spec && ", and its code is dropped here as a zip"}.</p>}
@@ -140,11 +151,23 @@ export function SubmitView() {
             )}
             {answer?.warnings?.map((warning) => <p key={warning.pointer} class="warning"><code>{warning.pointer}</code> {warning.detail}</p>)}
           </div>
-          {!fork && <details class="api"><summary>The same from a terminal or a program</summary>
-            <Copy what="as curl" text={asCurl(sent, location.origin, storedKey() !== null)} /><Copy what="as Python" text={asPython(sent, location.origin)} /><Copy what="as a command" text={asCommand(sent)!} />
-          </details>}
+          {fork && base && <Changes from={base} to={spec} />}
+          <details class="api"><summary>The same from a terminal or a program</summary>
+            <Copy what="as curl" text={asCurl(sent, location.origin, storedKey() !== null)} /><Copy what="as Python" text={asPython(sent, location.origin, storedKey() !== null)} /><Copy what="as a command" text={asCommand(sent)!} />
+          </details>
         </section>
       </div>
     </article>
+  );
+}
+
+/** What the fork changes of the job that it comes from. */
+function Changes({ from, to }: { from: JsonObject; to: JsonObject }) {
+  const rows = diff([flatten(from), flatten(to)], new Set());
+  if (rows.length === 0) return <p class="why">Nothing is changed yet: the fork would continue as the job does.</p>;
+  return (
+    <ul class="changes" aria-label="Changes">
+      {rows.map(({ path, values: [before, after] }) => <li key={path}><code>{path}</code> {showValue(before)} → {showValue(after)}</li>)}
+    </ul>
   );
 }

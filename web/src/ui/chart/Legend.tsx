@@ -17,6 +17,9 @@ interface LegendProps {
   pointed: Pointed;
 }
 
+/** Rows that a legend shows without scrolling. */
+const ROWS_IN_SIGHT = 6;
+
 export const Legend = memo(({ title, families, isSmooth, pointed }: LegendProps) => {
   const width = seriesPerFamily(families, isSmooth);
   /** Where the value of a family stands among the drawn columns: its mean, or its smoothed line. */
@@ -24,7 +27,7 @@ export const Legend = memo(({ title, families, isSmooth, pointed }: LegendProps)
   const rows = useMemo(() => families.map((members) => figuresOf(members, title)), [families, title]);
   const values = pointed.value;
   return (
-    <ul class={`legend ${width.includes(3) ? "of-families" : ""}`}>
+    <ul class={`legend ${width.includes(3) ? "of-families" : ""}`} tabIndex={families.length > ROWS_IN_SIGHT ? 0 : undefined} aria-label={`Values of ${title}`}>
       {families.map((members, index) => (
         <li key={members[0]!.family ?? members[0]!.id}>
           <i style={{ background: members[0]!.color }} />

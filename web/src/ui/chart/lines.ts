@@ -45,10 +45,14 @@ export function prepare(families: Line[][], settings: Settings): { series: uPlot
   const series: uPlot.Series[] = [{ label: "x" }];
   const bands: uPlot.Band[] = [];
   const isSmooth = settings.smoothing > 0;
+  // A logarithmic axis holds positive values only. Others are left out, and without a positive value the axis stays linear.
+  const isLog = settings.isLog && families.some((members) => members.some((line) => line.curve.y.some((value) => value > 0)));
+  const drawable = ({ x, y }: Curve): Curve => ({ x, y: isLog ? y.map((value) => (value > 0 ? value : NaN)) : y });
   const columns = families.map((members): Columns => {
-    const { curve, label, color } = members[0]!;
+    const { label, color } = members[0]!;
+    const curve = drawable(members[0]!.curve);
     if (members.length > 1) {
-      const found = band(members.map((line) => ({ x: line.curve.x, y: smooth(line.curve, settings.smoothing) })));
+      const found = band(members.map((line) => drawable(line.curve)).map((part) => ({ x: part.x, y: smooth(part, settings.smoothing) })));
       series.push({ label, stroke: color, width: 2, spanGaps: true });
       series.push({ label: "max", stroke: `${color}55`, spanGaps: true, points: { show: false } }, { label: "min", stroke: `${color}55`, spanGaps: true, points: { show: false } });
       bands.push({ series: [series.length - 2, series.length - 1], fill: `${color}22` });
@@ -59,7 +63,5 @@ export function prepare(families: Line[][], settings: Settings): { series: uPlot
     series.push({ label, stroke: color, width: 2, spanGaps: true });
     return { x: curve.x, ys: [curve.y, smooth(curve, settings.smoothing)] };
   });
-  // A logarithmic axis holds positive values only. Others would stop the whole chart.
-  const isLog = settings.isLog && families.every((members) => members.every((line) => line.curve.y.every((value) => !(value <= 0))));
   return { series, bands, columns, isLog };
 }

@@ -1,8 +1,7 @@
 /** Saves a chart as a picture, a drawing or a table. */
 
-import type uPlot from "uplot";
+import uPlot from "uplot";
 import { saveBlob } from "../../api/client";
-import { formatNumber } from "../../lib/format";
 import type { Line } from "./lines";
 
 /** Saves what is drawn, with the title above, the legend below and the page's background behind. */
@@ -29,7 +28,7 @@ export function savePng(plot: uPlot | null, title: string, families: Line[][]): 
   families.forEach((members, index) => {
     const row = chart.height + line * (index + 2.2);
     write("●", 12, row, members[0]!.color);
-    write(members[0]!.family ?? members[0]!.label, 28, row, color);
+    write(nameOf(members), 28, row, color);
   });
   image.toBlob((blob) => blob && saveBlob(blob, `${title}.png`));
 }
@@ -40,24 +39,45 @@ export function saveCsv(lines: Line[], title: string, xLabel: string): void {
   saveBlob(new Blob([[`job,${xLabel},${quote(title)}`, ...rows].join("\n")], { type: "text/csv" }), `${title}.csv`);
 }
 
-export function saveSvg(lines: Line[], title: string): void {
-  const [width, height, margin] = [800, 400, 40];
-  const xs = lines.flatMap((line) => line.curve.x);
-  const ys = lines.flatMap((line) => line.curve.y).filter(Number.isFinite);
-  const [left, right, low, high] = [min(xs), max(xs), min(ys), max(ys)];
-  const place = (x: number, y: number) =>
-    `${(margin + ((x - left) / (right - left || 1)) * (width - 2 * margin)).toFixed(1)} ${(height - margin - ((y - low) / (high - low || 1)) * (height - 2 * margin)).toFixed(1)}`;
-  const escape = (text: string) => text.replace(/[&<>"]/g, (char) => `&#${char.charCodeAt(0)};`);
-  const paths = lines.map(({ curve, color }) => {
-    const points = curve.x.map((x, index) => [x, curve.y[index]!] as const).filter(([, y]) => Number.isFinite(y));
-    return `<path fill="none" stroke="${color}" stroke-width="1.5" d="M${points.map(([x, y]) => place(x, y)).join("L")}"/>`;
-  });
-  const labels = [[margin, height - 14, formatNumber(left)], [width - margin, height - 14, formatNumber(right)], [4, height - margin, formatNumber(low, 3)], [4, margin, formatNumber(high, 3)]];
-  const texts = labels.map(([x, y, text]) => `<text x="${x}" y="${y}">${escape(String(text))}</text>`);
-  const names = lines.map((line, index) => `<text x="${margin + 8}" y="${margin + 14 * (index + 1)}" fill="${line.color}">${escape(line.label)}</text>`);
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="11"><text x="${margin}" y="20" font-size="14">${escape(title)}</text>${paths.join("")}${texts.join("")}${names.join("")}</svg>`;
-  saveBlob(new Blob([svg], { type: "image/svg+xml" }), `${title}.svg`);
+const TITLE = 28;
+const ROW = 16;
+const escape = (text: string) => text.replace(/[&<>"]/g, (char) => `&#${char.charCodeAt(0)};`);
+const nameOf = (members: Line[]) => `${members[0]!.family ?? members[0]!.label}${members.length > 1 ? ` (${members.length})` : ""}`;
+
+/** Saves what is drawn as vectors: zoom, logarithmic axes, smoothed lines and bands are those of the chart. */
+export function saveSvg(plot: uPlot | null, title: string, families: Line[][]): void {
+  if (plot) saveBlob(new Blob([svgOf(plot, title, families)], { type: "image/svg+xml" }), `${title}.svg`);
 }
 
-const min = (values: number[]) => values.reduce((a, b) => Math.min(a, b), Infinity);
-const max = (values: number[]) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+function svgOf(plot: uPlot, title: string, families: Line[][]): string {
+  const { color, outlineColor } = getComputedStyle(plot.root.closest(".chart-plot")!);
+  const { backgroundColor } = getComputedStyle(plot.root.closest(".chart")!);
+  const [left, top, width, height] = [plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height].map((size) => size / uPlot.pxRatio) as [number, number, number, number];
+  const at = (value: number, scale: "x" | "y") => (plot.valToPos(value, scale) + (scale === "x" ? left : top)).toFixed(1);
+  const [xs, ...columns] = plot.data as [number[], ...(number | null)[][]];
+  const placesOf = (column: (number | null)[]) => column.flatMap((y, index) => (y == null ? [] : [`${at(xs[index]!, "x")} ${at(y, "y")}`]));
+  const lines = columns.map((column, index) => {
+    const { stroke, width: thickness } = plot.series[index + 1]!;
+    const places = placesOf(column);
+    const ink = typeof stroke === "function" ? stroke(plot, index + 1) : stroke;
+    return places.length ? `<path fill="none" stroke="${ink}" stroke-width="${thickness ?? 1}" d="M${places.join("L")}"/>` : "";
+  });
+  // uPlot has made a function of each fill.
+  const bands = ((plot as unknown as { bands?: uPlot.Band[] }).bands ?? []).map(({ series: [high, low], fill }) => {
+    const outline = [...placesOf(columns[high - 1]!), ...placesOf(columns[low - 1]!).reverse()];
+    return `<path fill="${(fill as unknown as () => string)()}" d="M${outline.join("L")}Z"/>`;
+  });
+  const grid = ticksOf(plot, 0).map(([value, text]) => `<path stroke="${outlineColor}" d="M${at(value, "x")} ${top}v${height}"/><text x="${at(value, "x")}" y="${top + height + 16}" text-anchor="middle">${escape(text)}</text>`)
+    .concat(ticksOf(plot, 1).map(([value, text]) => `<path stroke="${outlineColor}" d="M${left} ${at(value, "y")}h${width}"/><text x="${left - 6}" y="${Number(at(value, "y")) + 4}" text-anchor="end">${escape(text)}</text>`));
+  const names = families.map((members, index) => `<text x="12" y="${TITLE + plot.height + ROW * (index + 0.8)}"><tspan fill="${members[0]!.color}">●</tspan> ${escape(nameOf(members))}</text>`);
+  const size = `${plot.width} ${TITLE + plot.height + ROW * (families.length + 0.5)}`;
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size}" font-family="Inter, sans-serif" font-size="11" fill="${color}"><rect width="100%" height="100%" fill="${backgroundColor}"/>`
+    + `<text x="12" y="18" font-size="13" font-weight="600">${escape(title)}</text><clipPath id="c"><rect x="${left}" y="${top}" width="${width}" height="${height}"/></clipPath>`
+    + `<g transform="translate(0 ${TITLE})">${grid.join("")}<g clip-path="url(#c)">${bands.join("")}${lines.join("")}</g></g>${names.join("")}</svg>`;
+}
+
+/** The values of an axis that have a label. uPlot keeps them beside the axis, without a name of their own. */
+function ticksOf(plot: uPlot, which: number): [number, string][] {
+  const { _splits: values, _values: texts } = plot.axes[which] as unknown as { _splits: number[]; _values: (string | null)[] };
+  return values.flatMap((value, index): [number, string][] => (texts[index] ? [[value, String(texts[index]).split("\n")[0]!]] : []));
+}

@@ -1,7 +1,7 @@
 /** The keys of the service, for an administrator. */
 
 import { useState } from "preact/hooks";
-import { request } from "../../api/client";
+import { request, storedKey } from "../../api/client";
 import { formatAge } from "../../lib/format";
 import { attempt } from "../../model/jobs";
 import { Copy } from "../../ui/Copy";
@@ -22,6 +22,7 @@ export function Keys() {
   const [secret, setSecret] = useState<string | null>(null);
   // A key without the scope `admin` may not see keys: this part is then left out.
   if (problem || rows === null) return null;
+  const isOpen = storedKey() === null;
   const make = (event: Event) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget as HTMLFormElement);
@@ -31,7 +32,7 @@ export function Keys() {
   return (
     <section aria-label="Keys">
       <h2>Keys</h2>
-      {rows.length === 0 ? <p class="empty">No key has been made.</p> : (
+      {rows.length === 0 ? <p class="empty">{isOpen ? <>This service works without keys: everybody who reaches it may do everything. Start it with <code>FOOTPLATE_API_KEY</code> set, and that key makes the others here.</> : "No key has been made."}</p> : (
         <div class="wide" tabIndex={0}><table class="plain">
           <thead><tr><th scope="col">Name</th><th scope="col">Begins with</th><th scope="col">Project</th><th scope="col">Scopes</th><th scope="col">Last used</th><th scope="col">Actions</th></tr></thead>
           <tbody>
@@ -46,12 +47,12 @@ export function Keys() {
         </table></div>
       )}
       {secret && <div role="status"><p class="good">The new key, shown once:</p><Copy text={secret} what="the key" /></div>}
-      <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
+      {!isOpen && <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
         <label>Name <input name="name" required /></label>
         <label>Project <input name="project" placeholder="default" class="short" /></label>
         {["read", "submit", "code", "admin"].map((scope) => <label class="toggle" key={scope}><input type="checkbox" name="scope" value={scope} checked={scope === "read" || scope === "submit"} /> {scope}</label>)}
         <button>Make a key</button>
-      </form>
+      </form>}
     </section>
   );
 }

@@ -50,7 +50,7 @@ export function Nodes() {
             {[node.message, node.refused].filter(Boolean).map((text) => <p class="warning" key={text}>{text}</p>)}
             {node.exposed && <details><summary class="warning">Training is not confined here</summary><p>{node.exposed}</p></details>}
             <p class="facts">{Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(" · ")}</p>
-            {node.state === "draining" && <button type="button" onClick={() => void drain(node)}>take it back</button>}
+            {node.state === "draining" && <button type="button" onClick={() => void drain(node)}>undrain</button>}
             {node.actions.map((action) => <Sure key={action} action={action} meaning="Its jobs save a checkpoint and continue on other nodes. It gets no more work." run={() => void drain(node)} />)}
           </div>
         ))}

@@ -1,14 +1,14 @@
 /** What can be done with a job now, and what each verb does. */
 
 import { useState } from "preact/hooks";
-import { request } from "../../api/client";
-import type { Job } from "../../api/types";
-import { formatNumber } from "../../lib/format";
+import { request, requestPages } from "../../api/client";
+import type { Job, JobEvent } from "../../api/types";
+import { orderText, rateBefore } from "../../lib/orders";
 import { type Checkpoint, ELSEWHERE, LIVE, offersOf } from "../../lib/offers";
-import { followAgain } from "../../model/curves";
+import { followAgain, linesVersion, liveEvents } from "../../model/curves";
 import { detailsVersion, partsOf } from "../../model/details";
 import { act, attempt, forget, jobs } from "../../model/jobs";
-import { go, href } from "../../model/route";
+import { href, replace } from "../../model/route";
 import { Menu } from "../../ui/Menu";
 import { LinkIf } from "./LinkIf";
 import { useList } from "./list";
@@ -22,7 +22,7 @@ export const MEANING: Record<string, string> = {
   "save now": "Saves a checkpoint after the present step.",
   "evaluate now": "Runs an evaluation after the present step.",
   try: "Asks a checkpoint of this job questions. It needs a free slot.",
-  "learning rate": "Changes the learning rate of the running loop at its next step, and of later attempts.",
+  "learning rate": "Changes the learning rate at the next step, and of later attempts. The schedule multiplies it by its factor, as before.",
 };
 
 export function Actions({ job }: { job: Job }) {
@@ -32,7 +32,7 @@ export function Actions({ job }: { job: Job }) {
     await act(job, action);
     if (action === "delete" && !jobs.value.has(job.id)) {
       forget(job.id);
-      go(href("jobs"));
+      replace(href("jobs"));
     }
     if (action === "resume") followAgain(job.id);
   };
@@ -53,6 +53,7 @@ export function Actions({ job }: { job: Job }) {
       <Menu label="?" name="What these do">
         <dl class="meanings">{offers.map(({ name, why }) => <><dt>{name}</dt><dd>{MEANING[name]}{why && <em> Not now: {why}</em>}</dd></>)}</dl>
       </Menu>
+      <Answer job={job} />
       {job.external && <small>{ELSEWHERE}</small>}
       {asking && (
         <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
@@ -64,27 +65,42 @@ export function Actions({ job }: { job: Job }) {
   );
 }
 
+/** The newest order to the running loop, and what came of it. */
+function Answer({ job }: { job: Job }) {
+  void linesVersion.value;
+  const order = liveEvents(job.id).findLast((event) => event.kind === "do");
+  return <p class="answered" role="status">{order && orderText(order)}</p>;
+}
+
 /** Orders that act on the running loop at its next step. */
 function Live({ job, whyNot }: { job: Job; whyNot: (name: string) => string | null }) {
   const [rate, setRate] = useState<string | null>(null);
-  const send = (body: object, done: string) =>
-    attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body }), `${done}: takes effect at the next step`);
+  const [problem, setProblem] = useState<string | null>(null);
+  const send = (body: object) => attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body }));
+  const ask = async () => {
+    const orders = await attempt(() => requestPages<JobEvent>(`/jobs/${job.id}/events?kinds=do`, 10));
+    setProblem(null);
+    setRate(rateBefore(orders ?? [], partsOf(job.id)));
+  };
   const apply = (event: Event) => {
     event.preventDefault();
     const value = Number(rate);
+    if (!rate?.trim() || !Number.isFinite(value)) return setProblem(`“${rate}” is not a number. Write a learning rate such as 1e-5.`);
     setRate(null);
-    if (Number.isFinite(value) && value > 0) void send({ set: { learning_rate: value } }, `learning rate ${value}`);
+    void send({ set: { learning_rate: value } });
   };
   return (
     <>
-      <button type="button" disabled={whyNot("save now") !== null} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => send({ save: true }, "save")}>save now</button>
-      <button type="button" disabled={whyNot("evaluate now") !== null} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
+      <button type="button" disabled={whyNot("save now") !== null} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => void send({ save: true })}>save now</button>
+      <button type="button" disabled={whyNot("evaluate now") !== null} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => void send({ evaluate: true })}>evaluate now</button>
       {rate === null ? (
-        <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
+        <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => void ask()}>learning rate…</button>
       ) : (
         <form class="confirm" onSubmit={apply}>
-          <label>Learning rate <input class="short" autofocus inputMode="decimal" value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
+          <label>Learning rate <input class="short" autofocus inputMode="decimal" placeholder="1e-5" aria-invalid={problem !== null} value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
           <button>Set</button>
+          <button type="button" onClick={() => setRate(null)}>Close</button>
+          <small>{problem ? <span class="error" role="alert">{problem}</span> : "The schedule multiplies this rate by its factor."}</small>
         </form>
       )}
     </>

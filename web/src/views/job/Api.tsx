@@ -32,7 +32,7 @@ function Request({ sent: bare }: { sent: { method: string; path: string; body?: 
     <details>
       <summary><code>{sent.method} {sent.path}</code></summary>
       <Copy what="as curl" text={asCurl(sent, location.origin, storedKey() !== null)} />
-      <Copy what="as Python" text={asPython(sent, location.origin)} />
+      <Copy what="as Python" text={asPython(sent, location.origin, storedKey() !== null)} />
       {command && <Copy what="as a command" text={command} />}
     </details>
   );

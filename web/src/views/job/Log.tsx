@@ -3,56 +3,63 @@
 import { useEffect, useState } from "preact/hooks";
 import { explain, request } from "../../api/client";
 import type { Job } from "../../api/types";
+import { type Ask, MOST_FOUND, type Printed, levelOf, linesUntil, linesWith } from "../../lib/printed";
 import { linesVersion, liveEvents } from "../../model/curves";
+import { attempt } from "../../model/jobs";
 import { param, setParams } from "../../model/route";
 import { Missing } from "./list";
 
-interface LogLine {
-  no: number;
-  at: string;
-  rank: number;
-  stream?: string;
-  text?: string;
-  data?: { stream?: string; text?: string };
+/** What was read, and the event after which no line is left out. */
+interface Read {
+  lines: Printed[];
+  from: number;
+  isWhole: boolean;
 }
 
 export function Log({ job }: { job: Job }) {
-  const [lines, setLines] = useState<LogLine[] | null>(null);
+  const [read, setRead] = useState<Read | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const [isFollowing, setFollowing] = useState(true);
   const grep = param("grep");
   const rank = param("rank");
+  const ask: Ask = (query) => request(`/jobs/${job.id}/logs?${query}`);
   void linesVersion.value;
   useEffect(() => {
+    let isShown = true;
     // A search reads the log from its beginning; without one the newest lines are enough.
-    const query = new URLSearchParams({ limit: "1000", after: String(grep ? 0 : Math.max(0, job.last_no - 5000)) });
-    if (grep) query.set("grep", grep);
-    if (rank) query.set("rank", rank);
-    request<{ data: LogLine[] }>(`/jobs/${job.id}/logs?${query}`)
-      .then((answer) => (setLines(answer.data), setProblem(null)))
-      .catch((error) => setProblem(explain(error)));
+    const reading: Promise<Read> = grep
+      ? linesWith(ask, grep, rank).then((found) => ({ ...found, from: 0 }))
+      : linesUntil(ask, job.last_no, rank).then((found) => ({ ...found, isWhole: true }));
+    reading
+      .then((found) => isShown && (setRead(found), setProblem(null)))
+      .catch((error) => isShown && (setRead(null), setProblem(explain(error))));
+    return () => void (isShown = false);
   }, [job.id, grep, rank]);
-  const known = lines?.at(-1)?.no ?? 0;
+  const earlier = () => attempt(async () => {
+    const { lines, from } = await linesUntil(ask, read!.from, rank);
+    setFollowing(false);
+    setRead({ ...read!, lines: [...lines, ...read!.lines], from });
+  });
+  const last = read?.lines.at(-1)?.no ?? 0;
   const live = liveEvents(job.id)
-    .filter((event) => event.kind === "line" && event.no > known && (!rank || String(event.rank) === rank))
-    .map((event) => ({ no: event.no, at: event.at, rank: event.rank, text: String(event.data.text ?? "") }))
+    .filter((event) => event.kind === "line" && event.no > last && (!rank || String(event.rank) === rank))
+    .map((event): Printed => ({ no: event.no, at: event.at, rank: event.rank, stream: String(event.data.stream ?? ""), text: String(event.data.text ?? "") }))
     .filter((line) => !grep || line.text.includes(grep));
-  const shown: LogLine[] = [...(lines ?? []), ...live].slice(-2000);
+  const shown = [...(read?.lines ?? []), ...(read?.isWhole ? live : [])];
+  const nothing = job.external ? "A run elsewhere sends no printed lines." : grep || rank ? "No line matches." : "Nothing printed yet.";
   return (
     <section>
       <div class="toolbar">
         <input type="search" placeholder="Search in the log" aria-label="Search in the log" value={grep}
           onChange={(event) => setParams({ grep: event.currentTarget.value })} />
-        <label>Rank <input class="short" inputMode="numeric" value={rank} onChange={(event) => setParams({ rank: event.currentTarget.value })} /></label>
+        <label>Rank <input class="short" inputMode="numeric" placeholder="all" value={rank} onChange={(event) => setParams({ rank: event.currentTarget.value })} /></label>
         <label class="toggle"><input type="checkbox" checked={isFollowing} onChange={() => setFollowing(!isFollowing)} /> Follow</label>
+        {read && read.from > 0 && <button type="button" onClick={() => void earlier()}>Earlier lines</button>}
+        {read && !read.isWhole && <span class="count">The first {MOST_FOUND.toLocaleString("en-US")} matches</span>}
       </div>
-      {shown.length === 0 ? <Missing rows={lines} problem={problem} text={job.external ? "A run elsewhere sends no printed lines." : grep || rank ? "No line matches." : "Nothing printed yet."} /> : (
+      {shown.length === 0 ? <Missing rows={read && read.lines} problem={problem} text={nothing} /> : (
         <pre class="log" tabIndex={0} ref={(element) => { if (element && isFollowing) element.scrollTop = element.scrollHeight; }}>
-          {shown.map((line) => {
-            const text = line.text ?? line.data?.text ?? "";
-            const stream = line.stream ?? line.data?.stream;
-            return <div key={line.no} class={stream === "stderr" ? "stderr" : ""}><small>{line.rank}</small> {text}</div>;
-          })}
+          {shown.map((line) => <div key={line.no} class={levelOf(line.text)} title={`${line.at} ${line.stream}`}><small>{line.rank}</small> {line.text}</div>)}
         </pre>
       )}
     </section>
