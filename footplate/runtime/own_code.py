@@ -128,8 +128,8 @@ def _imported(module: str, name: str) -> Any:
             modules = bundle.modules
             text = f"the bundle has no module {module!r}; there is: {', '.join(modules[:20]) or 'none'}"
             raise OwnCodeError(text, hint=did_you_mean(module, modules)) from error
-        hint = f"name the package of {error.name!r} in code.requires, install it on a node, or put it into the bundle"
-        raise OwnCodeError(f"importing {module} failed: {error}", hint=hint, trace=trace_of(error)) from error
+        text = f"importing {module} failed: {error}"
+        raise OwnCodeError(text, hint=missing_module(error), trace=trace_of(error)) from error
     except FootplateError:
         raise
     except (Exception, SystemExit) as error:
@@ -216,26 +216,38 @@ def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
 
 def where(error: BaseException) -> str:
     """Returns an error's text with the deepest line in the bundle, as `net.py, line 3: SyntaxError: …`."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{_short(error.filename or '?')}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _in_bundle(frame.filename)]
+    return placed(error, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def placed(error: BaseException, text: str) -> str:
+    """Returns a text about an error, with the deepest line in the bundle before it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}: {text}" if frames else text
 
 
 def trace_of(error: BaseException) -> str:
-    """Returns Python's traceback from the first line in the user's own files on."""
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((index for index, frame in enumerate(frames) if _in_bundle(frame.filename)), len(frames))
-    lines = traceback.format_list(frames[first:]) if first < len(frames) else []
-    head = ["Traceback (most recent call last):\n"] if lines else []
-    text = "".join([*head, *lines, *traceback.format_exception_only(error)])
+    """Returns Python's traceback of an error and of its causes, each from the first line in the user's own files on."""
+    described = traceback.TracebackException.from_exception(error)
+    cause: traceback.TracebackException | None = described
+    while cause is not None:
+        frames = cause.stack
+        del frames[: next((index for index, frame in enumerate(frames) if is_own(frame.filename)), len(frames))]
+        cause = cause.__cause__ or cause.__context__
+    text = "".join(described.format())
     return text.replace(f"{_opened.folder}/" if _opened else "\0", "")[-TRACE_CHARS:]
 
 
-def _in_bundle(filename: str) -> bool:
+def missing_module(error: ModuleNotFoundError) -> str:
+    """Returns the hint for a module that neither the bundle nor the node has."""
+    return f"name the package of {error.name!r} in code.requires, install it on a node, or put it into the bundle"
+
+
+def is_own(filename: str) -> bool:
+    """Returns True for a file of the bundle."""
     return _opened is not None and _is_below(filename, _opened.folder)
 
 
 def _short(filename: str) -> str:
-    return str(Path(filename).relative_to(_opened.folder)) if _opened and _in_bundle(filename) else filename
+    return str(Path(filename).relative_to(_opened.folder)) if _opened and is_own(filename) else filename

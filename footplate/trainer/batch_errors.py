@@ -50,7 +50,7 @@ def explained(trainer: Trainer, batches: Sequence[Any], error: Exception) -> Exc
     """
     mappings = [batch for batch in batches if isinstance(batch, Mapping)]
     reason = explain_labels(error, mappings, trainer.model, trainer.label_names or ("labels",))
-    if reason is None and mappings and any(text in str(error) for text in _MISFITS):
+    if reason is None and mappings and is_misfit(error):
         error.add_note(_shape_hint(trainer.model, mappings[0], error))
     return reason
 
@@ -60,6 +60,11 @@ _LAYERS = ("shapes cannot be multiplied", "size mismatch", "normalized_shape", "
 _LOSSES = ("must match the size", "Target size", "target size", "shape mismatch", "Expected input batch_size")
 _MISFITS = (*_DTYPES, *_LAYERS, *_LOSSES)
 """Texts in torch's errors about shapes and types of tensors."""
+
+
+def is_misfit(error: BaseException) -> bool:
+    """Returns True for an error of torch about shapes or types of tensors."""
+    return isinstance(error, RuntimeError | ValueError) and any(text in str(error) for text in _MISFITS)
 
 
 def _shape_hint(model: nn.Module, batch: Mapping[str, Any], error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 
 from footplate.contract import layout
 from footplate.contract.errors import OwnCodeError
+from footplate.contract.events import Failure
 from footplate.contract.host import outcome
 from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.lifecycle import Reason
 from footplate.runtime import own_code
+from footplate.runtime.own_code_errors import described
 from tests.support.bundles import kept
 from tests.support.own_code import close_bundle
 
@@ -152,3 +155,54 @@ def test_required_packages_that_the_node_lacks_are_refused_by_name(opened: Open)
 
 def test_an_own_component_is_refused_if_the_job_has_no_bundle() -> None:
     assert "the job has no bundle" in fails(lambda: own_code.OwnComponent("models", "os:system").load()).message
+
+
+def failure_of_script(bundle: Bundle) -> Failure:
+    with pytest.raises(Exception) as failed:  # noqa: PT011
+        runpy.run_path(str(bundle.folder / "train.py"), run_name="__main__")
+    return described(failed.value, outcome.of_exception(failed.value).error)
+
+
+def test_an_error_in_a_script_shows_its_line_and_none_of_ours(opened: Open) -> None:
+    failure = failure_of_script(opened(train="import rows\nrows.check(7)", rows=ROWS))
+
+    assert failure.message == "rows.py, line 5: ValueError: label 7 is out of range"
+    assert failure.traceback is not None
+    assert "KeyError: 7" in failure.traceback, "the cause is shown, too"
+    assert [line.strip() for line in failure.traceback.splitlines() if 'File "' in line] == [
+        'File "rows.py", line 3, in check',
+        'File "train.py", line 2, in <module>',
+        'File "rows.py", line 5, in check',
+    ]
+
+
+ROWS = """def check(label):
+    try:
+        {}[label]
+    except KeyError as error:
+        raise ValueError(f"label {label} is out of range") from error
+"""
+
+
+def test_a_module_that_a_script_misses_has_a_hint(opened: Open) -> None:
+    failure = failure_of_script(opened(train="import no_such_package"))
+
+    assert failure.message.startswith("train.py, line 1: ModuleNotFoundError")
+    assert "code.requires" in (failure.hint or "")
+
+
+def test_shapes_that_do_not_fit_in_an_own_loop_are_named(opened: Open) -> None:
+    text = "import torch\nbatch = {'x': torch.ones(32, 64)}\ntorch.nn.Linear(65, 2)(batch['x'])\n"
+
+    failure = failure_of_script(opened(train=text))
+
+    assert failure.hint is not None
+    assert "batch['x'] (32, 64) torch.float32" in failure.hint
+    assert "Linear(in_features=65, out_features=2, bias=True) got (32, 64)" in failure.hint
+
+
+def test_an_error_without_a_line_of_own_code_stays_as_it_is(opened: Open) -> None:
+    opened(train="")
+    failure = Failure(code="error", message="ValueError: no", traceback="all lines")
+
+    assert described(ValueError("no"), failure) == failure

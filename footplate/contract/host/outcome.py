@@ -84,6 +84,8 @@ OUT_OF_RANGE = (
 BLOCKING = 'with "env": {"CUDA_LAUNCH_BLOCKING": "1"} the traceback shows the operation that failed'
 DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_num_workers need less"
 
+EXITED = "the lines that it printed may show why: footplate logs. Training ends by returning, not by an exit"
+
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
     _Row(_not_fetched("hub_unreachable", "store_unreachable", "hub_cache"), Reason.CRASHED, ""),
@@ -105,7 +107,7 @@ EXCEPTIONS = (
          "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
     _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
          "make room in the artifact store, then resume: it continues from its last checkpoint"),
-    _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", "code under training may not exit"),
+    _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", EXITED),
 )  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def _exit_row(code: int, peak_rss_mb: float, is_oom_kill: bool) -> tuple[Reason,
         hints = {"SIGSEGV": "a native extension touched memory that is not its own; faulthandler's lines may name it"}
         return Reason.CRASHED, name.lower(), f"the training process died of {name}; {used}", hints.get(name)
     text = f"the training process exited with code {code} and reported no outcome; {used}"
-    return Reason.CRASHED, "exited", text, "code under training may not exit"
+    return Reason.CRASHED, "exited", text, EXITED
 
 
 def _signal_name(number: int) -> str:
