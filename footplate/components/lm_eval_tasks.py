@@ -1,4 +1,4 @@
-"""The dataset `lm-eval`: a task of lm-evaluation-harness on rows of the job, without a hub and without downloads.
+"""The dataset `lm-eval`: tasks of lm-evaluation-harness on rows of the job, without a hub and without downloads.
 
 A task is a YAML file with Jinja templates and names of functions, so it is a program. The tasks that the library ships
 are part of the node, and any spec may name them. A task of the user's own is a file of the job's bundle.
@@ -6,14 +6,11 @@ are part of the node, and any spec may name them. A task of the user's own is a 
 
 from __future__ import annotations
 
-import ast
 import inspect
 import logging
-import os
-import re
-from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,25 +18,12 @@ from pydantic import Field
 
 from footplate.components import files
 from footplate.components.hf_datasets import as_dataset
+from footplate.components.lm_eval_shipped import LIBRARY, TaskFile, TaskGroup, named, require_no_code, shipped
 from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
 from footplate.contract.files import kind_of, no_reader
 from footplate.trainer.evaluation import OwnEvaluation
 
-LIBRARY = "lm_eval"
 READERS = {"jsonl": files.jsonl, "csv": files.csv, "tsv": files.csv, "parquet": files.parquet}
-RUNS_CODE = {
-    "eval",
-    "exec",
-    "compile",
-    "__import__",
-    "subprocess",
-    "pickle",
-    "runpy",
-    "ctypes",
-    "sympify",
-    "parse_expr",
-}
-"""Calls and imports by which the functions of a task could run code that is in the user's rows."""
 REFUSED = {
     "unsafe_code": "runs code that the model has written",
     "doc_to_image": "needs images",
@@ -49,23 +33,34 @@ REFUSED = {
 FEWSHOT_SEED = 1234
 """The library's own default for the choice of examples."""
 
-Paths = Annotated[list[str], "The rows to evaluate on, under data://, with the columns of the task's own dataset"]
-Examples = Annotated[list[str], "Files of the rows from which the examples before each question are drawn"]
+Files = list[str] | dict[str, list[str]]
+Paths = Annotated[
+    Files,
+    "The rows to evaluate on, under data://, with the columns of the task's own dataset. A group takes an object with "
+    "the files of each of its tasks",
+]
+Examples = Annotated[
+    Files, "Files of the rows from which the examples before each question are drawn. A group takes an object"
+]
 FewShot = Annotated[
     Annotated[int, Field(ge=0)] | None, "The number of examples before each question; null takes the task's own"
 ]
-Limit = Annotated[Annotated[int, Field(ge=1)] | None, "The largest number of rows; null evaluates all"]
+Limit = Annotated[Annotated[int, Field(ge=1)] | None, "The largest number of rows of a task; null evaluates all"]
 
 
 class LmEval:
-    """A task of lm-evaluation-harness on your own rows. Its metrics are lm_eval/<task>/<metric>. For data.eval."""
+    """Tasks of lm-evaluation-harness on your own rows. The metrics are lm_eval/<task>/<metric>. For data.eval."""
 
     needs = (LIBRARY, "lm-eval")
 
     @property
     def __signature__(self) -> inspect.Signature:
-        names = tuple(sorted(shipped_tasks()))
-        task: Any = Annotated[(Literal[names] if names else str) | None, "The name of a task that the library ships"]
+        library = shipped()
+        names = tuple(sorted([*library.tasks, *library.groups]))
+        task: Any = Annotated[
+            (Literal[names] if names else str) | None,
+            "The name of a task, or of a group of tasks, that the library ships",
+        ]
         parameters = inspect.signature(self.__call__, eval_str=True).parameters.values()
         return inspect.Signature([p.replace(annotation=task) if p.name == "task" else p for p in parameters])
 
@@ -88,38 +83,122 @@ class LmEval:
             raise NotBuildable(
                 "lm-eval needs either a task or a yaml", hint='for example {"task": "hellaswag", "paths": ["data://…"]}'
             )
-        file = _shipped(task) if task is not None else _own(str(yaml), bundle)
-        rows, drawn_from = _rows(paths), _rows(examples) if examples else None
-        return LmEvalRows(file, rows, drawn_from, num_fewshot, limit, chat, is_trusted=yaml is not None)
+        what = named(task) if task is not None else TaskFile("", _own(str(yaml), bundle))
+        group = what if isinstance(what, TaskGroup) else None
+        tasks = list(what.tasks()) if isinstance(what, TaskGroup) else [what]
+        rows, drawn_from = _of_each(tasks, group, paths, "paths"), _of_each(tasks, group, examples or None, "examples")
+        return LmEvalRows(
+            [
+                TaskRows(task, _rows(rows[task.name]), _rows(drawn_from[task.name]) if examples else None,
+                         num_fewshot, is_trusted=yaml is not None)
+                for task in tasks
+            ],
+            group, limit, chat,
+        )  # fmt: skip
 
 
 task = LmEval()
 
 
-class LmEvalRows(OwnEvaluation):
-    """The rows of a task, and the evaluation of a model on them."""
+def _of_each(
+    tasks: Sequence[TaskFile], group: TaskGroup | None, paths: Files | None, argument: str
+) -> Mapping[str, list[str]]:
+    """Returns the files of each task by its name. Raises NotBuildable if a task of the group has none."""
+    if group is None:
+        if isinstance(paths, dict):
+            raise NotBuildable(
+                f"{argument} of a single task is a list of files", hint='for example ["data://rows.jsonl"]'
+            )
+        return {task.name: paths or [] for task in tasks}
+    if paths is None:
+        return {}
+    names = [task.name for task in tasks]
+    if not isinstance(paths, dict):
+        detail = (
+            f"{group.name} is a group of {len(names)} tasks, so {argument} is an object with the files of each task"
+        )
+        raise NotBuildable(detail, hint=f'for example {{"{names[0]}": ["data://{names[0]}.jsonl"], …}}')
+    if unknown := [name for name in paths if name not in names]:
+        hint = did_you_mean(unknown[0], names)
+        raise NotBuildable(f"{argument} names {unknown[0]!r}, which is not a task of {group.name}", hint=hint)
+    if missing := [name for name in names if name not in paths]:
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+        raise NotBuildable(
+            f"{argument} has no files for these tasks of {group.name}: {', '.join(missing[:10])}{more}",
+            hint="a group's result needs the rows of all its tasks",
+        )
+    return paths
 
-    def __init__(
-        self,
-        file: Path,
-        rows: Any,
-        examples: Any,
-        num_fewshot: int | None,
-        limit: int | None,
-        chat: bool,
-        *,
-        is_trusted: bool,
-    ) -> None:
-        """`is_trusted` is True for a task of the job's bundle, which may run code anyway."""
-        self.file, self.rows, self.examples = file, rows, examples
-        self.num_fewshot, self.limit, self.chat, self.is_trusted = num_fewshot, limit, chat, is_trusted
-        self._task: Any = None
+
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """A task, and the rows on which it is evaluated. `is_trusted` is True for a task of the job's bundle."""
+
+    task: TaskFile
+    rows: Any
+    examples: Any
+    num_fewshot: int | None
+    is_trusted: bool
+
+    def made(self) -> Any:
+        """Returns the library's task on these rows. It tries the templates on the first row."""
+        from lm_eval.api.task import ConfigurableTask
+        from lm_eval.tasks._yaml_loader import load_yaml
+
+        file = self.task.file
+        if not self.is_trusted:
+            require_no_code(file)
+        try:
+            config = {**load_yaml(file), **self.task.settings}
+            if refused := next((why for name, why in REFUSED.items() if config.get(name)), None):
+                raise NotBuildable(f"the task {file.stem} {refused}", hint="take another task")
+            config = {**config, **self._on_these_rows(config)}
+            for key in ("tag", "group", "task_list"):
+                config.pop(key, None)
+            made = ConfigurableTask(config=config)
+        except (DatasetError, NotBuildable):
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DatasetError(f"the task {file.stem} cannot be made of these rows: {reason}") from error
+        made.set_fewshot_seed(seed=FEWSHOT_SEED)
+        return made
+
+    def _on_these_rows(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Returns the settings that replace the task's dataset with the rows, and its number of examples."""
+        sets = {"rows": as_dataset(self.rows)}
+        if self.examples is not None:
+            sets["examples"] = as_dataset(self.examples)
+        number = config.get("num_fewshot") if self.num_fewshot is None else self.num_fewshot
+        own_examples = (config.get("fewshot_config") or {}).get("samples")
+        if number and self.examples is None and own_examples is None:
+            raise NotBuildable(
+                f"the task {self.task.file.stem} shows {number} examples before each question, but has no examples",
+                hint='name their files in "examples", or set "num_fewshot" to 0',
+            )
+        drawn_from = "examples" if self.examples is not None else None
+        fewshot = config.get("fewshot_config")
+        if isinstance(fewshot, dict) and "split" in fewshot:
+            fewshot = {**fewshot, "split": drawn_from}
+        return {
+            "dataset_path": None, "dataset_name": None, "dataset_kwargs": None, "custom_dataset": lambda **_: sets,
+            "test_split": "rows", "validation_split": None, "training_split": drawn_from, "fewshot_split": drawn_from,
+            "fewshot_config": fewshot, "num_fewshot": number or 0,
+        }  # fmt: skip
+
+
+class LmEvalRows(OwnEvaluation):
+    """Tasks on their rows, and the evaluation of a model on them."""
+
+    def __init__(self, tasks: Sequence[TaskRows], group: TaskGroup | None, limit: int | None, chat: bool) -> None:
+        self.tasks, self.group, self.limit, self.chat = tasks, group, limit, chat
+        self._made: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        return min(len(self.rows), self.limit or len(self.rows))
+        return sum(min(len(task.rows), self.limit or len(task.rows)) for task in self.tasks)
 
     def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
+        return list(chain.from_iterable(task.rows for task in self.tasks))[index]
 
     def check(self, trainer: Any) -> None:
         if trainer.processing_class is None or not hasattr(trainer.model, "generate"):
@@ -134,77 +213,78 @@ class LmEvalRows(OwnEvaluation):
             )
         if self.chat and not getattr(trainer.processing_class, "chat_template", None):
             raise NotBuildable("lm-eval has chat, and the tokenizer has no chat template", hint="leave chat out")
-        self._task = self._made()
+        self._make()
+
+    def _make(self) -> None:
+        # The library warns about options of its own command, which a job does not use.
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+        if not self._made:
+            made = [task.made() for task in self.tasks]
+            self._made = {task.config.task: task for task in made}
 
     def metrics(self, trainer: Any) -> dict[str, float]:
-        """Evaluates the Trainer's model. Every process of a job does the same, because each has the whole model."""
+        """Evaluates the Trainer's model. Each process answers a part of the questions, and computes all metrics."""
         from lm_eval.evaluator import evaluate
-        from lm_eval.models.huggingface import HFLM
 
-        self._task = self._task or self._made()
-        name = self._task.config.task
-        model = HFLM(
-            pretrained=trainer.model, tokenizer=trainer.processing_class, batch_size=trainer.args.eval_batch_size
-        )
+        self._make()
+        groups = {} if self.group is None else {self.group.name: self._library_group(self.group)}
         with _reported(trainer):
             results = evaluate(
-                model, {"tasks": {name: self._task}, "groups": {}, "group_map": {}}, limit=self.limit,
+                _model_of(trainer), {"tasks": self._made, "groups": groups, "group_map": {}}, limit=self.limit,
                 bootstrap_iters=0, log_samples=False, apply_chat_template=self.chat,
             )  # fmt: skip
         # A key is "acc,none" or "exact_match,strict-match": the metric and the filter of the answers.
-        scores = {key.removesuffix(",none").replace(",", "/"): value for key, value in results["results"][name].items()}
         return {
-            f"lm_eval/{name}/{metric}": float(value)
-            for metric, value in scores.items()
-            if isinstance(value, int | float) and metric != "sample_len"
+            f"lm_eval/{name}/{key.removesuffix(',none').replace(',', '/')}": float(value)
+            for name, scores in (results["results"] | results.get("groups", {})).items()
+            for key, value in scores.items()
+            if isinstance(value, int | float) and key not in _COUNTS
         }
 
-    def _made(self) -> Any:
-        """Returns the library's task on these rows. It tries the templates on the first row."""
-        from lm_eval.api.task import ConfigurableTask
-        from lm_eval.tasks._yaml_loader import load_yaml
+    def _library_group(self, group: TaskGroup) -> Any:
+        from lm_eval.api.group import Group
 
-        # The library warns about options of its own command, which a job does not use.
-        logging.getLogger("lm_eval").setLevel(logging.ERROR)
-        if not self.is_trusted:
-            _require_no_code(self.file)
-        try:
-            config = load_yaml(self.file)
-            if refused := next((why for name, why in REFUSED.items() if config.get(name)), None):
-                raise NotBuildable(f"the task {self.file.stem} {refused}", hint="take another task")
-            config = {**config, **self._on_these_rows(config)}
-            for key in ("tag", "group", "task_list"):
-                config.pop(key, None)
-            made = ConfigurableTask(config=config)
-        except (DatasetError, NotBuildable):
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise DatasetError(f"the task {self.file.stem} cannot be made of these rows: {reason}") from error
-        made.set_fewshot_seed(seed=FEWSHOT_SEED)
+        made = Group.from_config(dict(group.config))
+        for member in group.members:
+            made.add(self._library_group(member) if isinstance(member, TaskGroup) else self._made[member.name])
         return made
 
-    def _on_these_rows(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Returns the settings that replace the task's dataset with the rows, and its number of examples."""
-        sets = {"rows": as_dataset(self.rows)}
-        if self.examples is not None:
-            sets["examples"] = as_dataset(self.examples)
-        number = config.get("num_fewshot") if self.num_fewshot is None else self.num_fewshot
-        own_examples = (config.get("fewshot_config") or {}).get("samples")
-        if number and self.examples is None and own_examples is None:
-            raise NotBuildable(
-                f"the task {self.file.stem} shows {number} examples before each question, but has no examples",
-                hint='name their files in "examples", or set "num_fewshot" to 0',
-            )
-        drawn_from = "examples" if self.examples is not None else None
-        fewshot = config.get("fewshot_config")
-        if isinstance(fewshot, dict) and "split" in fewshot:
-            fewshot = {**fewshot, "split": drawn_from}
-        return {
-            "dataset_path": None, "dataset_name": None, "dataset_kwargs": None, "custom_dataset": lambda **_: sets,
-            "test_split": "rows", "validation_split": None, "training_split": drawn_from, "fewshot_split": drawn_from,
-            "fewshot_config": fewshot, "num_fewshot": number or 0,
-        }  # fmt: skip
+
+_COUNTS = ("sample_len", "sample_count")
+
+
+def _model_of(trainer: Any) -> Any:
+    """Returns the Trainer's model for the library. The processes of a job share the requests by their rows.
+
+    The library's own sharing needs as many forward passes in each process, and draws other examples for each number of
+    processes. Here, every process makes all requests, answers its part, and gets all answers.
+    """
+    from lm_eval.models.huggingface import HFLM
+
+    peers = trainer._footplate.strategy.peers
+
+    def shared(requests: Sequence[Any], answer: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        own = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
+        # A request to stop that one process has read is an error, which `gather_results` raises in all of them.
+        parts = peers.gather_results(
+            lambda: dict(zip(own, answer([requests[index] for index in own]) if own else [], strict=True))
+        )
+        answers = {index: value for part in parts for index, value in part.items()}
+        return [answers[index] for index in range(len(requests))]
+
+    class SharedModel(HFLM):  # type: ignore[misc]
+        def loglikelihood(self, requests: Any, *args: Any, **kwargs: Any) -> list[Any]:
+            return shared(requests, lambda own: HFLM.loglikelihood(self, own, *args, **kwargs))
+
+        def loglikelihood_rolling(self, requests: Any, *args: Any, **kwargs: Any) -> list[Any]:
+            return shared(requests, lambda own: HFLM.loglikelihood_rolling(self, own, *args, **kwargs))
+
+        def generate_until(self, requests: Any, *args: Any, **kwargs: Any) -> list[Any]:
+            return shared(requests, lambda own: HFLM.generate_until(self, own, *args, **kwargs))
+
+    return SharedModel(
+        pretrained=trainer.model, tokenizer=trainer.processing_class, batch_size=trainer.args.eval_batch_size
+    )
 
 
 class _reported:
@@ -221,7 +301,10 @@ class _reported:
 
     def _step(self, *_: Any) -> None:
         trainer = self.trainer
-        trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
+        # The processes have different numbers of forward passes, so callbacks must not communicate here.
+        trainer.control = trainer.callback_handler.call_event(
+            "on_prediction_step", trainer.args, trainer.state, trainer.control, is_alone=True
+        )
 
 
 def _rows(paths: Sequence[str]) -> Any:
@@ -233,82 +316,6 @@ def _rows(paths: Sequence[str]) -> Any:
         detail, hint = no_reader(Path(paths[0]).name)
         raise DatasetError(detail, hint=hint)
     return READERS[kind](paths=list(paths))
-
-
-# The tasks that the library ships
-
-
-@cache
-def shipped_tasks() -> dict[str, Path]:
-    """Returns the YAML file of each task by name, without the library's index, which would parse every file."""
-    package = find_spec(LIBRARY)
-    if package is None or not package.submodule_search_locations:
-        return {}
-    root = Path(package.submodule_search_locations[0], "tasks")
-    return {name: file for file in _yaml_files(root) if (name := _name_in(file))}
-
-
-def _yaml_files(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield from (Path(folder, name) for name in names if name.endswith(".yaml"))
-
-
-_NAME = re.compile(rb"""^task:[ \t]*["']?([^\s"'#\[]+)["']?[ \t]*(?:#.*)?\r?$""", re.MULTILINE)
-_IS_CLASS = re.compile(rb"^class:", re.MULTILINE)
-
-
-def _name_in(file: Path) -> str | None:
-    """Returns the task's name. None for a group of tasks, and for a task that is a class with a dataset of its own."""
-    text = file.read_bytes()
-    named = _NAME.search(text)
-    return named.group(1).decode() if named and not _IS_CLASS.search(text) else None
-
-
-def _shipped(name: str) -> Path:
-    tasks = shipped_tasks()
-    if name not in tasks:
-        raise NotBuildable(
-            f"lm-eval ships no task {name!r} that takes rows",
-            hint=did_you_mean(name, sorted(tasks)) or "a group is evaluated by naming each of its tasks",
-        )
-    return tasks[name]
-
-
-def _require_no_code(file: Path) -> None:
-    """Raises NotBuildable if functions of a shipped task could run code out of the user's rows."""
-    from lm_eval.tasks._yaml_loader import load_yaml
-
-    for folder in sorted({module.parent for module in _modules_in(load_yaml(file, resolve_func=False))}):
-        for source in sorted(folder.glob("*.py")):
-            for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-                if used := RUNS_CODE & set(_names(node)):
-                    what = f"{source.name} uses {', '.join(sorted(used))}"
-                    raise NotBuildable(
-                        f"the task {file.stem} could run code from its rows: {what}",
-                        hint='put a copy of the task into a bundle, and name the copy with "yaml"',
-                    )
-
-
-def _modules_in(config: Any) -> Iterator[Path]:
-    """Yields the files of the functions in a task, which are texts such as `/tasks/gsm8k/utils.process_docs`."""
-    if isinstance(config, str) and config.startswith("/"):
-        module = Path(f"{config.rpartition('.')[0]}.py")
-        yield from [module] if module.is_file() else []
-    elif isinstance(config, dict | list):
-        for value in config.values() if isinstance(config, dict) else config:
-            yield from _modules_in(value)
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    """Yields the function that a call in the syntax tree calls, or the modules that an import statement imports."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        called = ast.unparse(node.func)
-        # Regular expressions are compiled, too.
-        yield "" if called == "re.compile" else called.rpartition(".")[2]
-    elif isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module.partition(".")[0]
 
 
 def _own(name: str, bundle: Path | None) -> Path:

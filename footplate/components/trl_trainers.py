@@ -80,12 +80,13 @@ class TrlTrainer:
         """Makes the trainer from the job's objects in `parts`, the arguments in `training`, and TRL's own arguments."""
         _require_known(own, self.__signature__.parameters)
         library = imported("trl")
+        sets, own_sets = _parted(parts.eval)
         model, adapter = _without_adapter(parts.model)
         arguments: dict[str, Any] = {
             "model": model,
             "processing_class": _required_processor(parts.processor, self.name),
             "train_dataset": self._dataset(parts.train, parts.processor),
-            "eval_dataset": self._evaluation(parts.eval, parts.processor),
+            "eval_dataset": self._evaluation(sets, parts.processor),
             "callbacks": parts.callbacks,
             **({} if adapter is None else {"peft_config": adapter}),
             **({"reward_funcs": parts.rewards} if self.has_rewards else {"data_collator": parts.collator}),
@@ -100,6 +101,8 @@ class TrlTrainer:
             trainer = self._with_reference(getattr(library, f"{self.name}Trainer"), arguments)
         except ValueError as error:
             raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
+        if own_sets is not None:
+            trainer.eval_dataset = {**trainer.eval_dataset, **own_sets} if isinstance(own_sets, dict) else own_sets
         setattr(trainer.model, MERGES_AT_END, getattr(parts.model, MERGES_AT_END, False))
         return trainer
 
@@ -130,11 +133,6 @@ class TrlTrainer:
         return None if rows is None else self._dataset(rows, processor)
 
     def _dataset(self, rows: Any, processor: Any) -> Any:
-        if isinstance(rows, OwnEvaluation):
-            raise NotBuildable(
-                f"TRL's {self.name}Trainer cannot evaluate on lm-eval",
-                hint='evaluate in a job of its own, without "trainer": resume_from names this job\'s checkpoint',
-            )
         require_forms(rows, self.rows, f"TRL's {self.name}Trainer")
         holds_messages = any(isinstance(rows[0].get(name), list) for name in _CONVERSATIONS)
         if holds_messages and not getattr(processor, "chat_template", None):
@@ -143,6 +141,19 @@ class TrlTrainer:
                 hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": …}}',
             )
         return as_dataset(rows)
+
+
+def _parted(sets: Any) -> tuple[Any, Any]:
+    """Returns the evaluation sets that TRL prepares, and those that evaluate by themselves.
+
+    Without a set of the first kind, TRL gets an empty dict, so that it accepts an `eval_strategy`.
+    """
+    if isinstance(sets, OwnEvaluation):
+        return {}, sets
+    if not isinstance(sets, dict):
+        return sets, None
+    own = {name: rows for name, rows in sets.items() if isinstance(rows, OwnEvaluation)}
+    return {name: rows for name, rows in sets.items() if name not in own}, own or None
 
 
 _CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations")

@@ -231,8 +231,15 @@ class Emit(TrainerCallback):
             self.obeyed = StopMode.GRACEFUL
         return self.obeyed is not None
 
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not self._trains and self.peers.any([self._stop[0] != 0])[0]:
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, *, is_alone: bool = False, **kwargs: Any
+    ) -> None:
+        """Reports that the evaluation goes on, and ends it if a stop was requested after training.
+
+        With `is_alone`, this process alone calls the method now, so the other processes are not asked.
+        """
+        is_stopped = self._stop[0] != 0
+        if not self._trains and (is_stopped if is_alone else self.peers.any([is_stopped])[0]):
             self._obey(control)
             raise StoppedEvaluating
         now = time.monotonic()

@@ -21,6 +21,7 @@ from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import StopMode
 from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies.peers import OneProcess
 from tests.support.processes import at_ease
 
 
@@ -138,6 +139,23 @@ def test_an_evaluation_after_training_ends_when_a_stop_is_requested(reader: sock
     with pytest.raises(StoppedEvaluating):
         emit.on_prediction_step(args, state, control)
     assert emit.obeyed is StopMode.GRACEFUL
+
+
+def test_a_stop_during_forward_passes_of_one_process_asks_no_other_process(
+    reader: socket.socket, tmp_path: Path
+) -> None:
+    class Unreachable(OneProcess):
+        def any(self, flags: list[bool]) -> list[bool]:
+            raise AssertionError("the other processes are not at the same place")
+
+    emit, stop = emit_with_stop_byte(tmp_path)
+    emit.peers = Unreachable()
+    args, state, control = SimpleNamespace(metric_for_best_model=None), TrainerState(max_steps=0), TrainerControl()
+
+    emit.on_prediction_step(args, state, control, is_alone=True)
+    stop[0] = STOP_BYTES[StopMode.GRACEFUL]
+    with pytest.raises(StoppedEvaluating):
+        emit.on_prediction_step(args, state, control, is_alone=True)
 
 
 def test_the_last_progress_of_a_run_that_stops_early_is_its_last_step(reader: socket.socket, tmp_path: Path) -> None:
