@@ -28,7 +28,7 @@ from footplate.contract.serving import SILENCE_SECONDS, Piece, PieceKind, Servin
 from service.deps import LARGE, Services, in_thread_if_large
 from service.jobs import serving
 from service.jobs.cancel import cancel
-from service.jobs.serving import OPEN, Wanted, find, open_session, running_sessions, session_spec
+from service.jobs.serving import OPEN, ServedCheckpoint, find, open_session, running_sessions, session_spec
 from service.problems import TooManyRequests
 from service.redis_client import AWAY
 from service.store import jobs
@@ -80,7 +80,7 @@ class ServingFailed(FootplateError):
     title = "The checkpoint cannot be loaded"
 
 
-class Refused(FootplateError):
+class RequestRefused(FootplateError):
     """The session cannot answer this request. Another request may work."""
 
     code = "cannot_answer"
@@ -113,7 +113,7 @@ class Answering:
     """The session that answers, and the pieces of its answer: CHUNK pieces, and DONE at the end."""
 
     session: JobId
-    wanted: Wanted
+    served: ServedCheckpoint
     pieces: AsyncIterator[Piece]
 
 
@@ -121,30 +121,31 @@ Gone = Callable[[], Awaitable[bool]]
 
 
 @asynccontextmanager
-async def ask(services: Services, question: Question, is_gone: Gone) -> AsyncIterator[Answering]:
+async def send_request(services: Services, question: Question, is_gone: Gone) -> AsyncIterator[Answering]:
     """Sends the request, and yields once a session has started to work on it. Withdraws it if the caller leaves.
 
-    Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and Refused.
+    Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and
+    RequestRefused.
     """
     deadline = time.monotonic() + question.wait_seconds
     # Other nodes may see no shared folder, so adapters of other jobs are read only if the artifact store is one.
     shares = not isinstance(services.settings.store, RemoteStore)
     session: JobId | None = None
     for _ in range(MOST_SESSIONS):
-        wanted = await _session(services, question, shares=shares)
-        assert wanted.session is not None
-        session = wanted.session.id
-        exchange = _Exchange(services, wanted, question, deadline, is_gone)
+        served = await _session(services, question, shares=shares)
+        assert served.session is not None
+        session = served.session.id
+        exchange = _Exchange(services, served, question, deadline, is_gone)
         try:
             await exchange.send()
             await exchange.until_started()
-            yield Answering(session, wanted, exchange.pieces())
+            yield Answering(session, served, exchange.pieces())
             return
         except _SendAgain:
-            shares = shares and wanted.adapter is None
+            shares = shares and served.adapter is None
         finally:
             await exchange.withdraw()
-        if wanted.adapter is None:
+        if served.adapter is None:
             await exchange.until_session_ends()
     last = f"GET /jobs/{session} says why the last one did"
     raise ServingEnded(f"{MOST_SESSIONS} serving sessions ended before they started this request: {last}", hint=AGAIN)
@@ -162,16 +163,16 @@ async def end_sessions(services: Services, job: JobId) -> None:
         await asyncio.sleep(END_LOOK_SECONDS)
 
 
-async def _session(services: Services, question: Question, *, shares: bool) -> Wanted:
-    wanted = await services.db.read(
+async def _session(services: Services, question: Question, *, shares: bool) -> ServedCheckpoint:
+    served = await services.db.read(
         partial(find, project=services.project, job_id=question.job, name=question.checkpoint, shares=shares)
     )
-    if wanted.session is not None:
-        return wanted
-    spec = await in_thread_if_large(LARGE, lambda: session_spec(wanted))
+    if served.session is not None:
+        return served
+    spec = await in_thread_if_large(LARGE, lambda: session_spec(served))
     has_webhook = services.webhooks.may_have_webhook(services.project)
     write = partial(
-        open_session, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
+        open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
     )
     opened = await services.db.write(write)
     services.wake_control()
@@ -184,15 +185,15 @@ class _Exchange:
     def __init__(
         self,
         services: Services,
-        wanted: Wanted,
+        served: ServedCheckpoint,
         question: Question,
         deadline: float,
         is_gone: Gone,
     ) -> None:
-        assert wanted.session is not None
-        self._services, self._session, self._limit = services, wanted.session.id, wanted.limits.max_queue
+        assert served.session is not None
+        self._services, self._session, self._limit = services, served.session.id, served.limits.max_queue
         self._request = ServingRequest(
-            id=f"ask_{uuid7()}", work=question.work, body=question.body, adapter=wanted.adapter
+            id=f"ask_{uuid7()}", work=question.work, body=question.body, adapter=served.adapter
         )
         self._redis: Redis = services.notifier.redis
         self._deadline, self._is_gone = deadline, is_gone
@@ -259,7 +260,7 @@ class _Exchange:
         if piece.kind is PieceKind.ERROR:
             if piece.data.get("code") == ServingEnded.code:
                 raise ServingEnded(str(piece.data.get("message")), hint=AGAIN)
-            raise Refused(piece.data)
+            raise RequestRefused(piece.data)
 
     async def _receive(self) -> bool:
         """Waits a moment for pieces of the answer. Returns False if none arrived. Raises if the session has ended."""

@@ -48,7 +48,7 @@ class Moment(StrEnum):
     AFTER_RESCUE_COMMITS = "rescue.after"
 
     # The supervisor of an attempt
-    AFTER_GRANT_HEARD = "attempt.granted"
+    AFTER_GRANT_RECEIVED = "attempt.granted"
     """The supervisor has the attempt, but no file of it yet."""
     AFTER_JOURNAL_MADE = "attempt.journal"
     AFTER_LAUNCH = "attempt.launched"
@@ -62,7 +62,7 @@ class Moment(StrEnum):
     """Training has ended, but no event says how."""
     AFTER_DONE_WRITTEN = "attempt.done"
     """The journal has its last event."""
-    AFTER_HAND_OVER = "attempt.delivered"
+    AFTER_DELIVERY = "attempt.delivered"
     """SQL has all events, and the journal still exists."""
     AFTER_JOURNAL_DELETED = "attempt.forgotten"
 

@@ -95,8 +95,8 @@ async def get_series(
     first_step: FirstStep = None,
     last_step: LastStep = None,
 ) -> Response:
-    wanted = Wanted(x, points, everything, Steps(first_step, last_step))
-    return await _series(request, [job_id(job)], names, wanted, job)
+    selection = CurveSelection(x, points, everything, Steps(first_step, last_step))
+    return await _series(request, [job_id(job)], names, selection, job)
 
 
 @router.get(
@@ -124,12 +124,12 @@ async def compare_series(
     if len(asked) > MOST_JOBS:
         detail = f"names {len(asked)} jobs, and at most {MOST_JOBS} are compared in one request"
         raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "send several requests")])
-    wanted = Wanted(x, points, everything, Steps(first_step, last_step))
-    return await _series(request, asked, names, wanted, "series")
+    selection = CurveSelection(x, points, everything, Steps(first_step, last_step))
+    return await _series(request, asked, names, selection, "series")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CurveSelection:
     """The points that a request for curves selects."""
 
     x: Axis
@@ -138,25 +138,33 @@ class Wanted:
     steps: Steps
 
 
-async def _series(request: Request, asked: Sequence[JobId], names: str | None, wanted: Wanted, file: str) -> Response:
+async def _series(
+    request: Request, asked: Sequence[JobId], names: str | None, selection: CurveSelection, file: str
+) -> Response:
     """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
     some_names = None if names is None else _split(names, "names")
-    chosen = await services.db.read(lambda conn: _chosen(conn, services, asked, some_names, wanted.points))
+    chosen = await services.db.read(lambda conn: _chosen(conn, services, asked, some_names, selection.points))
     encode = _csv_lines if wants(request, CSV) else _json
     pieces: list[str] = []
-    for job, part in _in_parts(chosen, POINTS_PER_READ // wanted.points):
+    for job, part in _in_parts(chosen, POINTS_PER_READ // selection.points):
 
         def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
             curves = series(
-                conn, job, part, wanted.points, axis=wanted.x, everything=wanted.everything, steps=wanted.steps
+                conn,
+                job,
+                part,
+                selection.points,
+                axis=selection.x,
+                everything=selection.everything,
+                steps=selection.steps,
             )
             return [encode(curve) for curve in curves]
 
         pieces += await services.db.read_long(read)
     if encode is _csv_lines:
-        return csv_download(csv_text([["job", "name", "attempt", wanted.x, "value"]]), *pieces, name=file)
-    body = f'{{"x":"{wanted.x}","data":[{",".join(pieces)}],"next_cursor":null}}'
+        return csv_download(csv_text([["job", "name", "attempt", selection.x, "value"]]), *pieces, name=file)
+    body = f'{{"x":"{selection.x}","data":[{",".join(pieces)}],"next_cursor":null}}'
     return Response(body, 200, VARIES, "application/json")
 
 

@@ -39,11 +39,11 @@ async def export_job(request: Request, response: Response, job: JobPath) -> Job:
     """Returns the job that exports. Its outputs can be downloaded once it has succeeded."""
     services = services_of(request)
     body = await read_model(request, NewExport)
-    wanted = await services.db.read(partial(find, project=services.project, job_id=job_id(job), name=body.checkpoint))
-    spec = await in_thread_if_large(LARGE, lambda: export_spec(wanted, merge=body.merge))
+    served = await services.db.read(partial(find, project=services.project, job_id=job_id(job), name=body.checkpoint))
+    spec = await in_thread_if_large(LARGE, lambda: export_spec(served, merge=body.merge))
     has_webhook = services.webhooks.may_have_webhook(services.project)
     write = partial(
-        start_export, wanted=wanted, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
+        start_export, served=served, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
     )
     row = await services.db.write(write)
     services.wake_control()

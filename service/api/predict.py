@@ -13,7 +13,7 @@ from footplate.contract.serving import Work
 from footplate.contract.spec_parts import CheckpointName
 from service.api.documented import takes
 from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
-from service.serving import Question, ask
+from service.serving import Question, send_request
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -64,9 +64,9 @@ async def predict_job(request: Request, job: JobPath) -> PredictionList:
     body = await read_model(request, Predict)
     values = {"inputs": list(body.inputs), "parameters": body.parameters.model_dump(mode="json")}
     question = Question(job_id(job), body.checkpoint, Work.PREDICT, values, body.wait)
-    async with ask(services, question, request.is_disconnected) as answering:
+    async with send_request(services, question, request.is_disconnected) as answering:
         results = [piece.data["predictions"] async for piece in answering.pieces]
-    checkpoint = answering.wanted.checkpoint
+    checkpoint = answering.served.checkpoint
     return PredictionList(
         job=job,
         checkpoint=Served(id=checkpoint.id, step=checkpoint.step),

@@ -48,7 +48,7 @@ KNOWN = ("jobs", "tag", "state", "since", "kinds", "max_hz")
 async def stream_many(websocket: WebSocket) -> None:
     @asynccontextmanager
     async def opened(services: Services) -> AsyncIterator[ManyJobs]:
-        many = ManyJobs(services, Wanted.of(websocket.query_params, services.project))
+        many = ManyJobs(services, StreamSelection.of(websocket.query_params, services.project))
         try:
             await many.open()
             yield many
@@ -59,7 +59,7 @@ async def stream_many(websocket: WebSocket) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StreamSelection:
     """The jobs and events that the address of a socket selects."""
 
     project: str
@@ -72,7 +72,7 @@ class Wanted:
     seconds_between: float
 
     @classmethod
-    def of(cls, query: Mapping[str, str], project: str) -> Wanted:
+    def of(cls, query: Mapping[str, str], project: str) -> StreamSelection:
         tag, states, since = query.get("tag"), _states(query.get("state")), _moment(query.get("since"))
         if tag == "":
             raise InvalidQuery([Problem("/query/tag", "invalid_parameter", "names no tag", "leave it out for any")])
@@ -98,9 +98,9 @@ class Followed:
 class ManyJobs:
     """The jobs that one websocket follows, with the cursor of each."""
 
-    def __init__(self, services: Services, wanted: Wanted) -> None:
-        self._tail, self._db, self._wanted = services.tail, services.db, wanted
-        self._view = View(_events_frame, wanted.kinds)
+    def __init__(self, services: Services, selection: StreamSelection) -> None:
+        self._tail, self._db, self._wanted = services.tail, services.db, selection
+        self._view = View(_events_frame, selection.kinds)
         self._followed: dict[JobId, Followed] = {}
         self._ended_at: dict[JobId, int] = {}
         """The cursors of ended jobs. A job that is resumed continues after its cursor."""
@@ -112,7 +112,7 @@ class ManyJobs:
         self._quiet_until = 0.0
         self._due_frames: list[bytes] = []
         self._look_at = 0.0
-        self._since = now_ms() if wanted.since is None else wanted.since
+        self._since = now_ms() if selection.since is None else selection.since
         self._left_out = 0
 
     @property
@@ -239,7 +239,7 @@ class ManyJobs:
                 self._since = seen.at - WINDOW_MS
                 self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
 
-    def _join_new(self, heads: Sequence[job_list.Head]) -> None:
+    def _join_new(self, heads: Sequence[job_list.JobHead]) -> None:
         """Starts to follow those jobs that have events which this socket has not sent."""
         new = [
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)

@@ -12,7 +12,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Unavailable
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain, push_reply
 from service.events import ingest as operation
-from service.events.entries import Read, apart, as_gap, read_entries
+from service.events.entries import Read, as_gap, one_by_one, read_entries
 from service.events.ingest import Ingested
 from service.store.times import text_of
 
@@ -61,7 +61,7 @@ async def _store(state: ControlState, read: Read, now: int) -> list[Ingested]:
         raise
     except Exception:
         log.exception("events could not be stored together, and are stored one by one")
-    return [ingested for event in apart(read) for ingested in await _store_alone(state, event, now)]
+    return [ingested for event in one_by_one(read) for ingested in await _store_alone(state, event, now)]
 
 
 async def _store_alone(state: ControlState, event: Read, now: int) -> list[Ingested]:

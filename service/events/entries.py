@@ -186,7 +186,7 @@ def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
     return True
 
 
-def apart(read: Read) -> Iterator[Read]:
+def one_by_one(read: Read) -> Iterator[Read]:
     """Yields the same events one by one, to find the one that cannot be stored."""
     if read.dead:
         yield Read(dead=read.dead)

@@ -30,7 +30,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from service.store import events, job_list, jobs
 from service.store.database import Database
-from service.store.job_list import Head, JobFilter
+from service.store.job_list import JobFilter, JobHead
 from service.store.rows import EventRow
 from service.store.times import now_ms
 
@@ -161,7 +161,7 @@ class JobsSeen(NamedTuple):
 
     All matching jobs older than WINDOW_MS are in this or an earlier result.
     """
-    heads: list[Head]
+    heads: list[JobHead]
     """The jobs, newest first. If there are MOST_JOBS + 1, further jobs match."""
 
 

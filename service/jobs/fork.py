@@ -18,7 +18,7 @@ from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId
 from footplate.contract.resources.jobs import ForkOf, ForkPoint, Inexact, SpecChange
 from footplate.contract.spec import JobSpec
-from service.jobs.start_checkpoint import Start, choose
+from service.jobs.start_checkpoint import StartCheckpoint, choose
 from service.store import checkpoints, commands, jobs
 from service.store.rows import JobRow, loads
 
@@ -74,7 +74,7 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
     return {"message": message, "code": "forked", "job": fork.job, "checkpoint": checkpoint, "mode": fork.mode}
 
 
-def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[Start, Json]:
+def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[StartCheckpoint, Json]:
     """Returns a job's checkpoint, and the training arguments that live commands have changed without changing its spec.
 
     Raises NotFound, and InvalidSpec if the job has no such checkpoint.
@@ -83,7 +83,7 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
     was_set: Json = {}
     for command in commands.of_job(conn, job_id):
         was_set |= command.set if command.step is not None else {}
-    return Start(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
+    return StartCheckpoint(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
 
 
 def document_of(job: JobRow) -> Json:
@@ -93,7 +93,7 @@ def document_of(job: JobRow) -> Json:
     return {**spec, **amended, "resume_from": None}
 
 
-def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:
+def patched(start: StartCheckpoint, patch: Mapping[str, Any], mode: str) -> Json:
     """Returns the new job's spec before any check. Raises InvalidSpec if the patch has a forbidden field."""
     document = document_of(start.job)
     if "resume_from" in patch:
@@ -122,7 +122,7 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -> ForkOf:
+def forked(start: StartCheckpoint, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -> ForkOf:
     """Returns the differences between a job and its fork."""
     changes = list(_changes("", document_of(start.job), {**spec.as_json(), "resume_from": None}))
     breaks = dict(_breaks(changes, mode))

@@ -36,7 +36,7 @@ from service.jobs.placement import (
     to_end,
 )
 from service.store import attempts, jobs, nodes, queue
-from service.store.queue import Head
+from service.store.queue import LineHead
 from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
@@ -53,7 +53,7 @@ class QueueState:
     While these facts and the nodes are unchanged, another plan would start no job.
     """
 
-    heads: tuple[Head, ...]
+    heads: tuple[LineHead, ...]
     """The first job of every line. If this job cannot start, no job behind it in the line can start."""
     held: int
     """The number of sources that hold slots."""
@@ -91,7 +91,9 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
     return Planned(queue_state, True, plan.placements, changed, was.keys() - waits.keys(), yielding)
 
 
-def _yielding(conn: Connection, heads: Sequence[Head], plan: Plan, capacities: Sequence[NodeCapacity]) -> list[JobId]:
+def _yielding(
+    conn: Connection, heads: Sequence[LineHead], plan: Plan, capacities: Sequence[NodeCapacity]
+) -> list[JobId]:
     """Returns the sessions that should end for the first job of each line. A line whose first job starts is skipped."""
     placed = {placement.job_id for placement in plan.placements}
     waiting = [head for head in heads if head.shape in plan.waits and head.job.id not in placed]

@@ -60,7 +60,7 @@ class NotServable(FootplateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServedCheckpoint:
     """A checkpoint of a job, and its open session if it has one."""
 
     job: JobRow
@@ -77,73 +77,73 @@ class Wanted:
         return Serve.model_validate(json.loads(self.session.spec)["serve"])
 
 
-def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, shares: bool = False) -> Wanted:
+def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, shares: bool = False) -> ServedCheckpoint:
     """Returns a checkpoint with its open session. Without a name, the checkpoint is that of the job's outputs.
 
     With `shares`, the session may serve another checkpoint if both are adapters of the same base model.
     Raises NotFound, NotServable and CheckpointMissing.
     """
-    wanted = _wanted(conn, jobs.get(conn, project, job_id), name)
-    if wanted.session is not None or not shares or (base := _base_of(wanted.job)) is None:
-        return wanted
+    served = _find_checkpoint(conn, jobs.get(conn, project, job_id), name)
+    if served.session is not None or not shares or (base := _base_of(served.job)) is None:
+        return served
     for row in jobs.started_from_others(conn, project):
         if _is_open_session(row) and _base_of(row) == base:
-            row_of = wanted.checkpoint
+            row_of = served.checkpoint
             offer = AdapterOffer(id=row_of.id, path=row_of.path, manifest_sha256=row_of.manifest_sha256)
-            return replace(wanted, session=row, adapter=offer)
-    return wanted
+            return replace(served, session=row, adapter=offer)
+    return served
 
 
 def open_session(
-    conn: Connection, wanted: Wanted, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
-) -> Wanted:
+    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
+) -> ServedCheckpoint:
     """Submits a session for the checkpoint, unless another request has opened one meanwhile. Returns the session."""
     # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
-    job = jobs.lock_for_user(conn, wanted.job.project, wanted.job.id)
-    again = _wanted(conn, job, wanted.checkpoint.id)
+    job = jobs.lock_for_user(conn, served.job.project, served.job.id)
+    again = _find_checkpoint(conn, job, served.checkpoint.id)
     if again.session is not None:
-        return replace(again, name=wanted.name)
-    if wanted.name == LATEST:
+        return replace(again, name=served.name)
+    if served.name == LATEST:
         _end_older(conn, job, now, by=by)
     message = (
-        f"answers requests with checkpoint {wanted.checkpoint.id} of job {job.id}, of step {wanted.checkpoint.step}"
+        f"answers requests with checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
     )
     submission = Submission(
         project=job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(), by=by,
         note={"message": message, "code": "serving", "job": job.id}, has_webhook=has_webhook,
     )  # fmt: skip
-    return replace(again, name=wanted.name, session=submission(conn).job)
+    return replace(again, name=served.name, session=submission(conn).job)
 
 
 def start_export(
-    conn: Connection, wanted: Wanted, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
+    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
 ) -> JobRow:
     """Submits the job that exports the checkpoint."""
-    jobs.lock_for_user(conn, wanted.job.project, wanted.job.id)
-    checkpoint = wanted.checkpoint
-    message = f"exports checkpoint {checkpoint.id} of job {wanted.job.id}, of step {checkpoint.step}"
-    note = {"message": message, "code": "export", "job": wanted.job.id}
+    jobs.lock_for_user(conn, served.job.project, served.job.id)
+    checkpoint = served.checkpoint
+    message = f"exports checkpoint {checkpoint.id} of job {served.job.id}, of step {checkpoint.step}"
+    note = {"message": message, "code": "export", "job": served.job.id}
     submission = Submission(
-        project=wanted.job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(),
+        project=served.job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(),
         by=by, note=note, has_webhook=has_webhook,
     )  # fmt: skip
     return submission(conn).job
 
 
-def session_spec(wanted: Wanted) -> JobSpec:
+def session_spec(served: ServedCheckpoint) -> JobSpec:
     """Returns the spec of a session with the usual limits."""
-    return _spec(wanted, f"try {wanted.job.name or wanted.job.id}", {"serve": {}})
+    return _spec(served, f"try {served.job.name or served.job.id}", {"serve": {}})
 
 
-def export_spec(wanted: Wanted, *, merge: bool) -> JobSpec:
+def export_spec(served: ServedCheckpoint, *, merge: bool) -> JobSpec:
     """Returns the spec of a job that writes the checkpoint's model and its card to the outputs."""
-    card = model_card(wanted.job, wanted.checkpoint, is_merged=merge)
-    return _spec(wanted, f"export {wanted.job.name or wanted.job.id}", {"export": {"merge": merge, "card": card}})
+    card = model_card(served.job, served.checkpoint, is_merged=merge)
+    return _spec(served, f"export {served.job.name or served.job.id}", {"export": {"merge": merge, "card": card}})
 
 
-def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
+def _spec(served: ServedCheckpoint, name: str, use: dict[str, Any]) -> JobSpec:
     """Returns the spec of a session or export: the model of the job's spec without the fields for training."""
-    document = document_of(wanted.job)
+    document = document_of(served.job)
     gpus = document["resources"].get("gpus_per_node")
     training = {name: value for name, value in document["training"].items() if name in KEPT_TRAINING}
     if (trainer := document.get("trainer")) is not None and ":" not in trainer["use"]:
@@ -151,11 +151,11 @@ def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
         # the prediction.
         document["trainer"] = None
     resources = {name: document["resources"][name] for name in KEPT_RESOURCES}
-    place = {"job": wanted.job.id, "checkpoint": wanted.checkpoint.id, "mode": "weights"}
+    place = {"job": served.job.id, "checkpoint": served.checkpoint.id, "mode": "weights"}
     return JobSpec.parse({
         **{name: document[name] for name in KEPT if document.get(name) is not None},
         "name": name[:128],
-        "metadata": {"of": wanted.job.id, "checkpoint": wanted.name},
+        "metadata": {"of": served.job.id, "checkpoint": served.name},
         "data": {"map": document["data"]["map"]},
         "training": training,
         "resources": {**resources, "gpus_per_node": gpus if gpus is None else min(gpus, 1)},
@@ -165,7 +165,7 @@ def _spec(wanted: Wanted, name: str, use: dict[str, Any]) -> JobSpec:
     })  # fmt: skip
 
 
-def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
+def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedCheckpoint:
     spec: dict[str, Any] = json.loads(job.spec)
     if spec.get("serve") or spec.get("export"):
         # The newest job of a user may be a session that the last request has opened. Then its source is meant.
@@ -174,7 +174,7 @@ def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
             raise NotServable(
                 f"job {job.id} serves or exports a folder, and has no checkpoint", hint="name another job"
             )
-        return _wanted(conn, jobs.get(conn, job.project, JobId(source["job"])), name or source["checkpoint"])
+        return _find_checkpoint(conn, jobs.get(conn, job.project, JobId(source["job"])), name or source["checkpoint"])
     if spec.get("loop"):
         raise NotServable(
             f"job {job.id} has a loop of its own, so only its own code can load its checkpoints",
@@ -188,7 +188,7 @@ def _wanted(conn: Connection, job: JobRow, name: str | None) -> Wanted:
     except InvalidSpec as invalid:
         raise CheckpointMissing(invalid.problems[0]) from invalid
     sessions = [row for row in _open_sessions(conn, job.id) if row.starts_from == checkpoint.id]
-    return Wanted(job, checkpoint, name, sessions[0] if sessions else None)
+    return ServedCheckpoint(job, checkpoint, name, sessions[0] if sessions else None)
 
 
 def _final(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:

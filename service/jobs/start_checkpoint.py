@@ -32,7 +32,7 @@ class CheckpointInUse(FootplateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartCheckpoint:
     """The checkpoint that a job starts from, and the job that wrote it."""
 
     job: JobRow
@@ -45,7 +45,7 @@ class Start:
         return spec.model_copy(update={"resume_from": place})
 
 
-def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> Start | None:
+def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> StartCheckpoint | None:
     """Returns the checkpoint that a spec starts from, or None if it names no other job. Raises InvalidSpec.
 
     With `hold`, no rotation can delete the checkpoint before the end of this transaction, which writes the new job.
@@ -57,7 +57,7 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
     if job is None:
         detail = f"there is no job {job_id!r} in this project"
         raise InvalidSpec([Problem("/resume_from/job", "unknown_job", detail, "GET /jobs lists them")])
-    start = Start(job, choose(checkpoints.of_job(conn, job_id), job, spec.resume_from.checkpoint))
+    start = StartCheckpoint(job, choose(checkpoints.of_job(conn, job_id), job, spec.resume_from.checkpoint))
     if problems := list(unfit(start.job, spec)):
         raise InvalidSpec(problems)
     return start

@@ -100,7 +100,7 @@ class Way(Enum):
         return job_tags.c.job_id if self is Way.TAG else jobs.c.id
 
 
-class Head(NamedTuple):
+class JobHead(NamedTuple):
     job: JobId
     last_no: int
     is_over: bool
@@ -111,7 +111,7 @@ _HEAD = select(jobs.c.id, jobs.c.last_no, jobs.c.state)
 NOT_OVER = [state for state in JobState if state not in TERMINAL]
 
 
-def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> list[Head]:
+def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> list[JobHead]:
     """Returns the newest matching jobs that have not ended.
 
     Without a filter by state, jobs that were created since `since` are included even if they have ended.
@@ -119,20 +119,20 @@ def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> li
     wanted = [_matching(_HEAD, filter, state) for state in filter.states or NOT_OVER]
     if not filter.states:
         wanted.append(_matching(_HEAD, replace(filter, created_after=since), None))
-    matches: dict[JobId, Head] = {}
+    matches: dict[JobId, JobHead] = {}
     for query in wanted:
         matches |= {head.job: head for head in _heads(conn, query.order_by(jobs.c.id.desc()).limit(limit))}
     return [matches[job] for job in sorted(matches, reverse=True)][:limit]
 
 
-def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, Head]:
+def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, JobHead]:
     """Returns the last event's number and the end of each of these jobs that exists in this project."""
     wanted = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
     return {head.job: head for head in _heads(conn, wanted)}
 
 
-def _heads(conn: Connection, wanted: Select[Any]) -> list[Head]:
-    return [Head(row.id, row.last_no, JobState(row.state).is_terminal) for row in conn.execute(wanted)]
+def _heads(conn: Connection, wanted: Select[Any]) -> list[JobHead]:
+    return [JobHead(row.id, row.last_no, JobState(row.state).is_terminal) for row in conn.execute(wanted)]
 
 
 class _Order:

@@ -63,7 +63,7 @@ class QueuedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LineHead:
     """The first job of a line, which is the group of ready jobs with the same needs."""
 
     shape: str
@@ -138,12 +138,12 @@ _OF_SHAPE = behind(
 )
 
 
-def heads(conn: Connection) -> tuple[Head, ...]:
+def heads(conn: Connection) -> tuple[LineHead, ...]:
     """Returns the first job of every line. Placement needs no new plan while these jobs are unchanged."""
-    return tuple(Head(row.shape, row.needs, QueuedRow(*row[2:])) for row in conn.execute(_HEADS))
+    return tuple(LineHead(row.shape, row.needs, QueuedRow(*row[2:])) for row in conn.execute(_HEADS))
 
 
-def line(conn: Connection, head: Head) -> Iterator[QueuedRow]:
+def line(conn: Connection, head: LineHead) -> Iterator[QueuedRow]:
     """Yields the jobs of a line in the order in which they are tried, and reads them as needed."""
     yield head.job
     yield from in_chunks(conn, _OF_SHAPE, QueuedRow, head.job.position, FIRST_CHUNK, LAST_CHUNK, shape=head.shape)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from footplate.contract.host.launch import Order
 from footplate.contract.host.linux import try_lock
-from footplate.contract.host.user import give, hand_over, make_writable_folder
+from footplate.contract.host.user import give, give_fetched_files, make_writable_folder
 from footplate.contract.layout import attempt_folder
 from footplate.contract.messages import Grant
 from footplate.contract.spec import JobSpec
@@ -67,7 +67,7 @@ class LocalRanks:
             return
         folder = attempt_folder(self._grant.job, self._grant.attempt)
         if was_fetched:
-            hand_over(self.root, folder, user)
+            give_fetched_files(self.root, folder, user)
         # Later attempts and forks read these checkpoints as other users, even while this attempt runs.
         room = make_writable_folder(self.root, folder, user, is_passed=True)
         if self._reserved is not None:

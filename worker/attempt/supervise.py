@@ -305,7 +305,7 @@ def deliver(attempt: Attempt) -> None:
         if deadline is not None and time.monotonic() > deadline:
             return
     attempt.is_delivered = True
-    reached(Moment.AFTER_HAND_OVER)
+    reached(Moment.AFTER_DELIVERY)
 
 
 def close(attempt: Attempt) -> None:

@@ -54,7 +54,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         answer = request_grant(redis_client(), claim, give_up=node.folder.is_draining)
         if isinstance(answer, Grant):
             log.info("%s attempt %s is granted to this node", job, attempt)
-            reached(Moment.AFTER_GRANT_HEARD)
+            reached(Moment.AFTER_GRANT_RECEIVED)
             spans = traces().of(answer, parent.settings().node_name, since)
             supervise(parent.settings(), node, answer, redis_client(), claimed, spans)
         elif answer is not None:

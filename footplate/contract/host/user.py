@@ -1,8 +1,8 @@
 """The user that training becomes if its node runs as root, and the folders that this user gets.
 
-The supervisor calls `make_writable_folder`, `give` and `hand_over` for folders that training writes to. A child of the
-warm parent calls `become`, before it reads its order. When training has ended, the supervisor makes its files root's by
-`take_files_back`, or removes them by `remove_public_files`.
+The supervisor calls `make_writable_folder`, `give` and `give_fetched_files` for folders that training writes to. A
+child of the warm parent calls `become`, before it reads its order. When training has ended, the supervisor makes its
+files root's by `take_files_back`, or removes them by `remove_public_files`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def close_to_lists(root: Path, names: Iterable[str]) -> None:
                 os.close(handle)
 
 
-def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
+def give_fetched_files(root: Path, below: PurePosixPath, user: User) -> None:
     """Makes downloaded files readable for all users, and makes training's user the owner of the files below `below`.
 
     There is no link among the files, because only root has written to the folder so far.

@@ -27,7 +27,7 @@ from service.api.openai.names import read_model_name
 from service.api.predict import WAIT_SECONDS
 from service.deps import StrictRoute, json_response, read_model, services_of
 from service.jobs.serving import STEP
-from service.serving import Answering, Question, ask
+from service.serving import Answering, Question, send_request
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
@@ -123,7 +123,7 @@ async def create_completion(request: Request) -> Response:
 async def create_embedding(request: Request) -> Response:
     body = await read_model(request, Embedding)
     question = _question(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
-    async with ask(services_of(request), question, request.is_disconnected) as answering:
+    async with send_request(services_of(request), question, request.is_disconnected) as answering:
         data = await _whole(answering)
     vectors = [
         {
@@ -208,12 +208,12 @@ async def _generated(request: Request, body: _Sampling, asks: Json, *, is_chat: 
     about = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
     services = services_of(request)
     if not body.stream:
-        async with ask(services, question, request.is_disconnected) as answering:
+        async with send_request(services, question, request.is_disconnected) as answering:
             data = await _whole(answering)
         choices = [_choice(choice, is_chat=is_chat) for choice in data["choices"]]
         return json_response({**about, "choices": choices, "usage": _usage(data)})
     stack = AsyncExitStack()
-    answering = await stack.enter_async_context(ask(services, question, request.is_disconnected))
+    answering = await stack.enter_async_context(send_request(services, question, request.is_disconnected))
     if is_chat:
         about["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
