@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from footplate.cli.context import JOB_HELP, Options, UsageError, Verbs, add_verb, client_of, find_all
 from footplate.cli.text import metric_order, number, print_json, print_lines, short, sparkline, table
@@ -28,10 +28,19 @@ WIDTH = 32
 REDRAW_SECONDS = 0.5
 
 
+class Steps(TypedDict):
+    """The range of steps that is shown. None means that the range has no limit on this side."""
+
+    first_step: int | None
+    last_step: int | None
+
+
 def add_verbs(verbs: Verbs) -> None:
     metrics = add_verb(verbs, "metrics", run_metrics, "show the metrics of a job, or compare those of several jobs")
     metrics.add_argument("jobs", metavar="JOB", nargs="+", help=f"{JOB_HELP}; several jobs are compared")
     metrics.add_argument("--names", help="only these metrics, with commas")
+    metrics.add_argument("--first-step", type=int, metavar="N", help="only logs of this step and later ones")
+    metrics.add_argument("--last-step", type=int, metavar="N", help="only logs of this step and earlier ones")
     metrics.add_argument("--csv", action="store_true", help="print every log and evaluation as CSV")
     metrics.add_argument("--plot", metavar="FILE", help="draw the curves to a .png, .svg or .pdf (needs matplotlib)")
     metrics.add_argument("-f", "--follow", action="store_true", help="redraw with each new log until the job ends")
@@ -44,22 +53,27 @@ def run_metrics(options: Options) -> int:
         )
     if options.follow and len(options.jobs) > 1:
         raise UsageError("--follow works for one job only", hint="leave --follow out, or name one job")
+    steps = Steps(first_step=options.first_step, last_step=options.last_step)
+    if None not in steps.values() and options.first_step > options.last_step:
+        raise UsageError(
+            f"--first-step {options.first_step} is after --last-step {options.last_step}", hint="exchange the two"
+        )
     client = client_of(options)
     jobs = find_all(client, options.jobs)
     if options.plot:
-        _plot(client, jobs, options)
+        _plot(client, jobs, options, steps)
     elif options.json or options.csv:
-        _every_row(jobs, options)
+        _every_row(jobs, options, steps)
     elif options.follow:
-        _follow(jobs[0], options.names)
+        _follow(jobs[0], options.names, steps)
     elif len(jobs) > 1:
-        _compare(jobs, options.names)
+        _compare(jobs, options.names, steps)
     else:
-        _draw(jobs[0], options.names)
+        _draw(jobs[0], options.names, steps)
     return 0
 
 
-def _plot(client: Client, jobs: Sequence[Job], options: Options) -> None:
+def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     """Draws the curves to an image file, in the format of the file name's suffix."""
     recorded = list(dict.fromkeys(name for job in jobs for name in job.metrics.summary()))
     names = (
@@ -67,7 +81,7 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options) -> None:
         if options.names
         else [name for name in recorded if name in WATCHED] or recorded
     )
-    axes = client.compare(jobs, *names)
+    axes = client.compare(jobs, *names, **steps)
     try:
         axes.figure.savefig(options.plot, bbox_inches="tight")
     except ValueError as error:
@@ -75,25 +89,27 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options) -> None:
     print_lines(options.plot)
 
 
-def _compare(jobs: Sequence[Job], wanted: str | None) -> None:
+def _compare(jobs: Sequence[Job], wanted: str | None, steps: Steps) -> None:
     """Prints a table with a line for each metric of each job, sorted by metric."""
     summaries = {job.id: job.metrics.summary() for job in jobs}
     recorded = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
     names = _chosen(recorded, wanted)
-    curves = {job.id: job.metrics.series(*(names if wanted else ()), points=4 * WIDTH) for job in jobs}
+    curves = {job.id: _curves(job, names if wanted else (), steps) for job in jobs}
     rows = (
-        (name, job.name or short(job.id), *_row(summaries[job.id][name], curves[job.id][name])[1:])
+        (name, job.name or short(job.id), *_row(summaries[job.id][name], curves[job.id][name], steps)[1:])
         for name in names
         for job in jobs
         if name in summaries[job.id] and name in curves[job.id]
     )
-    table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty="the jobs have logged no metrics yet")
+    table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty=_nothing(bool(names), steps, "jobs have"))
 
 
-def _every_row(jobs: Sequence[Job], options: Options) -> None:
+def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     """Prints all logs and evaluations as JSON or CSV. With several jobs, each row has the job's id."""
     named = [{"job": job.id} if len(jobs) > 1 else {} for job in jobs]
-    rows = [{**name, **row} for name, job in zip(named, jobs, strict=True) for row in job.metrics()]
+    rows = [
+        {**name, **row} for name, job in zip(named, jobs, strict=True) for row in job.metrics() if _is_in(steps, row)
+    ]
     envelope = [*named[0], *ENVELOPE]
     names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in envelope)), options.names)
     kept = [*envelope, *names]
@@ -106,6 +122,20 @@ def _every_row(jobs: Sequence[Job], options: Options) -> None:
     out.writerows([row.get(name, "") for name in kept] for row in rows)
 
 
+def _is_in(steps: Steps, row: dict[str, Any]) -> bool:
+    """Returns True if a row's step is in the range. A row without a step is in the range that has no limit only."""
+    first, last, step = steps["first_step"], steps["last_step"], row["step"]
+    if step is None:
+        return first is None and last is None
+    return (first is None or step >= first) and (last is None or step <= last)
+
+
+def _curves(job: Job, names: Sequence[str], steps: Steps) -> dict[str, Series]:
+    """Returns the curves that have a point in the range."""
+    curves = job.metrics.series(*names, points=4 * WIDTH, **steps)
+    return {name: curve for name, curve in curves.items() if curve.y}
+
+
 def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
     if wanted is None:
         return known
@@ -115,51 +145,58 @@ def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
     return names
 
 
-def _draw(job: Job, wanted: str | None) -> int:
+def _draw(job: Job, wanted: str | None, steps: Steps) -> int:
     """Prints a table with the curve of each metric, and returns the number of lines."""
     summary = job.metrics.summary()
     names = _chosen(sorted(summary, key=metric_order), wanted)
-    curves = job.metrics.series(*(names if wanted else ()), points=4 * WIDTH)
-    table(
-        HEAD,
-        (_row(summary[name], curves[name]) for name in names if name in curves),
-        least=LEAST,
-        empty="the job has logged no metrics yet",
-    )
-    return len(names) + 1 if names else 0
+    curves = _curves(job, names if wanted else (), steps)
+    rows = [_row(summary[name], curves[name], steps) for name in names if name in curves]
+    table(HEAD, rows, least=LEAST, empty=_nothing(bool(summary), steps, "job has"))
+    return len(rows) + 1 if rows else 0
 
 
-def _row(summary: MetricSummary, curve: Series) -> tuple[str, ...]:
-    return (
-        summary.name, number(summary.last.value), *_extreme(summary.min), *_extreme(summary.max), str(summary.count),
-        sparkline([y for y in curve.y if math.isfinite(y)], WIDTH),
-    )  # fmt: skip
+def _nothing(has_metrics: bool, steps: Steps, whose: str) -> str:
+    if not has_metrics:
+        return f"the {whose} logged no metrics yet"
+    first, last = steps["first_step"] or 0, steps["last_step"]
+    return f"the {whose} logged no metrics from step {first} {'on' if last is None else f'to {last}'}"
+
+
+def _row(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]:
+    finite = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
+    line = sparkline([y for y, _ in finite], WIDTH)
+    if steps["first_step"] is None and steps["last_step"] is None:
+        seen = (*_extreme(summary.min), *_extreme(summary.max))
+        return summary.name, number(summary.last.value), *seen, str(summary.count), line
+    # A curve has its last point, and the least and the greatest of each stretch, however few points it has.
+    extremes = tuple(number(value) for pair in (min(finite), max(finite)) for value in pair) if finite else ("",) * 4
+    return summary.name, number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", line
 
 
 def _extreme(seen: Seen | None) -> tuple[str, str]:
     return ("", "") if seen is None else (number(seen.value), number(seen.step))
 
 
-def _follow(job: Job, wanted: str | None) -> None:
+def _follow(job: Job, wanted: str | None, steps: Steps) -> None:
     """Redraws the table in a terminal until the job ends. In a pipe, prints the table once, when the job has ended."""
     if not sys.stdout.isatty():
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             pass
-        _draw(job, wanted)
+        _draw(job, wanted, steps)
         return
     # Switches line wrapping off, because the cursor goes up by the number of lines.
     print("\033[?7l", end="")
     try:
-        lines, due = _draw(job, wanted), 0.0
+        lines, due = _draw(job, wanted, steps), 0.0
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             if time.monotonic() >= due:
-                lines, due = _redraw(job, wanted, lines), time.monotonic() + REDRAW_SECONDS
-        _redraw(job, wanted, lines)
+                lines, due = _redraw(job, wanted, steps, lines), time.monotonic() + REDRAW_SECONDS
+        _redraw(job, wanted, steps, lines)
     finally:
         print("\033[?7h", end="", flush=True)
 
 
-def _redraw(job: Job, wanted: str | None, lines: int) -> int:
+def _redraw(job: Job, wanted: str | None, steps: Steps, lines: int) -> int:
     if lines:
         print(f"\033[{lines}A\033[J", end="")
-    return _draw(job, wanted)
+    return _draw(job, wanted, steps)

@@ -58,10 +58,18 @@ class Operations:
         positions = Positions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return follow(self._wire, "/stream", positions)
 
-    async def compare(self, jobs: Iterable[str | JobView], *names: str, x: str = "step", axes: Any = None) -> Any:
+    async def compare(
+        self,
+        jobs: Iterable[str | JobView],
+        *names: str,
+        x: str = "step",
+        axes: Any = None,
+        first_step: int | None = None,
+        last_step: int | None = None,
+    ) -> Any:
         """Draws curves of several jobs together with matplotlib, and returns the axes. Jobs may be ids or names."""
         chosen = [await self.jobs.get(job) if isinstance(job, str) else job for job in jobs]
-        curves = await self.jobs.series(chosen, *names, x=x)
+        curves = await self.jobs.series(chosen, *names, x=x, first_step=first_step, last_step=last_step)
         return plot(curves, {job.id: job.name or job.id for job in chosen}, x, axes)
 
     async def nodes(self) -> list[Node]:

@@ -176,10 +176,12 @@ class AsyncJobs:
         x: str = "step",
         points: int = 1000,
         everything: bool = False,
+        first_step: int | None = None,
+        last_step: int | None = None,
     ) -> Sequence[Series]:
         """Returns curves of several jobs, given as jobs, ids or names: those of `job.metrics.series`, for each job."""
         ids = [(await self.get(job)).id if isinstance(job, str) else job.id for job in jobs]
-        return await series_of(self._wire, ids, names, x, points, everything)
+        return await series_of(self._wire, ids, names, x, points, everything, first_step, last_step)
 
     async def bulk(
         self, action: str, *, ids: Sequence[str] | None = None, mode: str = "checkpoint", **where: Unpack[Filters]
@@ -365,9 +367,16 @@ class AsyncJob(JobView):
         cell.draw()
         return self
 
-    async def plot(self, *names: str, x: str = "step", axes: Any = None) -> Any:
+    async def plot(
+        self,
+        *names: str,
+        x: str = "step",
+        axes: Any = None,
+        first_step: int | None = None,
+        last_step: int | None = None,
+    ) -> Any:
         """Draws curves with matplotlib, all of them if none is named, and returns the axes."""
-        curves = await self.metrics.series(*names, x=x)
+        curves = await self.metrics.series(*names, x=x, first_step=first_step, last_step=last_step)
         return plot(list(curves.values()), {self.id: self.name or self.id}, x, axes)
 
     async def attempts(self) -> list[Attempt]:

@@ -35,26 +35,46 @@ class AsyncMetrics:
         return {row["name"]: MetricSummary.model_validate(row) for row in answer["data"]}
 
     async def series(
-        self, *names: str, x: str = "step", points: int = 1000, everything: bool = False
+        self,
+        *names: str,
+        x: str = "step",
+        points: int = 1000,
+        everything: bool = False,
+        first_step: int | None = None,
+        last_step: int | None = None,
     ) -> dict[str, Series]:
         """Returns the curves of the named metrics, or of all metrics. A curve has at most `points` points.
 
         Spikes are among the points. `x` is step, time or epoch. With `everything`, a curve also has the points of steps
-        that a later attempt has repeated.
+        that a later attempt has repeated. `first_step` and `last_step` limit the curves to a range of steps, whose
+        points are then closer together.
         """
-        params = _query(names, x, points, everything)
+        params = _query(names, x, points, everything, first_step, last_step)
         return {curve.name: curve for curve in await _series(self._wire, f"{self._path}/series", params)}
 
 
 async def series_of(
-    wire: Wire, jobs: Collection[str], names: Collection[str], x: str, points: int, everything: bool
+    wire: Wire,
+    jobs: Collection[str],
+    names: Collection[str],
+    x: str,
+    points: int,
+    everything: bool,
+    first_step: int | None,
+    last_step: int | None,
 ) -> list[Series]:
     """Returns curves of several jobs, job by job."""
-    return await _series(wire, "/metrics/series", {"jobs": ",".join(jobs), **_query(names, x, points, everything)})
+    params = _query(names, x, points, everything, first_step, last_step)
+    return await _series(wire, "/metrics/series", {"jobs": ",".join(jobs), **params})
 
 
-def _query(names: Collection[str], x: str, points: int, everything: bool) -> dict[str, Any]:
-    return {"names": ",".join(names) or None, "x": x, "points": points, "everything": "true" if everything else None}
+def _query(
+    names: Collection[str], x: str, points: int, everything: bool, first_step: int | None, last_step: int | None
+) -> dict[str, Any]:
+    return {
+        "names": ",".join(names) or None, "x": x, "points": points, "everything": "true" if everything else None,
+        "first_step": first_step, "last_step": last_step,
+    }  # fmt: skip
 
 
 async def _series(wire: Wire, path: str, params: dict[str, Any]) -> list[Series]:

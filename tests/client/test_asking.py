@@ -64,6 +64,18 @@ async def test_a_get_is_sent_again_after_as_long_as_the_service_asks() -> None:
     assert wire.waited[1] < 1
 
 
+async def test_curves_are_asked_for_a_range_of_steps() -> None:
+    wire = FakeWire(*[answer(value={"x": "step", "data": [], "next_cursor": None})] * 2)
+
+    await a_job(wire).metrics.series("loss", first_step=0, last_step=20)
+    await AsyncJobs(wire, 0.0).series([a_job(wire)], "loss", last_step=20)
+
+    of_one_job, of_several = (dict(request.url.params) for request in wire.asked)
+    assert (of_one_job["first_step"], of_one_job["last_step"]) == ("0", "20")
+    assert "first_step" not in of_several
+    assert of_several["last_step"] == "20"
+
+
 async def test_it_is_given_up_with_the_address_after_so_many_tries() -> None:
     wire = FakeWire(*[httpx2.ConnectError("refused")] * 4)
 

@@ -23,6 +23,7 @@ from footplate.cli.text import duration, number, size, sparkline, table, wrapped
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.events import Event
 from footplate.sdk.models import JobInfo
+from tests.client.test_asking import JOB
 
 NODE = {
     "id": "node_" + "0" * 32, "name": "n1", "state": "up", "takes_work": True, "message": None, "refused": None,
@@ -255,3 +256,56 @@ def test_an_event_is_one_line_of_text(kind: str, data: dict[str, str], line: str
     event = Event.model_construct(job="job_" + "0" * 24 + "beefbeef", attempt=1, kind=kind, data=data)  # type: ignore[call-arg]
 
     assert line_of(event) == line
+
+
+@pytest.fixture
+def zoomed(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
+    """The requests for metrics of one job, which logged its loss at the steps 1 to 4."""
+    requests: list[httpx2.URL] = []
+    seen = {"no": 1, "epoch": None, "at": "", "attempt": 1, "repeated": False}
+    far = {"value": 9.0, "step": 1, **seen}
+    summary = {"name": "loss", "count": 4, "not_finite": 0, "last": far, "min": far, "max": far}
+    curve = {
+        "job": JOB["id"], "name": "loss", "count": 4, "left_out": 0, "exact": True, "attempts": [], "x": [2, 3],
+        "y": [0.75, 0.5],
+    }  # fmt: skip
+    rows = [{"no": step, "step": step, "epoch": None, "loss": 1 / step} for step in (1, 2, 3, 4)]
+    lists = {"summary": [summary], "series": [curve], "metrics": rows}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        requests.append(request.url)
+        data = lists.get(request.url.path.rpartition("/")[2])
+        return httpx2.Response(200, json=JOB if data is None else {"data": data, "next_cursor": None, "last": 4})
+
+    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr("footplate.cli.metrics.client_of", lambda options: client)
+    return requests
+
+
+def test_metrics_shows_the_figures_of_the_chosen_steps(
+    zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["metrics", str(JOB["id"]), "--first-step", "2", "--last-step", "3"]) == 0
+
+    line = capsys.readouterr().out.splitlines()[1].split()
+    assert line[:-1] == ["loss", "0.5", "0.5", "3", "0.75", "2", "2"]
+    assert dict(zoomed[-1].params)["first_step"] == "2"
+    assert dict(zoomed[-1].params)["last_step"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [(["--first-step", "3"], [3, 4]), (["--last-step", "1"], [1]), (["--first-step", "0", "--last-step", "2"], [1, 2])],
+)
+def test_metrics_prints_the_rows_of_the_chosen_steps(
+    words: list[str], steps: list[int], zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["metrics", str(JOB["id"]), "--json", *words]) == 0
+
+    assert [json.loads(line)["step"] for line in capsys.readouterr().out.splitlines()] == steps
+
+
+def test_a_range_of_steps_that_ends_before_it_begins_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics", str(JOB["id"]), "--first-step", "9", "--last-step", "3"]) == 2
+
+    assert "--first-step 9 is after --last-step 3" in capsys.readouterr().err
