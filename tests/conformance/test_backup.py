@@ -119,7 +119,7 @@ def rows(db: Database) -> Rows:
     return db.read_now(read)
 
 
-def test_what_nobody_wrote_meanwhile_is_restored_row_for_row(story: Story) -> None:
+def test_rows_unchanged_during_a_backup_are_restored_exactly(story: Story) -> None:
     same = {name for name in story.before if story.before[name] == story.after[name]}
     restored = rows(story.restored.db)
 
@@ -129,7 +129,7 @@ def test_what_nobody_wrote_meanwhile_is_restored_row_for_row(story: Story) -> No
     assert story.restored.events(story.done) == story.stage.events(story.done)
 
 
-def test_what_was_written_meanwhile_is_whole_as_far_as_it_goes(story: Story) -> None:
+def test_events_written_during_a_backup_are_restored_without_gaps(story: Story) -> None:
     kept = story.restored.events(story.job)
 
     assert [event.no for event in kept] == list(range(1, story.restored.job(story.job).last_no + 1))
@@ -137,7 +137,7 @@ def test_what_was_written_meanwhile_is_whole_as_far_as_it_goes(story: Story) -> 
     assert story.before["events"] != story.after["events"], "nothing was written meanwhile"
 
 
-def test_an_attempt_that_is_not_in_the_backup_is_stopped_and_nothing_waits_for_it(story: Story) -> None:
+def test_an_attempt_that_began_after_the_backup_is_stopped(story: Story) -> None:
     """The attempt's job was submitted after the backup, or has an earlier attempt in it."""
     for worker in story.unknown:
         worker.stage = story.restored
@@ -151,7 +151,7 @@ def test_an_attempt_that_is_not_in_the_backup_is_stopped_and_nothing_waits_for_i
     assert story.restored.job(story.job).state is JobState.RUNNING
 
 
-def test_the_attempt_that_the_backup_knows_goes_on(story: Story) -> None:
+def test_an_attempt_that_is_in_the_backup_continues(story: Story) -> None:
     story.first.stage = story.restored
 
     assert not story.first.beat().superseded
@@ -173,11 +173,11 @@ def backed_up(home: Path, to: Path) -> set[str]:
     return {str(path.relative_to(to / "artifacts")) for path in to.rglob("weights")}
 
 
-def test_a_save_that_still_goes_on_is_left_out(home: Path) -> None:
+def test_a_backup_omits_a_checkpoint_that_is_being_written(home: Path) -> None:
     assert backed_up(home, home.parent / "b") == {"jobs/checkpoint-1/weights", "jobs/checkpoint-2/weights"}
 
 
-def test_a_checkpoint_that_is_rotated_away_meanwhile_is_not_missed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_succeeds_if_a_checkpoint_is_deleted_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
     def once_all_is_gone(*given: Any, **options: Any) -> None:
@@ -206,7 +206,7 @@ def test_a_file_system_without_hard_links_gets_copies(home: Path, monkeypatch: p
         ({"database": "postgresql+psycopg://a:secret@127.0.0.1:1/b"}, "b", "pg_dump"),
     ],
 )
-def test_a_backup_that_cannot_be_made_says_why_and_leaves_nothing(
+def test_a_failed_backup_names_the_reason_and_leaves_nothing(
     home: Path, settings: dict[str, Any], to: str, said: str
 ) -> None:
     before = sorted(home.parent.rglob("*"))
@@ -219,7 +219,7 @@ def test_a_backup_that_cannot_be_made_says_why_and_leaves_nothing(
     assert sorted(home.parent.rglob("*")) == before
 
 
-def test_a_backup_needs_a_folder_and_nothing_else_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_backup_command_takes_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["backup"], ["all", "b"]):
         with pytest.raises(SystemExit):
             main(arguments)

@@ -60,7 +60,7 @@ def again(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> W
     return later
 
 
-def test_few_points_are_drawn_as_they_were_told(stage: Stage) -> None:
+def test_a_curve_of_few_points_shows_every_point(stage: Stage) -> None:
     job, worker = stage.running()
     told(worker, [{"loss": 1 / n, "lr": 5, "note": "words", "on": True} for n in range(1, 101)])
 
@@ -73,7 +73,7 @@ def test_few_points_are_drawn_as_they_were_told(stage: Stage) -> None:
     assert [summary.name for summary in stage.read(lambda conn: summaries(conn, job))] == ["loss", "lr"]
 
 
-def test_a_spike_survives_wherever_it_is_and_however_few_points_are_asked_for(stage: Stage) -> None:
+def test_a_spike_is_in_the_curve_however_few_points_are_requested(stage: Stage) -> None:
     job, worker = stage.running()
     values = [math.sin(n / 300) for n in range(5000)]
     high, low, nan = 17, 3071, 4999 - 2
@@ -98,7 +98,7 @@ def test_a_spike_survives_wherever_it_is_and_however_few_points_are_asked_for(st
     assert (summary.count, summary.not_finite, summary.last.step) == (5000, 1, 5000)
 
 
-def test_every_group_shows_its_least_and_its_most(stage: Stage) -> None:
+def test_every_bucket_shows_its_minimum_and_maximum(stage: Stage) -> None:
     job, worker = stage.running()
     chance = random.Random(0)
     values = [chance.gauss(0, 1) for _ in range(FAN**2 * 2 + FAN * 3 + 5)]
@@ -138,7 +138,7 @@ def test_a_range_of_steps_shows_points_that_the_whole_curve_leaves_out(stage: St
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, "NaN", "-Infinity"])
-def test_what_is_no_number_is_a_point_and_neither_least_nor_most(stage: Stage, odd: Any) -> None:
+def test_nan_and_infinity_are_points_but_no_minimum_or_maximum(stage: Stage, odd: Any) -> None:
     job, worker = stage.running()
     told(worker, [{"loss": odd}, {"loss": 2}, {"loss": 10**400}, {"loss": 1e308}])
 
@@ -153,7 +153,7 @@ def test_what_is_no_number_is_a_point_and_neither_least_nor_most(stage: Stage, o
     assert (summary.min.value, summary.max.value) == (2, 1e308)
 
 
-def test_steps_that_a_later_attempt_repeats_are_shown_as_it_saw_them(stage: Stage) -> None:
+def test_repeated_steps_show_the_values_of_the_later_attempt(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
     told(worker, [{"loss": 1.0, **({"eval": 1.0} if n % 50 == 0 else {})} for n in range(1, 3001)])
     later = again(stage, job, worker)
@@ -175,7 +175,7 @@ def test_steps_that_a_later_attempt_repeats_are_shown_as_it_saw_them(stage: Stag
     assert (len(everything.x), everything.left_out, begins(everything)) == (3800, 0, [(1, 0), (2, 3000)])
 
 
-def test_the_summary_says_that_a_later_attempt_went_another_way(stage: Stage) -> None:
+def test_the_summary_marks_values_that_a_later_attempt_repeated(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
     told(worker, [{"loss": 10.0 - n} for n in range(8)])
     later = again(stage, job, worker)
@@ -190,7 +190,7 @@ def test_the_summary_says_that_a_later_attempt_went_another_way(stage: Stage) ->
     assert (summary.last.step, summary.last.attempt, summary.count) == (5, 2, 9)
 
 
-def test_an_attempt_that_begins_anew_repeats_all(stage: Stage) -> None:
+def test_an_attempt_from_step_0_replaces_the_whole_curve(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
     told(worker, [{"loss": 1.0} for _ in range(100)])
     later = again(stage, job, worker)
@@ -202,7 +202,7 @@ def test_an_attempt_that_begins_anew_repeats_all(stage: Stage) -> None:
     assert begins(curve) == [(2, 0)]
 
 
-def test_an_event_that_comes_again_is_no_second_point(stage: Stage) -> None:
+def test_a_repeated_event_adds_no_point(stage: Stage) -> None:
     job, worker = stage.running()
     told(worker, [{"loss": 1.0} for _ in range(40)])
 
@@ -211,7 +211,7 @@ def test_an_event_that_comes_again_is_no_second_point(stage: Stage) -> None:
     assert drawn(stage, job, "loss")[0].count == 40
 
 
-def test_only_so_many_names_have_curves_and_only_names_that_one_can_say(stage: Stage) -> None:
+def test_only_a_limited_number_of_valid_names_have_curves(stage: Stage) -> None:
     job, worker = stage.running()
     told(worker, [{f"n{n}": 1.0 for n in range(MAX_NAMES + 9)} | {"": 1, "a\0b": 1, "x" * 300: 1, "größe/ß": 1}])
     told(worker, [{"größe/ß": 1, "n1": 2.0}])
@@ -223,7 +223,7 @@ def test_only_so_many_names_have_curves_and_only_names_that_one_can_say(stage: S
     assert set(result) == {f"n{n}" for n in range(MAX_NAMES)}
 
 
-def test_an_event_of_very_many_names_is_stored_and_soon_looked_at_no_further(stage: Stage) -> None:
+def test_the_curves_of_an_event_with_very_many_names_are_limited(stage: Stage) -> None:
     job, worker = stage.running()
     told(worker, [{f"n{n}": 1.0 for n in range(20_000)}])
 
@@ -231,7 +231,7 @@ def test_an_event_of_very_many_names_is_stored_and_soon_looked_at_no_further(sta
     assert len(stage.events(job, ["log"])) == 1
 
 
-def test_half_a_character_beside_a_metric_breaks_no_curve(stage: Stage) -> None:
+def test_a_lone_surrogate_beside_a_metric_breaks_no_curve(stage: Stage) -> None:
     job, worker = stage.running()
     entry = worker.entry(worker.write(Kind.LOG, {"loss": 1.0, "said": "HALF"}, 3)).replace(b"HALF", b"\\ud800")
     worker.send_entries([entry])
@@ -239,7 +239,7 @@ def test_half_a_character_beside_a_metric_breaks_no_curve(stage: Stage) -> None:
     assert xy(drawn(stage, job, "loss")[0]) == ([3], [1.0])
 
 
-def test_points_of_times_and_of_no_step_stand_where_they_can(stage: Stage) -> None:
+def test_points_without_a_step_are_shown_over_time_only(stage: Stage) -> None:
     job, worker = stage.running()
     worker.send(worker.write(Kind.EVAL, {"score": 1.0}), worker.write(Kind.EVAL, {"score": 2.0}, 7))
 

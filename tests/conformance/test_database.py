@@ -38,7 +38,7 @@ def kept(db: Database) -> list[str]:
     return db.read_now(lambda conn: list(conn.execute(text("SELECT key FROM idempotency ORDER BY key")).scalars()))
 
 
-async def test_a_write_that_fails_does_not_hurt_its_neighbours(db: Database) -> None:
+async def test_a_failed_write_does_not_affect_others_of_its_batch(db: Database) -> None:
     def refuse(conn: Connection) -> str:
         keep("never")(conn)
         raise Conflict("no")
@@ -80,7 +80,7 @@ async def test_many_writers_lose_nothing(db: Database) -> None:
     assert kept(db) == wanted
 
 
-async def test_who_stops_waiting_stops_nobody(db: Database) -> None:
+async def test_a_cancelled_write_does_not_affect_other_writes(db: Database) -> None:
     gone = asyncio.create_task(db.write(keep("gone")))
     await asyncio.sleep(0)
     gone.cancel()
@@ -95,7 +95,7 @@ def test_a_reader_cannot_write(db: Database) -> None:
     assert kept(db) == []
 
 
-def test_a_reader_sees_one_moment(db: Database) -> None:
+def test_a_read_transaction_sees_one_state_of_the_database(db: Database) -> None:
     def twice(conn: Connection) -> tuple[int, int]:
         first = conn.execute(text("SELECT count(*) FROM idempotency")).scalar_one()
         db.write_now(keep("between"))
@@ -104,14 +104,14 @@ def test_a_reader_sees_one_moment(db: Database) -> None:
     assert db.read_now(twice) == (0, 0)
 
 
-def test_after_close_nothing_is_taken(db: Database) -> None:
+def test_a_closed_database_refuses_writes(db: Database) -> None:
     db.close()
 
     with pytest.raises(Unavailable):
         db.write_now(keep("late"))
 
 
-def test_what_was_queued_is_finished_before_close(migrated_url: str) -> None:
+def test_queued_writes_are_finished_before_close(migrated_url: str) -> None:
     database = Database(migrated_url)
     threads = [threading.Thread(target=database.write_now, args=(keep(f"{n}"),)) for n in range(20)]
     for thread in threads:
@@ -124,7 +124,7 @@ def test_what_was_queued_is_finished_before_close(migrated_url: str) -> None:
     again.close()
 
 
-def test_a_locked_sqlite_is_unavailable_and_then_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_sqlite_is_unavailable_until_it_is_unlocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "locked.db"
     url = f"sqlite:///{path}"
     bring_to_schema(url)
@@ -156,7 +156,7 @@ def test_a_corrupt_sqlite_is_unavailable(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgres
-def test_a_postgres_that_restarts_is_unavailable_and_then_well(
+def test_a_restarting_postgres_is_unavailable_until_it_is_back(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     migrate(postgres_url)
@@ -190,7 +190,7 @@ def test_a_postgres_that_was_restarted_between_two_writes_is_not_noticed(
     database.close()
 
 
-def test_one_control_at_a_time(migrated_url: str) -> None:
+def test_only_one_control_holds_the_lock(migrated_url: str) -> None:
     first, second = control_lock(migrated_url), control_lock(migrated_url)
 
     assert first.try_take()
@@ -202,7 +202,7 @@ def test_one_control_at_a_time(migrated_url: str) -> None:
     second.release()
 
 
-def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
+def test_concurrent_posts_with_one_idempotency_key_make_one_job(db: Database) -> None:
     stage = Stage(db)
     made: list[str] = []
     threads = [threading.Thread(target=lambda: made.append(stage.submitted("key").job.id)) for _ in range(20)]
@@ -251,9 +251,7 @@ def change(url: str, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("older", [VERSION_18, VERSION_28], ids=["18", "28"])
-def test_an_older_version_is_upgraded_to_todays_tables_and_keeps_jobs_and_commands(
-    database_url: str, older: tuple[str, ...]
-) -> None:
+def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(database_url: str, older: tuple[str, ...]) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 

@@ -20,7 +20,7 @@ def a_key(stage: Stage, project: str = "vision", prefix: str = "fpk_1") -> KeyRo
     return row
 
 
-def test_a_key_is_kept_as_it_was_made(stage: Stage) -> None:
+def test_a_stored_key_equals_the_inserted_one(stage: Stage) -> None:
     row = a_key(stage)
 
     assert stage.read(keys.all_keys) == [row]
@@ -33,7 +33,7 @@ def test_two_keys_never_share_a_prefix(stage: Stage) -> None:
         a_key(stage, project="speech")
 
 
-def test_a_key_is_deleted_by_its_own_project_or_by_who_has_all(stage: Stage) -> None:
+def test_a_key_is_deleted_by_its_project_or_by_the_operator(stage: Stage) -> None:
     first, second = a_key(stage), a_key(stage, prefix="fpk_2")
 
     with pytest.raises(NotFound):
@@ -45,7 +45,7 @@ def test_a_key_is_deleted_by_its_own_project_or_by_who_has_all(stage: Stage) -> 
         stage.write(lambda conn: keys.delete_key(conn, first.id, None))
 
 
-def test_use_is_written_down_for_those_that_were_used_and_still_exist(stage: Stage) -> None:
+def test_the_last_use_is_stored_for_used_keys_that_still_exist(stage: Stage) -> None:
     used, unused = a_key(stage), a_key(stage, prefix="fpk_2")
 
     stage.write(lambda conn: keys.mark_used(conn, {used.id, new_key_id()}, stage.now))
@@ -53,7 +53,7 @@ def test_use_is_written_down_for_those_that_were_used_and_still_exist(stage: Sta
     assert stage.read(keys.all_keys) == [replace(used, last_used_at=stage.now), unused]
 
 
-def test_a_ticket_is_taken_once_in_time_and_forgotten_after_it(stage: Stage) -> None:
+def test_a_ticket_is_accepted_once_before_its_end_and_then_deleted(stage: Stage) -> None:
     good, old, forgotten = [TicketRow(name, None, "vision", stage.now + 1000) for name in ("good", "old", "forgotten")]
     for ticket in (good, old, forgotten):
         stage.write(lambda conn, row=ticket: keys.insert_ticket(conn, row, stage.now))

@@ -34,7 +34,7 @@ def test_a_job_goes_from_submit_to_succeeded(stage: Stage) -> None:
     assert done.replies[worker.claim].closed
 
 
-def test_only_the_first_claim_gets_an_attempt(stage: Stage) -> None:
+def test_only_the_first_claim_is_granted(stage: Stage) -> None:
     stage.node()
     job = stage.submit()
     stage.place()
@@ -100,9 +100,7 @@ def test_pause_and_resume_continue_from_the_newest_checkpoint_first(stage: Stage
 
 @pytest.mark.own_statement
 @pytest.mark.parametrize("ending", [("stopped", "pause"), ("lost", "node_lost")])
-def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped(
-    stage: Stage, ending: tuple[str, str]
-) -> None:
+def test_a_resume_during_a_pause_queues_the_job_once_it_has_stopped(stage: Stage, ending: tuple[str, str]) -> None:
     job, worker = stage.running()
     stage.rescue()  # knows the attempt from here on
     stage.pause(job)
@@ -123,7 +121,7 @@ def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped
 
 
 @pytest.mark.own_statement
-def test_a_pause_after_such_a_resume_holds_again(stage: Stage) -> None:
+def test_a_pause_after_a_resume_of_a_stopping_job_applies(stage: Stage) -> None:
     job, worker = stage.running()
     stage.pause(job)
     stage.resume(job)
@@ -146,7 +144,7 @@ def test_a_job_that_was_stopped_while_starting_is_never_reported_as_running(stag
     assert stage.states(job) == ["queued", "starting", "stopping", "paused"]
 
 
-def test_a_harder_cancel_shortens_a_softer_one_and_not_the_other_way_round(stage: Stage) -> None:
+def test_a_harder_cancel_replaces_a_softer_one_but_not_the_reverse(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
     stage.cancel(job, StopMode.KILL)
@@ -158,7 +156,7 @@ def test_a_harder_cancel_shortens_a_softer_one_and_not_the_other_way_round(stage
     assert (reply.stop.mode, reply.stop.within_seconds) == (StopMode.KILL, 0)
 
 
-def test_a_finish_that_wins_over_a_pause_is_a_success(stage: Stage) -> None:
+def test_a_job_that_finishes_before_its_pause_has_succeeded(stage: Stage) -> None:
     job, worker = stage.running()
     stage.pause(job)
     worker.finishes()
@@ -168,7 +166,7 @@ def test_a_finish_that_wins_over_a_pause_is_a_success(stage: Stage) -> None:
 
 
 @pytest.mark.own_statement
-def test_a_finish_that_wins_over_a_cancel_keeps_its_outputs(stage: Stage) -> None:
+def test_a_job_that_finishes_before_its_cancel_keeps_its_outputs(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
     outputs = str(outputs_folder(job, 1))
@@ -179,7 +177,7 @@ def test_a_finish_that_wins_over_a_cancel_keeps_its_outputs(stage: Stage) -> Non
 
 
 @pytest.mark.parametrize("outputs", ["/etc", "../../etc", "jobs/other/attempts/1/outputs"])
-def test_outputs_outside_the_attempts_own_folder_are_none(stage: Stage, outputs: str) -> None:
+def test_outputs_outside_the_folder_of_the_attempt_are_refused(stage: Stage, outputs: str) -> None:
     job, worker = stage.running()
 
     done = worker.ends("finished", outputs=outputs)
@@ -187,7 +185,7 @@ def test_outputs_outside_the_attempts_own_folder_are_none(stage: Stage, outputs:
     assert (stage.job(job).state, stage.job(job).outputs, done.dead) == (JobState.SUCCEEDED, None, 1)
 
 
-def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
+def test_a_crash_is_retried_until_max_attempts(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 2})
     worker.fails("crashed")
     row = stage.job(job)
@@ -215,7 +213,7 @@ def test_the_error_of_an_attempt_is_shown_until_the_next_attempt_runs(stage: Sta
     assert json.loads(first.error or "")["message"] == "it crashed"
 
 
-def test_a_retry_waits_out_its_backoff(stage: Stage) -> None:
+def test_a_retry_waits_for_its_backoff(stage: Stage) -> None:
     job, worker = stage.running(retry={"backoff": 60})
     worker.fails("crashed")
 
@@ -225,7 +223,7 @@ def test_a_retry_waits_out_its_backoff(stage: Stage) -> None:
     assert stage.place() == [job]
 
 
-def test_a_wait_grows_while_attempts_get_no_further_and_only_then(stage: Stage) -> None:
+def test_the_backoff_grows_only_while_attempts_make_no_progress(stage: Stage) -> None:
     job, worker = stage.running(retry={"backoff": 60, "max_attempts": 100})
     waits = []
     for step in (0, 0, 1, 2, 3, 4, 5, 6):
@@ -241,7 +239,7 @@ def test_a_wait_grows_while_attempts_get_no_further_and_only_then(stage: Stage) 
     assert waits == [60, 120, 60, 60, 60, 60, 60, 60]
 
 
-def test_an_error_of_the_users_own_is_not_tried_again(stage: Stage) -> None:
+def test_an_error_in_users_code_is_not_retried(stage: Stage) -> None:
     job, worker = stage.running()
     worker.fails("error")
 
@@ -249,7 +247,7 @@ def test_an_error_of_the_users_own_is_not_tried_again(stage: Stage) -> None:
     assert (row.state, row.reason) == (JobState.FAILED, Reason.ERROR)
 
 
-def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
+def test_a_resumed_failed_job_has_all_its_attempts_again(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 1})
     worker.fails("crashed")
 
@@ -262,7 +260,7 @@ def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
     assert answer.spec["training"]["max_steps"] == 77
 
 
-def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(stage: Stage) -> None:
+def test_a_repeated_resume_is_accepted_unless_its_changes_differ(stage: Stage) -> None:
     job, worker = stage.running()
     stage.pause(job)
     worker.ends("stopped", "pause", stop="pause")
@@ -278,7 +276,7 @@ def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(s
     assert stage.job(job) == first
 
 
-def test_a_resume_cannot_end_a_job_before_where_it_stands(stage: Stage) -> None:
+def test_a_resume_cannot_set_max_steps_below_the_reached_step(stage: Stage) -> None:
     job, worker = stage.running()
     worker.checkpoints(9)
     stage.pause(job)
@@ -302,7 +300,7 @@ def test_a_succeeded_job_cannot_be_resumed_and_the_answer_names_fork(stage: Stag
     assert refused.value.allowed == ["fork", "delete"]
 
 
-def test_verbs_do_not_see_another_projects_job(stage: Stage) -> None:
+def test_actions_on_a_job_of_another_project_find_nothing(stage: Stage) -> None:
     job = stage.submit(project="theirs")
 
     for verb in (stage.cancel, stage.pause, stage.resume, stage.job):
@@ -310,7 +308,7 @@ def test_verbs_do_not_see_another_projects_job(stage: Stage) -> None:
             verb(job)
 
 
-def test_a_silent_attempt_is_lost_and_its_job_goes_on_elsewhere(stage: Stage) -> None:
+def test_a_silent_attempt_is_lost_and_its_job_continues_elsewhere(stage: Stage) -> None:
     job, worker = stage.running()
     worker.logs(1)
     stage.rescue()
@@ -351,7 +349,7 @@ def test_a_jump_of_the_wall_clock_loses_no_attempt(stage: Stage) -> None:
     assert stage.job(job).state is JobState.RUNNING
 
 
-def test_a_superseded_attempt_moves_no_state_and_commits_no_checkpoint(stage: Stage) -> None:
+def test_a_superseded_attempt_changes_no_state_and_commits_no_checkpoint(stage: Stage) -> None:
     job, zombie = stage.running()
     stage.rescue()
     stage.later(SETTINGS.lease_seconds + 1)
@@ -383,7 +381,7 @@ def test_late_logs_of_a_lost_attempt_are_kept_until_the_job_has_ended(stage: Sta
     assert dropped.replies[late.claim].closed
 
 
-def test_three_losses_without_a_checkpoint_are_poison(stage: Stage) -> None:
+def test_a_job_lost_three_times_without_a_checkpoint_fails_as_poison(stage: Stage) -> None:
     job, _ = stage.running(retry={"max_attempts": 50})
     for _ in range(3):
         stage.rescue()
@@ -412,7 +410,7 @@ def test_each_failed_job_is_counted_once_by_the_reason_that_it_shows(stage: Stag
     assert {stage.job(job).state for job in (said, silent, restarted)} == {JobState.FAILED}
 
 
-def test_a_new_checkpoint_in_between_is_progress(stage: Stage) -> None:
+def test_a_new_checkpoint_resets_the_count_towards_poison(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 50})
     for step in range(4):
         worker.checkpoints(step)
@@ -444,7 +442,9 @@ def test_an_unclaimed_attempt_goes_back_to_the_queue_without_using_a_retry(stage
     assert isinstance(stage.ask(job).answer, Denial)
 
 
-def test_a_job_that_was_claimed_while_it_was_given_back_runs_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_claimed_during_its_return_to_the_queue_keeps_running(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.node()
     job = stage.submit()
     stage.place()
@@ -463,7 +463,7 @@ def test_a_job_that_was_claimed_while_it_was_given_back_runs_on(stage: Stage, mo
     assert not worker.beat().superseded
 
 
-def test_a_running_job_that_no_node_holds_continues_elsewhere(stage: Stage) -> None:
+def test_a_running_job_without_a_node_continues_elsewhere(stage: Stage) -> None:
     job, _ = stage.running()
     stage.write(lambda conn: attempts.end_sources(conn, job, 1, stage.now))
 
@@ -484,7 +484,7 @@ def test_a_stopping_job_ends_although_its_worker_is_lost(stage: Stage, verb: str
     assert stage.job(job).state is state
 
 
-def test_a_stop_that_is_not_obeyed_ends_at_its_deadline(stage: Stage) -> None:
+def test_a_stop_that_a_node_ignores_ends_at_its_deadline(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
     stage.rescue()
@@ -497,7 +497,7 @@ def test_a_stop_that_is_not_obeyed_ends_at_its_deadline(stage: Stage) -> None:
     assert worker.beat().superseded
 
 
-def test_a_node_that_was_started_again_loses_what_it_ran(stage: Stage) -> None:
+def test_a_restarted_node_loses_the_attempts_that_it_ran(stage: Stage) -> None:
     job, worker = stage.running()
 
     beaten = stage.beat_node(worker.node, boot="boot-2")
@@ -525,7 +525,7 @@ def test_a_job_that_was_lost_with_its_node_is_not_placed_there_again(
     assert stage.place() == [job] * (not is_lost)
 
 
-def test_a_beat_of_the_boot_before_changes_nothing(stage: Stage) -> None:
+def test_a_heartbeat_of_an_earlier_start_changes_nothing(stage: Stage) -> None:
     job, worker = stage.running()
     stage.beat_node(worker.node, boot="boot-2")
     stage.place()
@@ -537,7 +537,7 @@ def test_a_beat_of_the_boot_before_changes_nothing(stage: Stage) -> None:
     assert stage.job(job).state is JobState.RUNNING
 
 
-def test_a_late_beat_of_a_boot_that_nobody_has_heard_of_is_not_taken_for_a_newer_one(stage: Stage) -> None:
+def test_a_late_heartbeat_of_an_unknown_earlier_start_is_refused(stage: Stage) -> None:
     """Two sockets of a Redis that was frozen: what the second start said arrives behind what the third one says."""
     _, worker = stage.running()
     stage.beat_node(worker.node, boot="boot-3")

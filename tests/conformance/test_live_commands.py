@@ -47,7 +47,7 @@ def next_attempt(stage: Stage, job: JobId) -> list[Command]:
 
 
 @pytest.mark.own_statement
-def test_an_order_comes_with_every_beat_until_it_is_taken_and_is_pushed_until_done(stage: Stage) -> None:
+def test_a_command_is_sent_with_heartbeats_until_received_and_pushed_until_done(stage: Stage) -> None:
     job, worker = stage.running()
     first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
 
@@ -65,7 +65,7 @@ def test_an_order_comes_with_every_beat_until_it_is_taken_and_is_pushed_until_do
     assert (asked["status"], asked["by"], asked["save"]) == ("asked", "me", True)
 
 
-def test_what_was_set_is_granted_to_the_next_attempt_with_its_step_and_a_save_is_not(stage: Stage) -> None:
+def test_the_next_attempt_gets_changed_arguments_but_no_finished_save(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, save=True, set={**SLOWER, "max_steps": 2})
     does(worker, asked, 7, save=True, set={"learning_rate": {"from": 1, "to": 1e-5}}, refused={"max_steps": "late"})
@@ -75,7 +75,7 @@ def test_what_was_set_is_granted_to_the_next_attempt_with_its_step_and_a_save_is
     assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER, step=7), Command(no=waiting, save=True)]
 
 
-def test_done_again_or_told_by_an_attempt_that_is_over_it_changes_nothing(stage: Stage) -> None:
+def test_a_repeated_or_late_report_of_a_command_changes_nothing(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, set=SLOWER)
     worker.fails()
@@ -118,7 +118,7 @@ def test_a_job_that_succeeds_reports_commands_that_it_did_not_carry_out(stage: S
 
 
 @pytest.mark.own_statement
-def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage: Stage) -> None:
+def test_a_command_survives_a_pause_and_max_steps_of_the_resume_wins(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, set={**SLOWER, "max_steps": 900})
     stage.pause(job)

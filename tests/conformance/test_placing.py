@@ -69,7 +69,7 @@ def costs(stage: Stage, job: JobId) -> dict[str, int]:
     return result
 
 
-def test_a_longer_queue_costs_placement_and_posts_nothing_more(stage: Stage) -> None:
+def test_placement_and_posts_read_no_more_rows_for_a_longer_queue(stage: Stage) -> None:
     possible, impossible = stage.submit(priority=3), stage.submit(resources={"pool": "nowhere"}, priority=9)
     done, result = 0, []
     for count in (FEW, MANY):
@@ -85,7 +85,7 @@ def test_a_longer_queue_costs_placement_and_posts_nothing_more(stage: Stage) -> 
     assert {name: cost for name, cost in many.items() if cost > 1.5 * few[name] + FEW} == {}
 
 
-def test_a_longer_queue_costs_the_look_for_unclaimed_attempts_nothing_more(stage: Stage) -> None:
+def test_finding_unclaimed_attempts_reads_no_more_rows_for_a_longer_queue(stage: Stage) -> None:
     """Statistics that know of no attempt yet made SQLite look through all jobs, four times a second."""
     job = stage.submit(resources={"pool": "nowhere"})
     done, result = 0, []
@@ -99,7 +99,7 @@ def test_a_longer_queue_costs_the_look_for_unclaimed_attempts_nothing_more(stage
     assert result[1] <= result[0] + FEW
 
 
-def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage) -> None:
+def test_a_changed_reason_is_written_once_for_all_jobs_that_share_it(stage: Stage) -> None:
     job = stage.submit()
     stage.write(lambda conn: copy_job(conn, job, 1, FEW))
     stage.place()
@@ -123,7 +123,7 @@ def _page(stage: Stage) -> list[Any]:
     return stage.read(lambda conn: waiting.page(conn, None, None, limit=2 * FEW)).data
 
 
-def test_a_reason_goes_with_the_last_job_of_its_shape(stage: Stage) -> None:
+def test_a_reason_is_deleted_with_the_last_job_of_its_shape(stage: Stage) -> None:
     job = stage.submit()
     stage.place()
     stage.cancel(job)
@@ -166,7 +166,7 @@ def test_a_node_that_has_changed_since_the_plan_gets_no_job(stage: Stage) -> Non
     assert stage.place() == [job]
 
 
-def test_slots_that_two_plans_give_to_two_jobs_go_to_one(stage: Stage) -> None:
+def test_slots_that_two_plans_assign_go_to_one_job(stage: Stage) -> None:
     first = stage.submit()
     (placement,) = planned(stage)
     second = stage.submit(priority=9)
@@ -207,7 +207,7 @@ def test_a_second_plan_stops_early_until_something_has_changed(stage: Stage) -> 
     assert is_new()
 
 
-def test_a_line_is_read_in_order_over_all_its_parts(stage: Stage) -> None:
+def test_a_queue_is_read_in_order_across_its_pages(stage: Stage) -> None:
     job = stage.submit()
     stage.write(lambda conn: copy_job(conn, job, 1, 3 * FEW, priority="n % 7 - 3", queued_at="queued_at - n / 2"))
 

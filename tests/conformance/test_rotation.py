@@ -43,7 +43,7 @@ def first_attempt(stage: Stage, training: dict[str, Any] = TWO, best: int = 0) -
     return worker
 
 
-def test_what_an_attempt_was_offered_stays_until_it_has_a_checkpoint_of_its_own(stage: Stage) -> None:
+def test_offered_checkpoints_stay_until_the_attempt_has_one_of_its_own(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
 
@@ -54,7 +54,7 @@ def test_what_an_attempt_was_offered_stays_until_it_has_a_checkpoint_of_its_own(
     assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "committed", "1/10": "deleting", "1/5": "deleting"}
 
 
-def test_the_best_one_stays(stage: Stage) -> None:
+def test_the_best_checkpoint_is_not_rotated(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage, best=5))
     worker.says_running()
     worker.checkpoints(20)
@@ -65,7 +65,7 @@ def test_the_best_one_stays(stage: Stage) -> None:
     }  # fmt: skip
 
 
-def test_an_attempt_rotates_its_own_and_is_not_helped(stage: Stage) -> None:
+def test_control_does_not_rotate_checkpoints_of_a_running_attempt(stage: Stage) -> None:
     """A silent attempt may rely on a checkpoint that is surely stored."""
     worker = again(stage, first_attempt(stage))
     worker.says_running()
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_is_being_deleted_is_not_offered(stage: Stage) -> None
     assert [offer.step for offer in after.answer.checkpoints] == [20, 15]
 
 
-def test_a_node_that_has_not_begun_may_still_continue_from_the_old_ones(stage: Stage) -> None:
+def test_old_checkpoints_stay_while_a_node_has_not_begun(stage: Stage) -> None:
     for _ in range(2):
         stage.node(slots=1)
     job = stage.submit(nodes=2, training=TWO)
@@ -117,7 +117,7 @@ def test_a_node_that_has_not_begun_may_still_continue_from_the_old_ones(stage: S
     assert list(kept(stage, job).values()) == ["committed"] * 2 + ["deleting"] * 3
 
 
-def test_what_could_not_be_rotated_while_it_ran_is_when_it_has_ended(stage: Stage) -> None:
+def test_checkpoints_over_the_limit_are_deleted_when_the_attempt_ends(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.checkpoints(20)
     assert "deleting" not in kept(stage, worker.job).values()
@@ -169,7 +169,7 @@ def test_without_a_limit_no_checkpoint_is_deleted(stage: Stage) -> None:
     assert set(kept(stage, worker.job).values()) == {"committed"}
 
 
-def test_a_corrupt_one_counts_for_none(stage: Stage) -> None:
+def test_a_corrupt_checkpoint_does_not_count_towards_the_limit(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     worker.checkpoints(15, path=f"jobs/{worker.job}/attempts/1/checkpoint-15", status="corrupt")
@@ -179,7 +179,7 @@ def test_a_corrupt_one_counts_for_none(stage: Stage) -> None:
 
 
 @pytest.mark.own_statement
-def test_one_that_verifies_again_counts_again_and_what_is_gone_stays_gone(stage: Stage) -> None:
+def test_a_healed_checkpoint_counts_again_and_a_deleted_one_does_not(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     folder = f"jobs/{worker.job}/attempts/1/checkpoint-"
@@ -198,7 +198,7 @@ def test_one_that_verifies_again_counts_again_and_what_is_gone_stays_gone(stage:
     assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "corrupt", "1/5": "deleted"}
 
 
-def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -> None:
+def test_a_folder_is_deleted_before_its_row_says_so(stage: Stage, tmp_path: Path) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     worker.checkpoints(20)
@@ -245,7 +245,7 @@ def test_unreported_checkpoints_of_a_lost_attempt_are_deleted_after_a_day(stage:
     assert prune() == []
 
 
-def test_a_link_in_the_place_of_a_folder_is_not_followed(stage: Stage, tmp_path: Path) -> None:
+def test_rotation_does_not_follow_a_link_in_place_of_a_folder(stage: Stage, tmp_path: Path) -> None:
     """Training may write what it likes below its own folder."""
     (tmp_path / layout.PROBE).touch()
     elsewhere = tmp_path / "elsewhere" / "checkpoint-5"
@@ -259,7 +259,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(stage: Stage, tmp_path:
     assert elsewhere.exists()
 
 
-def test_a_folder_that_stays_is_logged_once_and_tried_again_each_minute(
+def test_a_folder_that_cannot_be_deleted_is_logged_once_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / layout.PROBE).touch()
@@ -286,7 +286,7 @@ def test_a_folder_that_stays_is_logged_once_and_tried_again_each_minute(
     assert remover.stuck == 0
 
 
-def test_the_reason_why_a_folder_stays_is_the_systems_error_message(
+def test_a_folder_that_cannot_be_deleted_is_logged_with_the_system_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
@@ -295,7 +295,7 @@ def test_the_reason_why_a_folder_stays_is_the_systems_error_message(
     assert remove_folders.why_it_stays(tmp_path, "a") == "[Errno 13] Permission denied"
 
 
-def test_a_link_on_the_way_takes_nothing_of_what_it_leads_to(tmp_path: Path) -> None:
+def test_deleting_through_a_link_deletes_nothing_behind_it(tmp_path: Path) -> None:
     """Put there after the path was looked at: the folder is training's, and who removes may be root."""
     (tmp_path / "elsewhere" / "kept").mkdir(parents=True)
     (tmp_path / "attempt").mkdir()

@@ -27,7 +27,7 @@ def notes(stage: Stage, job: JobId) -> list[str]:
     return [json.loads(row.data)["message"] for row in stage.events(job, ["note"])]
 
 
-def test_metrics_that_are_huge_stay_in_their_events(stage: Stage) -> None:
+def test_huge_metrics_stay_in_their_events_and_out_of_the_row(stage: Stage) -> None:
     job, worker = stage.running()
     before = len(notes(stage, job))
     for first in range(0, 300, 15):
@@ -49,7 +49,7 @@ def test_metrics_that_are_huge_stay_in_their_events(stage: Stage) -> None:
         ({f"n{n}": n for n in range(600)}, [f"n{n}" for n in range(500)]),
     ],
 )
-def test_a_row_keeps_numbers_and_short_text(stage: Stage, said: dict[str, Any], kept: list[str]) -> None:
+def test_the_row_of_a_job_keeps_numbers_and_short_text(stage: Stage, said: dict[str, Any], kept: list[str]) -> None:
     job, worker = stage.running()
     before = len(notes(stage, job))
 
@@ -60,7 +60,7 @@ def test_a_row_keeps_numbers_and_short_text(stage: Stage, said: dict[str, Any], 
     assert len(notes(stage, job)) - before == (len(kept) < len(said))
 
 
-def test_all_names_and_texts_together_have_a_limit(stage: Stage) -> None:
+def test_the_names_and_texts_of_a_row_have_a_total_limit(stage: Stage) -> None:
     job, worker = stage.running()
     worker.send(worker.write(Kind.LOG, {f"{n:03}{'n' * 197}": "é" * 200 for n in range(500)}, 1))
     worker.send(worker.write(Kind.CHECKPOINT, {"status": "failed", "path": "x"}, 1))
@@ -72,7 +72,7 @@ def test_all_names_and_texts_together_have_a_limit(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"step": 10**30}, {"step": -5}, {"max_steps": 1e30}, {"epoch": -1}, {"eta_s": 1e30}, {"eta_s": "NaN"}]
 )
-def test_progress_that_cannot_be_is_not_shown(stage: Stage, wrong: dict[str, Any]) -> None:
+def test_impossible_progress_is_not_shown(stage: Stage, wrong: dict[str, Any]) -> None:
     job, worker = stage.running()
     good = {"step": 3, "max_steps": 10, "epoch": 0.5, "eta_s": 2.0}
     worker.send(worker.write(Kind.PROGRESS, {**good, "more": "x" * 60_000}, 3))
@@ -82,7 +82,7 @@ def test_progress_that_cannot_be_is_not_shown(stage: Stage, wrong: dict[str, Any
     assert told(stage, job)["progress"] == good
 
 
-def test_an_end_with_a_huge_error_leaves_a_small_row(stage: Stage) -> None:
+def test_a_huge_error_is_cut_in_the_row(stage: Stage) -> None:
     job, worker = stage.running()
     huge = "x" * 200_000
     failure = {"code": "error", "message": huge, "hint": huge, "traceback": f"{huge}the last line"}
@@ -92,7 +92,7 @@ def test_an_end_with_a_huge_error_leaves_a_small_row(stage: Stage) -> None:
     assert told(stage, job)["error"]["traceback"].endswith("the last line")
 
 
-def test_an_end_with_a_huge_result_shows_as_much_as_there_is_room_for(stage: Stage) -> None:
+def test_a_huge_result_is_cut_to_the_limit_of_the_row(stage: Stage) -> None:
     job, worker = stage.running()
 
     worker.ends("finished", result={"final": {"loss": 1.0}, "huge": "x" * 200_000, "last": 1})

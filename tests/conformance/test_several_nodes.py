@@ -155,7 +155,7 @@ def test_a_stop_reaches_every_node_and_the_job_stops_with_the_last(stage: Stage,
     assert stage.job(job).state is state
 
 
-def test_a_drain_of_one_node_moves_the_whole_job_and_closes_no_other_node(stage: Stage) -> None:
+def test_a_drain_of_one_node_moves_its_job_and_drains_no_other_node(stage: Stage) -> None:
     job, (first, second) = running(stage)
     stage.beat_node(second.node, slots=1, draining=True)
     for worker in (first, second):

@@ -33,7 +33,7 @@ def delete_job(stage: Stage, job: JobId) -> None:
     stage.write(lambda conn: delete(conn, "default", job, stage.now))
 
 
-def test_a_job_is_granted_the_other_jobs_checkpoint_until_it_has_its_own(stage: Stage) -> None:
+def test_a_job_gets_the_source_jobs_checkpoint_until_it_has_its_own(stage: Stage) -> None:
     done = with_checkpoints(stage, 5, 10)
     done.finishes()
     other = done.job
@@ -51,7 +51,7 @@ def test_a_job_is_granted_the_other_jobs_checkpoint_until_it_has_its_own(stage: 
     assert offered(again(stage, second)) == [(15, None)]
 
 
-def test_the_checkpoint_that_a_job_starts_from_is_kept_by_the_other_job(stage: Stage) -> None:
+def test_a_source_job_keeps_the_checkpoint_that_another_job_starts_from(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5, 10, 15)
     pinned = {row.step: row.id for row in stage.read(lambda conn: checkpoints.of_job(conn, worker.job))}
     job = stage.submit(training=TWO, resume_from={"job": worker.job, "checkpoint": pinned[5]})
@@ -79,7 +79,7 @@ def test_training_gets_the_list_of_its_checkpoints_that_others_start_from(stage:
     assert worker.beat().held_steps == []
 
 
-def test_a_job_on_several_nodes_keeps_its_start_until_all_nodes_run(stage: Stage) -> None:
+def test_a_starting_checkpoint_is_kept_until_all_nodes_of_the_job_run(stage: Stage) -> None:
     other = with_checkpoints(stage, 5)
     for _ in range(2):
         stage.node(slots=1)
@@ -97,7 +97,7 @@ def test_a_job_on_several_nodes_keeps_its_start_until_all_nodes_run(stage: Stage
 
 
 @pytest.mark.own_statement
-def test_a_job_whose_checkpoint_is_needed_is_not_deleted_unless_the_other_is_over(stage: Stage) -> None:
+def test_a_job_is_not_deleted_while_another_job_starts_from_its_checkpoint(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5)
     worker.finishes()
     job = stage.submit(training=TWO, resume_from={"job": worker.job})
@@ -113,7 +113,7 @@ def test_a_job_whose_checkpoint_is_needed_is_not_deleted_unless_the_other_is_ove
     assert offered(stage.claim(job)) == []
 
 
-def test_a_resume_with_changes_keeps_the_start_and_the_text_that_finds_bundles(stage: Stage) -> None:
+def test_a_resume_with_changes_keeps_the_source_checkpoint_and_the_bundle(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5)
     job = stage.submit(training=TWO, resume_from={"job": worker.job})
     before = stage.job(job)

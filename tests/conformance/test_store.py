@@ -30,7 +30,7 @@ from tests.support.many_jobs import copy_job
 from tests.support.system import bring_to_schema
 
 
-def test_the_same_key_and_body_get_the_same_answer(stage: Stage) -> None:
+def test_the_same_idempotency_key_and_body_get_the_same_answer(stage: Stage) -> None:
     first = stage.submitted("key")
     again = stage.submitted("key")
 
@@ -39,7 +39,7 @@ def test_the_same_key_and_body_get_the_same_answer(stage: Stage) -> None:
     assert again.response == first.response == f"made {first.job.id}"
 
 
-def test_the_same_key_with_another_body_is_refused(stage: Stage) -> None:
+def test_an_idempotency_key_with_another_body_is_refused(stage: Stage) -> None:
     stage.submitted("key", "body")
 
     with pytest.raises(IdempotencyMismatch):
@@ -47,14 +47,14 @@ def test_the_same_key_with_another_body_is_refused(stage: Stage) -> None:
     assert stage.read(jobs.state_counts) == {"queued": 1}
 
 
-def test_keys_belong_to_a_project(stage: Stage) -> None:
+def test_idempotency_keys_belong_to_a_project(stage: Stage) -> None:
     mine, theirs = stage.submitted("key"), stage.submitted("key", project="theirs")
 
     assert not theirs.replayed
     assert mine.job.id != theirs.job.id
 
 
-def test_keys_are_forgotten_after_a_week_and_jobs_are_not(stage: Stage) -> None:
+def test_idempotency_keys_are_deleted_after_a_week_and_jobs_are_not(stage: Stage) -> None:
     first = stage.submitted("key")
     stage.later(8 * 24 * 3600)
     assert stage.write(lambda conn: prune(conn, stage.now)) == 1
@@ -63,7 +63,7 @@ def test_keys_are_forgotten_after_a_week_and_jobs_are_not(stage: Stage) -> None:
     assert stage.job(first.job.id).state is JobState.QUEUED
 
 
-def test_a_move_follows_the_table(stage: Stage) -> None:
+def test_a_state_changes_only_as_the_table_allows(stage: Stage) -> None:
     for state, to in product(JobState, JobState):
         job = stage.submit()
         stage.write(lambda conn: jobs.record(conn, job, state=state))  # noqa: B023
@@ -82,7 +82,7 @@ def test_a_move_follows_the_table(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("guard", [{"attempt": 7}, {"fence": 7}, {"expect": [JobState.PAUSED]}])
-def test_a_late_move_changes_nothing(stage: Stage, guard: dict[str, object]) -> None:
+def test_a_state_change_that_comes_too_late_changes_nothing(stage: Stage, guard: dict[str, object]) -> None:
     job = stage.submit()
     before = stage.job(job)
     settings = {"to": JobState.CANCELLED, "expect": [JobState.QUEUED], "reason": Reason.CANCEL, "now": 1, **guard}
@@ -104,7 +104,7 @@ def _listed(stage: Stage, limit: int, sort: Sort = "-created", **wanted: object)
             return result
 
 
-def test_every_page_of_every_order_together_is_the_whole_list(stage: Stage) -> None:
+def test_the_pages_of_every_order_make_the_whole_list(stage: Stage) -> None:
     made = []
     for number in range(9):
         stage.later(1)
@@ -153,7 +153,7 @@ def test_the_jobs_of_a_tag_in_many_states_are_listed_page_by_page(stage: Stage) 
 
 
 @pytest.mark.parametrize("states", [(), (JobState.SUCCEEDED,)])
-def test_no_page_of_a_tag_sorts_all_that_have_it(tmp_path: Path, states: tuple[JobState, ...]) -> None:
+def test_a_page_of_a_tag_is_read_without_sorting_all_its_jobs(tmp_path: Path, states: tuple[JobState, ...]) -> None:
     """Left alone SQLite did: of 300,000 jobs with a tag a page took two seconds."""
     asked: list[tuple[str, Any]] = []
     url = f"sqlite:///{tmp_path / 'footplate.db'}"
@@ -228,7 +228,7 @@ def test_events_come_in_order_by_page_and_kind(stage: Stage) -> None:
     assert json.loads(first[0].as_json())["data"]["state"] == "queued"
 
 
-def test_an_event_as_json_is_the_envelope(stage: Stage) -> None:
+def test_an_event_of_sql_as_json_is_the_event_of_the_api(stage: Stage) -> None:
     from footplate.contract.events import Event
 
     job, worker = stage.running()
@@ -256,7 +256,7 @@ def test_a_patch_moves_the_version_and_the_tags(stage: Stage) -> None:
         stage.write(lambda conn: amend(conn, "default", job, {"name": "z"}, stage.now, if_version=version))
 
 
-def test_a_deleted_job_leaves_nothing(stage: Stage) -> None:
+def test_a_deleted_job_leaves_no_row(stage: Stage) -> None:
     job, worker = stage.running(tags=["x"])
     worker.checkpoints(1)
     worker.finishes()
@@ -272,7 +272,7 @@ def test_a_deleted_job_leaves_nothing(stage: Stage) -> None:
     assert worker.logs(1).replies[worker.claim].closed
 
 
-def test_the_best_checkpoint_is_one_and_only_the_deleted_are_no_offers(stage: Stage) -> None:
+def test_one_checkpoint_is_best_and_deleted_ones_are_not_offered(stage: Stage) -> None:
     job, worker = stage.running()
     folder = f"jobs/{job}/attempts/1/checkpoint-"
     worker.checkpoints(1, is_best=True)
@@ -292,7 +292,7 @@ def test_the_best_checkpoint_is_one_and_only_the_deleted_are_no_offers(stage: St
     assert [row.step for row in offers] == [3, 2]
 
 
-def test_a_checkpoint_outside_its_attempts_folder_is_no_checkpoint(stage: Stage) -> None:
+def test_a_checkpoint_outside_the_folder_of_its_attempt_is_refused(stage: Stage) -> None:
     job, worker = stage.running()
     for path in ("/etc/passwd", f"jobs/{job}/attempts/2/checkpoint-1", f"jobs/{job}/attempts/1/../../../x"):
         done = worker.checkpoints(1, path=path)
@@ -302,7 +302,7 @@ def test_a_checkpoint_outside_its_attempts_folder_is_no_checkpoint(stage: Stage)
     assert len(stage.read(events.dead)) == 3
 
 
-def test_a_catalogue_is_sent_once_and_kept_while_anyone_has_it(stage: Stage) -> None:
+def test_a_catalogue_is_sent_once_and_stored_while_a_node_has_it(stage: Stage) -> None:
     node = stage.node()
     assert stage.beat_node(node, catalogue_hash="h").reply.catalogue_known is None
     body = {"models": {"toy/mlp": {}}}
@@ -329,7 +329,7 @@ def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> Non
     assert [node.is_staying for node in stage.read(nodes.all_nodes) if node.id == new] == [False]
 
 
-def test_a_gpu_is_never_announced_twice(stage: Stage) -> None:
+def test_one_gpu_cannot_be_announced_by_two_nodes(stage: Stage) -> None:
     card = Gpu(uuid="GPU-1", name="H100", capability=(9, 0))
     first = stage.node(gpus=[card])
     second = stage.node(gpus=[card])
@@ -373,7 +373,7 @@ def test_events_that_cannot_be_parsed_are_set_aside_and_delay_no_others(stage: S
     assert all(json.loads(event.as_json()) for event in stage.events(job))
 
 
-def test_numbers_that_json_does_not_know_travel_as_strings(stage: Stage) -> None:
+def test_nan_and_infinity_are_strings_in_json(stage: Stage) -> None:
     job, worker = stage.running()
     worker.write(Kind.LOG, {"loss": 1.0}, 1)
     entry = worker.entry().replace(b'"loss":1.0', b'"loss":NaN,"grad":-Infinity')
@@ -384,7 +384,7 @@ def test_numbers_that_json_does_not_know_travel_as_strings(stage: Stage) -> None
     assert json.loads(stage.job(job).metrics or "") == {"loss": "NaN", "grad": "-Infinity"}
 
 
-def test_state_counts_are_for_prometheus(stage: Stage) -> None:
+def test_jobs_are_counted_by_state(stage: Stage) -> None:
     stage.cancel(stage.submit(), StopMode.KILL)
     stage.submit()
     stage.submit(project="theirs")

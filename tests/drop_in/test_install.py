@@ -85,7 +85,7 @@ print("passed")
 """
 
 
-def test_names_are_replaced_given_back_and_refused_to_a_library_that_came_first(tmp_path: Path) -> None:
+def test_install_replaces_and_restores_names_before_a_library_is_imported(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(INSTALLS)
 
@@ -115,7 +115,7 @@ def test_a_command_that_names_no_script_is_refused_with_its_usage(words: list[st
         main(words)
 
 
-def test_a_job_may_ask_for_it_in_its_env() -> None:
+def test_a_job_can_request_the_drop_in_by_its_env() -> None:
     assert refused_env({"FOOTPLATE_DROP_IN": "1"}, allowed="") == []
     install_if_asked({"FOOTPLATE_DROP_IN": "0"})
     with pytest.raises(SettingsError, match="FOOTPLATE_DROP_IN=yes means nothing: 1 runs libraries"):

@@ -62,7 +62,7 @@ class Apis:
 
 @pytest.mark.fault(16, without="one job for each Idempotency-Key", red="2 jobs were made of one")
 @pytest.mark.fault(16, without="a job is stored before it is acknowledged", red="was acknowledged and is not there")
-def test_an_api_that_dies_over_a_post_leaves_one_job_and_one_answer(apis: Apis) -> None:
+def test_an_api_that_dies_during_a_post_leaves_one_job_and_one_answer(apis: Apis) -> None:
     system = apis.system
     for moment in (Moment.BEFORE_SUBMIT_COMMITS, Moment.AFTER_SUBMIT_COMMITS):
         preload.die_at(system.preload, {moment: 1})
@@ -81,7 +81,7 @@ def test_an_api_that_dies_over_a_post_leaves_one_job_and_one_answer(apis: Apis) 
 
 
 @pytest.mark.fault(16, without="a reader's cursor", red="came twice")
-def test_a_reader_goes_on_at_the_next_api_with_its_cursor(apis: Apis) -> None:
+def test_a_reader_continues_at_another_api_process_with_its_cursor(apis: Apis) -> None:
     system = apis.system
     system.start_service("control")
     system.start_node()

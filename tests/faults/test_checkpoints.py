@@ -78,7 +78,7 @@ def test_a_resume_after_death_at_two_hundred_points_of_a_save_is_bit_equal(kille
 
 @pytest.mark.fault(10, without=None, because="only a row makes a save resumable: the two tests above miss the others")
 @pytest.mark.matrix
-def test_a_job_whose_training_is_killed_in_three_saves_ends_as_if_undisturbed(system: System) -> None:
+def test_a_job_killed_during_three_saves_ends_bit_equal(system: System) -> None:
     system.start(slots=2)
     job = system.submit(THRICE, retry={"max_attempts": 4})
     random = Random(SEED)
@@ -149,7 +149,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.fault(11, without="a checkpoint is verified", red="nobody was told of a flipped bit")
 @pytest.mark.fault(11, without="what was found corrupt is offered again", red="a silent start from zero")
-def test_a_damaged_checkpoint_is_reported_and_passed_over_and_none_left_is_a_failure(system: System) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_without_any_valid_one_a_job_fails(system: System) -> None:
     system.start(slots=3)
     quiet, spoilt, flipped = (pausing_with_two_checkpoints(system) for _ in range(3))
     they_go_on(system, {"nothing": quiet, "a flipped bit": flipped}, quiet)

@@ -91,7 +91,7 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
             yield url
 
 
-def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
+def test_a_service_killed_between_any_two_steps_changes_no_result(walk: Walk) -> None:
     """The process that serves a job dies at each moment of the job's life."""
     for part, moments in SERVICE.items():
         walk.arm(moments)
@@ -103,7 +103,7 @@ def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -
         walk.compare(job)
 
 
-def test_a_supervisor_or_training_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
+def test_training_or_a_supervisor_killed_between_any_steps_changes_no_result(walk: Walk) -> None:
     """Processes die at every moment that the story above omits.
 
     Several jobs are lost at once, and the process that rescues or pauses them dies as well.
@@ -122,7 +122,7 @@ def test_a_supervisor_or_training_that_dies_between_any_two_steps_changes_nothin
 
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", list(Moment))
-def test_a_death_at_one_moment_alone_changes_nothing(walk: Walk, moment: Moment) -> None:
+def test_a_process_killed_at_one_named_step_changes_no_result(walk: Walk, moment: Moment) -> None:
     """Finds out which one it is, when those above fail."""
     walk.arm([moment])
     job = walk.submit(f"alone-{moment}", toy(seconds_per_item=0.05 if moment in RESCUES else 0.004))

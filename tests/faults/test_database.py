@@ -41,7 +41,7 @@ def disk() -> Iterator[SmallDisk]:
 
 
 @pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
-def test_a_sqlite_that_is_locked_and_then_full_costs_nothing(
+def test_a_locked_and_then_full_sqlite_loses_nothing(
     processes: Processes, redis: RedisServer, disk: SmallDisk, protection_off: list[str]
 ) -> None:
     path = disk.folder / "footplate.db"
@@ -65,7 +65,7 @@ def test_a_sqlite_that_is_locked_and_then_full_costs_nothing(
 
 @pytest.mark.postgres
 @pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
-def test_a_postgres_that_restarts_is_exhausted_locked_and_full_costs_nothing(
+def test_a_postgres_that_restarts_or_is_exhausted_locked_or_full_loses_nothing(
     processes: Processes,
     redis: RedisServer,
     disk: SmallDisk,

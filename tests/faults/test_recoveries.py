@@ -136,7 +136,7 @@ def as_line(event: JSON) -> str:
 
 
 @pytest.mark.matrix
-def test_every_recovery_is_an_event_with_a_sentence(processes: Processes, redis: RedisServer, sqlite_url: str) -> None:
+def test_every_recovery_is_shown_by_an_event(processes: Processes, redis: RedisServer, sqlite_url: str) -> None:
     system = System(processes, redis, sqlite_url).start()
     training = {**LONG_TOY["training"], "max_steps": 100_000, "save_steps": 5, "save_total_limit": 3}
     job = system.submit(training=training, retry={"max_attempts": 100})

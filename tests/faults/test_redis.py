@@ -42,7 +42,7 @@ def client(system: System) -> Iterator[redis.Redis]:
 @pytest.mark.fault(6, without="what is not acknowledged is sent again", red="everything said has arrived")
 @pytest.mark.fault(6, without="what jumps ahead is left to its journal", red="lost without a word")
 @pytest.mark.fault(6, without="nobody is silent while Redis carries nothing", red="rescued, although nobody was lost")
-def test_whatever_redis_does_training_goes_on_and_no_event_is_lost(
+def test_no_failure_of_redis_stops_training_or_loses_an_event(
     system: System, books: Books, client: redis.Redis
 ) -> None:
     system.environment |= {"FOOTPLATE_LEASE_SECONDS": str(LEASE_SECONDS), "FOOTPLATE_CLAIM_SECONDS": "600"}

@@ -49,7 +49,7 @@ def test_no_node_gets_the_rendezvous_before_the_last_claim(stage: Stage) -> None
 
 
 @pytest.mark.fault(23, without="a claim has its time", red="it holds its nodes")
-def test_a_node_that_never_claims_sends_the_job_back_after_some_seconds(stage: Stage) -> None:
+def test_a_job_that_a_node_never_claims_returns_to_the_queue(stage: Stage) -> None:
     """The node is up, but does not receive its start message."""
     for _ in range(2):
         stage.node(slots=1)

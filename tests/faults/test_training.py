@@ -154,7 +154,7 @@ def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(syste
 
 
 @pytest.mark.fault(22, without="poison is counted", red="gives up after 5 attempts")
-def test_a_poison_job_has_three_attempts_and_what_makes_progress_has_more(system: System, lairs: Path) -> None:
+def test_a_job_without_progress_gets_three_attempts_and_others_get_more(system: System, lairs: Path) -> None:
     system.start(slots=2)
     saving = toy("kill", lairs / "stumbles", steps=[6, 11, 16, 18])
     saving["training"] |= {"save_strategy": "steps", "save_steps": 5}

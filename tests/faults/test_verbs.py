@@ -123,7 +123,7 @@ def stage(system: System) -> Iterator[Stage]:
 
 
 @pytest.mark.fault(13, without="moves are guarded", red=r"answered 20\d, not 409")
-def test_every_verb_at_every_state_has_one_answer_and_the_second_time_the_same(system: System, stage: Stage) -> None:
+def test_every_action_in_every_state_has_one_repeatable_answer(system: System, stage: Stage) -> None:
     system.start_service("api")
     for situation, answers in ANSWERS.items():
         for verb, (status, state) in zip(VERBS, answers, strict=True):
@@ -195,7 +195,7 @@ BRIEF = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 16}}
 
 
 @pytest.mark.fault(13, without="cancel wins", red="succeeded after its cancel was acknowledged")
-def test_verbs_that_race_success_or_each_other_have_one_outcome_and_leave_nothing(system: System) -> None:
+def test_racing_actions_have_one_outcome_and_leave_nothing_behind(system: System) -> None:
     system.start(slots=3)
     a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system)
     fifty_at_once_leave_one_outcome_and_no_process(system)
@@ -300,7 +300,7 @@ def mortal(processes: Processes, redis: RedisServer, database_url: str, protecti
 
 
 @pytest.mark.fault(13, without="prune removes what was deleted", red="no folder is left")
-def test_a_delete_whose_service_dies_leaves_no_folder_in_the_end(mortal: System) -> None:
+def test_a_delete_interrupted_by_a_crash_leaves_no_folder_in_the_end(mortal: System) -> None:
     mortal.start_service()
     job = mortal.submit(LONG_TOY)
     folder = mortal.folder / "artifacts" / "jobs" / job

@@ -36,7 +36,7 @@ def checkpoints_of(system: System, job: str, attempt: int) -> list[int]:
 @pytest.mark.fault(1, without="dying with the worker", red="dies with its worker")
 @pytest.mark.fault(1, without="the lease of an attempt", red="lost when its lease is over")
 @pytest.mark.fault(1, without="the generators of a checkpoint", red="not the same losses")
-def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_and_nothing_else(system: System) -> None:
+def test_a_killed_worker_loses_only_the_steps_since_the_last_checkpoint(system: System) -> None:
     system.start_service()
     system.start_node(1)
     system.start_node(2)
@@ -83,7 +83,7 @@ def frozen(pids: list[int]) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.fault(4, without="the fence", red="frozen attempt")
 @pytest.mark.fault(4, without="the fence of events", red="checkpoint of the frozen attempt")
-def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(system: System) -> None:
+def test_a_worker_frozen_past_its_lease_stops_and_changes_no_state(system: System) -> None:
     """Only the supervisor is frozen. Training goes on, saves, and has many events when the supervisor wakes up."""
     system.start_service()
     system.start_node(1)
@@ -129,7 +129,7 @@ def _attempt_folder(system: System, job: str, attempt: int) -> Path:
 
 @pytest.mark.fault(19, without="the checkpoint of a drain", red="makes steps run again")
 @pytest.mark.fault(19, without="a drain costs no try", red="a drain has cost")
-def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
+def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) -> None:
     """Three nodes share a folder. The first drains once and then twice, and the second is killed while it drains."""
     lairs = system.processes.folder / "lairs"
     # Nobody is killed for stopping late, however long a busy machine takes over it.

@@ -77,7 +77,7 @@ def test_service_and_nodes_share_the_artifacts_and_a_node_keeps_its_journals() -
     )
 
 
-def test_what_the_images_copy_is_there_and_let_through() -> None:
+def test_the_files_that_images_copy_exist_and_are_not_ignored() -> None:
     let_through = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(.+) \./$", DOCKERFILE, re.MULTILINE)[0].split()
 
@@ -85,7 +85,7 @@ def test_what_the_images_copy_is_there_and_let_through() -> None:
     assert all((REPOSITORY / name).exists() for name in let_through)
 
 
-def test_the_service_image_asks_for_no_torch() -> None:
+def test_the_image_of_the_service_does_not_install_torch() -> None:
     layer = DOCKERFILE.partition("AS build-service")[2].partition("FROM build AS build-worker")[0]
 
     assert re.findall(r"--extra (\w+)", layer) == ["service", "otel", "s3"]

@@ -26,7 +26,7 @@ SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.mod
 SETTINGS |= {PREFIX + name for name in RENAMED}
 
 
-def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
+def test_the_generated_pages_are_up_to_date() -> None:
     made = runpy.run_path(str(REPOSITORY / "docs/generate.py"))["pages"]()
 
     for name, text in made.items():
@@ -40,7 +40,7 @@ def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
     ("example", "why"),
     [({"priority": 101}, "refused: /priority"), ({"priority": 5}, "only its default"), ({"tags": []}, "not set it")],
 )
-def test_an_example_that_shows_no_good_spec_stops_the_spec_page(example: dict[str, Any], why: str) -> None:
+def test_an_example_that_is_not_a_valid_spec_stops_the_spec_page(example: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=f"the example of priority on docs/reference/spec.md .*{why}"):
         spec_page.checked(example, "priority")
 
@@ -52,7 +52,7 @@ def test_a_field_of_the_spec_without_an_example_stops_the_spec_page(monkeypatch:
         spec_page.spec_page("")
 
 
-def test_an_error_code_without_a_cure_and_a_cure_without_a_code_stop_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_errors_needs_exactly_one_cure_for_each_code(monkeypatch: pytest.MonkeyPatch) -> None:
     cures = errors_page.CURES["Errors of a job"]
     monkeypatch.setitem(errors_page.CURES, "Errors of a job", {**cures, "no_such_code": ("", "")})
     with pytest.raises(ValueError, match="no_such_code"):
@@ -75,7 +75,7 @@ def has_source(folder: Path) -> bool:
     return not folder.name.startswith(".") and not folder.name.endswith(".egg-info") and any(folder.rglob("*.py"))
 
 
-def test_operations_says_what_to_do_about_each_dependency_that_may_be_degraded() -> None:
+def test_the_monitoring_guide_covers_each_dependency_that_may_be_degraded() -> None:
     page = (REPOSITORY / "docs/guides/monitor.md").read_text()
     matches = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
 
@@ -84,7 +84,7 @@ def test_operations_says_what_to_do_about_each_dependency_that_may_be_degraded()
     )
 
 
-def test_every_number_that_operations_names_is_scraped() -> None:
+def test_every_metric_that_the_monitoring_guide_names_is_served() -> None:
     pages = [(REPOSITORY / f"docs/guides/{name}.md").read_text() for name in ("operations", "monitor")]
     named = set(re.findall(r"`(footplate_[a-z_]+)`", "".join(pages)))
     scraped = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/reference/metrics.md").read_text()))
@@ -92,13 +92,13 @@ def test_every_number_that_operations_names_is_scraped() -> None:
     assert named <= scraped
 
 
-def test_every_setting_that_a_document_names_is_read_by_somebody() -> None:
+def test_every_setting_that_a_document_names_exists() -> None:
     named = {path: set(re.findall(r"FOOTPLATE_[A-Z_]+[A-Z]", path.read_text())) for path in DOCUMENTS}
 
     assert {path: names - SETTINGS for path, names in named.items() if names - SETTINGS} == {}, "nobody reads these"
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_in_the_documents_has_a_target() -> None:
     links = [(path, link) for path in DOCUMENTS for link in re.findall(LINK, path.read_text())]
 
     assert [(path, link) for path, link in links if not (path.parent / link).exists()] == []
@@ -114,7 +114,7 @@ def test_the_glossary_is_alphabetical_and_explains_each_word_in_one_sentence() -
     assert words == sorted(set(words))
 
 
-def test_every_file_that_the_journey_names_is_there() -> None:
+def test_every_file_that_the_journey_page_names_exists() -> None:
     page = (REPOSITORY / "docs/explanation/journey.md").read_text()
     named = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", page)
     paths = {name for name in named if "/" in name}

@@ -32,7 +32,7 @@ def test_a_grandchild_that_left_its_group_is_still_found(processes: Processes, t
     until(lambda: not is_alive(grandchild), what="it is gone")
 
 
-def test_who_waits_looks_again_where_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_looks_again_after_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour between any two looks, and still it is not the second that decides."""
     clock = count(step=3600)
     stood = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
@@ -44,7 +44,7 @@ def test_who_waits_looks_again_where_the_machine_stood_still(monkeypatch: pytest
         until(lambda: False, within=1, what="it comes")
 
 
-def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes, tmp_path: Path) -> None:
+def test_a_program_forked_from_the_template_equals_a_started_one(processes: Processes, tmp_path: Path) -> None:
     """A database that accepts a connection and does not answer holds each program while the test looks at it."""
     port, started, said = free_port(), [], []
     setting = {"FOOTPLATE_DATABASE": f"postgresql+psycopg://user@127.0.0.1:{port}/none", "FOOTPLATE_HOME": tmp_path}
@@ -68,7 +68,7 @@ def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes
     assert forked.output == fresh.output
 
 
-def test_a_node_is_not_started_before_its_warm_seeds_have_their_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_process_is_used_only_once_it_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node kills children that have its own command line when it starts, and could then start no training."""
     reading, writing = os.pipe()
 

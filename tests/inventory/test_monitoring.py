@@ -58,7 +58,9 @@ def served() -> dict[str, dict[str, set[str]]]:
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_every_name_label_and_value_is_one_that_is_served(asked: str, served: dict[str, dict[str, set[str]]]) -> None:
+def test_every_metric_and_label_in_rules_and_dashboard_is_served(
+    asked: str, served: dict[str, dict[str, set[str]]]
+) -> None:
     names = NAME.findall(asked)
     assert names
     for name, braces in names:
@@ -72,7 +74,7 @@ def test_every_name_label_and_value_is_one_that_is_served(asked: str, served: di
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_what_only_grows_is_asked_for_its_growth_and_nothing_else_is(asked: str) -> None:
+def test_counters_are_queried_by_rate_and_gauges_are_not(asked: str) -> None:
     grown = {name for name, _ in re.findall(r"\b(?:rate|increase)\((footplate_\w+)(\{[^}]*\})?\[", asked)}
     growing = {name for name, _ in NAME.findall(asked) if name.endswith(("_total", "_bucket"))}
     # absent() asks whether there is one at all.
@@ -84,7 +86,7 @@ def test_what_only_grows_is_asked_for_its_growth_and_nothing_else_is(asked: str)
     assert asked.count("{") == asked.count("}")
 
 
-def test_every_alert_says_how_urgent_it_is_and_what_it_means() -> None:
+def test_every_alert_has_a_severity_and_a_description() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES) > 10
     for rule in RULES:
         assert rule["labels"]["severity"] in ("page", "ticket")
@@ -189,7 +191,7 @@ CASES = {
 }  # fmt: skip
 
 
-def test_every_alert_has_a_case_that_fires_it_and_one_that_does_not() -> None:
+def test_every_alert_has_a_test_case_that_fires_and_one_that_does_not() -> None:
     assert CASES.keys() == {rule["alert"] for rule in RULES}
 
 
@@ -212,7 +214,7 @@ def test_an_alert_fires_when_it_should_and_only_then(rule: dict[str, Any], tmp_p
     promtool("test", "rules", str(file))
 
 
-def test_a_real_prometheus_takes_the_files_as_they_are() -> None:
+def test_a_real_prometheus_accepts_the_files() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "config", str(OPS / "prometheus.yml"))
 
 

@@ -40,19 +40,19 @@ def default(field: Any) -> Any:
 # Arguments
 
 
-def test_every_argument_of_the_reference_works_or_is_declined() -> None:
+def test_every_argument_of_hugging_face_works_or_is_declined() -> None:
     assert set(THEIRS) == (set(FIELDS) - OURS) | set(NOT_YET)
 
 
 @pytest.mark.parametrize("name", sorted(set(THEIRS) & set(FIELDS)))
-def test_a_default_is_the_reference_s_or_another_for_a_reason(name: str) -> None:
+def test_a_default_is_hugging_faces_or_differs_for_a_stated_reason(name: str) -> None:
     same = default(FIELDS[name]) == default(THEIRS[name])
 
     assert same != (name in OTHER_DEFAULTS), "say why in footplate/contract/arguments/argument_fields.py"
 
 
 @pytest.mark.parametrize("name", sorted(set(THEIRS) & set(NOT_YET)))
-def test_what_is_declined_is_accepted_where_it_asks_for_the_reference_s_default(name: str) -> None:
+def test_a_declined_argument_is_accepted_with_hugging_faces_default(name: str) -> None:
     entry, args = NOT_YET[name], footplate.TrainingArguments("out")
 
     assert entry.instead
@@ -60,7 +60,7 @@ def test_what_is_declined_is_accepted_where_it_asks_for_the_reference_s_default(
     assert getattr(args, name) == entry.neutral
 
 
-def test_every_choice_of_the_reference_works_or_is_declined() -> None:
+def test_every_choice_of_hugging_face_works_or_is_declined() -> None:
     hints = get_type_hints(footplate.TrainingArguments)
     theirs = {
         "lr_scheduler_type": [item.value for item in transformers.SchedulerType],
@@ -73,7 +73,7 @@ def test_every_choice_of_the_reference_works_or_is_declined() -> None:
         assert set(choices) <= names, name
 
 
-def test_an_older_name_is_mapped_or_declined_and_is_no_name_of_today() -> None:
+def test_an_older_argument_name_is_mapped_or_declined() -> None:
     assert not set(LEGACY) & (set(FIELDS) | set(NOT_YET)), "a name that is back needs no entry"
     for name, old in LEGACY.items():
         assert isinstance(old, Renamed) or old.instead, name
@@ -92,14 +92,14 @@ def test_an_older_name_is_mapped_or_declined_and_is_no_name_of_today() -> None:
         ({"overwrite_output_dir": True, "use_mps_device": True}, {}),
     ],
 )
-def test_an_older_name_is_said_and_means_what_it_meant(older: dict[str, Any], newer: dict[str, Any]) -> None:
+def test_an_older_argument_name_warns_and_keeps_its_meaning(older: dict[str, Any], newer: dict[str, Any]) -> None:
     with pytest.warns(FutureWarning, match="is an older name: write"):
         args = footplate.TrainingArguments("out", **older)
 
     assert args.to_dict() == footplate.TrainingArguments("out", **newer).to_dict()
 
 
-def test_an_argument_without_counterpart_is_refused_unless_it_has_its_neutral_value() -> None:
+def test_an_unsupported_argument_is_refused_unless_its_value_is_neutral() -> None:
     for name, old in LEGACY.items():
         if isinstance(old, Gone):
             for neutral in old.neutral:
@@ -119,7 +119,7 @@ def test_an_older_name_and_its_newer_one_must_not_contradict() -> None:
 # Methods, attributes, state, events
 
 
-def test_every_method_of_the_reference_is_here_or_declined_with_what_to_use() -> None:
+def test_every_method_of_hugging_face_exists_or_is_declined_with_a_hint() -> None:
     missing = {name for name in METHODS if not name.startswith("__") and not hasattr(footplate.Trainer, name)}
 
     assert missing == set(declined.NEVER_CALLED) & set(METHODS)
@@ -127,7 +127,7 @@ def test_every_method_of_the_reference_is_here_or_declined_with_what_to_use() ->
     assert all(DECLINED.values())
 
 
-def test_methods_take_the_reference_s_arguments_under_its_names() -> None:
+def test_methods_take_hugging_faces_arguments_by_the_same_names() -> None:
     for name in METHODS:
         if name in DECLINED or (name.startswith("__") and name != "__init__"):
             continue
@@ -141,7 +141,7 @@ def test_methods_take_the_reference_s_arguments_under_its_names() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DECLINED))
-def test_a_subclass_that_counts_on_what_nobody_calls_is_refused(name: str) -> None:
+def test_a_subclass_that_overrides_a_method_that_is_never_called_is_refused(name: str) -> None:
     with pytest.raises(NotAvailableYet, match=f"Own overrides {name}, which this Trainer never calls"):
         type("Own", (footplate.Trainer,), {name: lambda self, *args, **kwargs: None})
 
@@ -176,7 +176,7 @@ ATTRIBUTES = [
 ]
 
 
-def test_every_attribute_that_callbacks_and_subclasses_read_is_there(tmp_path: Path) -> None:
+def test_every_attribute_that_callbacks_and_subclasses_read_exists(tmp_path: Path) -> None:
     from footplate.components import toy
 
     trainer = footplate.Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
@@ -184,23 +184,23 @@ def test_every_attribute_that_callbacks_and_subclasses_read_is_there(tmp_path: P
     assert [name for name in ATTRIBUTES if not hasattr(trainer, name)] == []
 
 
-def test_the_state_has_the_reference_s_fields_and_values() -> None:
+def test_the_state_has_hugging_faces_fields_and_values() -> None:
     ours, theirs = footplate.TrainerState(), transformers.TrainerState()
 
     assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
 
 
-def test_the_control_has_the_reference_s_flags() -> None:
+def test_the_control_has_hugging_faces_flags() -> None:
     assert dataclasses.asdict(footplate.TrainerControl()) == dataclasses.asdict(transformers.TrainerControl())
 
 
-def test_the_events_are_the_reference_s() -> None:
+def test_the_callback_events_are_hugging_faces() -> None:
     assert set(EVENTS) == {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
     for name in (name for name in vars(TheirHandler) if not name.startswith("__")):
         assert hasattr(CallbackHandler, name), name
 
 
-def test_the_arguments_have_the_reference_s_methods() -> None:
+def test_the_arguments_have_hugging_faces_methods() -> None:
     args = footplate.TrainingArguments("out")
     internal = {"default_optim", "is_torch_greater_or_equal_than_2_8"}
     names = [name for name in dir(transformers.TrainingArguments) if not name.startswith("_") and name not in internal]
@@ -216,7 +216,7 @@ NOT_EXPORTED_THERE = (
 """Names that people import from modules of transformers below its front page."""
 
 
-def test_what_people_import_beside_the_trainer_is_exported() -> None:
+def test_the_names_that_people_import_beside_the_trainer_are_exported() -> None:
     assert [name for name in NOT_EXPORTED_THERE if name not in footplate.__all__] == []
 
 

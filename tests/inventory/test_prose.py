@@ -49,7 +49,7 @@ def page_rules(text: str) -> list[str]:
         ("Returns what the node tells the service.", "word"),
     ],
 )
-def test_a_docstring_that_must_be_decoded_is_refused_for_one_reason(docstring: str, rule: str) -> None:
+def test_each_kind_of_unclear_docstring_is_refused_for_its_reason(docstring: str, rule: str) -> None:
     assert rules(FUNCTION.format(docstring)) == [rule]
 
 
@@ -114,7 +114,7 @@ def test_fields_parameters_and_other_variables_keep_their_names() -> None:
     assert rules("class Node:\n    known: int = 1\n\ndef f(given, known=()):\n    node = g(known=given)\n") == []
 
 
-def test_a_test_s_name_has_a_limit() -> None:
+def test_a_test_name_has_a_length_limit() -> None:
     longest = "test_".ljust(MAX_TEST_NAME, "a")
 
     assert rules(f"def {longest}(): pass\n") == []
@@ -128,7 +128,7 @@ def test_a_page_is_checked_without_its_code_and_headings() -> None:
     assert page_rules("- one item: a\n- two items: b\n") == []
 
 
-def test_a_page_that_is_made_from_code_is_checked_there() -> None:
+def test_a_generated_page_is_checked_in_its_code_only() -> None:
     assert page_rules("<!-- Made by docs/generate.py; edit the code. -->\nA node starts anew.\n") == []
 
 

@@ -72,13 +72,13 @@ def test_everything_that_is_installed_is_pinned() -> None:
     assert missing == set(), "add these to constraints.txt, with the version that the environment has"
 
 
-def test_no_pin_is_left_over() -> None:
+def test_no_pin_is_unused() -> None:
     of_the_set_up_itself = {"uv", "pip", "setuptools"}
 
     assert set(PINS) - asked() - of_the_set_up_itself == set(), "nothing asks for these any more: take them out"
 
 
-def test_what_we_ask_for_admits_what_we_pin() -> None:
+def test_every_requirement_admits_its_pinned_version() -> None:
     for text in PROJECT["project"]["dependencies"] + GROUPS + EXTRAS:
         requirement = Requirement(text)
         if requirement.name != "footplate":

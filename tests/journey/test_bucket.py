@@ -27,7 +27,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, s3: S3Serv
 
 
 @pytest.mark.matrix
-def test_a_job_goes_on_where_its_checkpoints_were_never_written(system: System, s3: S3Server) -> None:
+def test_a_job_continues_on_a_node_that_fetches_its_checkpoints(system: System, s3: S3Server) -> None:
     system.start_service()
     for number in (1, 2):
         system.start_node(number, wait=False)

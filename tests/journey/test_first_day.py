@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.system import System, assert_whole
 
 
-def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing: System) -> None:
+def test_two_pauses_and_resumes_give_the_undisturbed_run(standing: System) -> None:
     gate = standing.gate()
     quiet = standing.submit()
     job = standing.submit(callbacks=[gate.at(15)])
@@ -25,7 +25,7 @@ def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing:
     assert_whole(standing.events(job))
 
 
-def test_a_fork_goes_on_as_its_job_did_and_one_that_takes_the_weights_begins_anew(standing: System) -> None:
+def test_a_fork_continues_its_job_and_a_fork_of_weights_starts_at_step_0(standing: System) -> None:
     job = standing.submit()
     done = standing.until_settled(job)
     assert (done["state"], done["actions"]) == ("succeeded", ["fork", "delete"]), done

@@ -93,7 +93,7 @@ def nodes(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     ],
 )
 @pytest.mark.matrix
-def test_a_model_in_pieces_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes, spec: JSON) -> None:
+def test_a_sharded_model_continues_bit_equal_on_other_nodes(nodes: Nodes, spec: JSON) -> None:
     system, gate = nodes.system, nodes.system.gate()
     quiet = system.submit(spec)
     expected = system.until_settled(quiet, within=at_ease(2400 if spec is ZERO else 200))
@@ -142,7 +142,7 @@ def main(job, gates, steps, **args):
 
 
 @pytest.mark.matrix
-def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes) -> None:
+def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) -> None:
     """The first node is lost, which had the checkpoint; and the attempt that goes on is paused, and goes on again."""
     system, examples = nodes.system, Examples(nodes.system)
     spec = examples.with_code("own-loop/job.json", resources={"nodes": 2})
@@ -176,7 +176,7 @@ def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Node
 
 
 @pytest.mark.matrix
-def test_a_script_finds_on_each_node_what_all_of_them_had_left(nodes: Nodes) -> None:
+def test_a_script_finds_the_files_of_all_nodes_on_each_node(nodes: Nodes) -> None:
     """Each process leaves its own generators there; the one that dies is on the second node."""
     system, examples = nodes.system, Examples(nodes.system)
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}

@@ -59,7 +59,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
 
 
 @pytest.mark.matrix
-def test_jobs_outlive_an_upgrade_and_the_loss_of_all_but_a_backup(ground: Ground, redis: RedisServer) -> None:
+def test_jobs_survive_an_upgrade_and_a_restore_from_backup(ground: Ground, redis: RedisServer) -> None:
     for name in ("here", "elsewhere"):
         (ground.folder / name).mkdir()
     here = Processes(ground.folder / "here")

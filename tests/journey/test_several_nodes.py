@@ -33,7 +33,7 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield system
 
 
-def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(system: System) -> None:
+def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> None:
     more_than_there_are(system)
     gate = system.gate()
     job = system.submit(TOGETHER, callbacks=[gate.at(15, 45, 120)])

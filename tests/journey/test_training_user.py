@@ -164,7 +164,7 @@ def is_usual(*uids: int) -> bool:
     return all(USUAL.first <= uid <= USUAL.last for uid in uids)
 
 
-def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> None:
+def test_hostile_code_can_reach_only_its_own_files(system: System) -> None:
     finished = attempt_of(system, run(system, SHORT_TOY)["id"])
     other = system.submit(ENDLESS)
     system.until_step(other, 1)
@@ -186,7 +186,7 @@ def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> No
 
 
 @pytest.mark.matrix
-def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
+def test_hostile_code_could_reach_other_files_without_a_training_user(system: System) -> None:
     """The control: the same code, where the operator says root."""
     rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
     node = system.start_node(7, **rooted)
@@ -211,7 +211,7 @@ def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
         planted.unlink()
 
 
-def test_what_training_has_written_is_root_s_and_nobody_lists_what_lies_around_it(system: System) -> None:
+def test_files_written_by_training_become_roots_in_unlistable_folders(system: System) -> None:
     done = run(system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}})
 
     job = system.folder / "artifacts" / "jobs" / done["id"]
@@ -223,7 +223,7 @@ def test_what_training_has_written_is_root_s_and_nobody_lists_what_lies_around_i
 
 
 @pytest.mark.matrix
-def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System) -> None:
+def test_an_extension_that_a_bundle_builds_is_reused_by_the_next_job(system: System) -> None:
     model = {"use": "my_op:Net", "args": {"name": "twice", "compiler": "c++"}}
     spec: JSON = {**SHORT_TOY, "model": model, "code": {"bundle": system.upload(FILES)}}
     run(system, spec)
@@ -258,7 +258,7 @@ Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettem
 
 
 @pytest.mark.matrix
-def test_a_script_beside_a_bucket_goes_on_in_what_root_has_fetched_for_it(
+def test_a_script_with_a_bucket_continues_from_files_fetched_by_root(
     tmp_path_factory: pytest.TempPathFactory, s3: S3Server
 ) -> None:
     """The script may change these files, as in a shared folder, and may read the others, whatever the node's umask."""

@@ -29,7 +29,7 @@ def family(said: list[str]) -> Family:
     return Family(Stop(), said.append)
 
 
-def test_a_child_that_keeps_dying_is_given_up_with_its_last_words(
+def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
     family: Family, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "FIRST_DELAY_SECONDS", 0.01)
@@ -86,7 +86,7 @@ def test_a_stop_during_the_start_ends_the_waiting(family: Family, tmp_path: Path
     assert not child.is_running
 
 
-def test_a_step_that_fails_ends_the_start_with_its_last_words(family: Family, tmp_path: Path) -> None:
+def test_a_failed_step_stops_the_start_with_its_last_output(family: Family, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"exited with 3[\s\S]*the disk is full"):
         family.run(program(tmp_path, "import sys; print('the disk is full'); sys.exit(3)"))
 

@@ -42,7 +42,7 @@ def paste(commands: str) -> str:
     return done.stdout
 
 
-def test_commands_of_the_readme_drive_a_job_and_show_every_step_to_a_late_reader(
+def test_the_commands_of_the_readme_run_a_job_and_show_its_whole_history(
     launched: tuple[Up, Process], processes: Processes, tmp_path: Path
 ) -> None:
     up, _ = launched
@@ -70,7 +70,7 @@ def test_the_commands_that_up_prints_start_a_job_and_pause_it(launched: tuple[Up
     assert up.until_job(job, "paused")["actions"] == ["resume", "fork", "cancel"]
 
 
-def test_the_first_job_is_shown_moving_in_plain_lines(launched: tuple[Up, Process]) -> None:
+def test_the_first_job_is_followed_in_plain_lines(launched: tuple[Up, Process]) -> None:
     up, launcher = launched
     assert re.search(MOVING, launcher.output)
     assert "\033" not in launcher.output

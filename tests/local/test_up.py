@@ -26,7 +26,7 @@ ENDLESS: dict[str, Any] = {
 
 
 @pytest.mark.timeout(600)
-def test_a_start_says_where_it_is_and_the_next_one_continues_what_ctrl_c_has_stopped(up: Up) -> None:
+def test_a_start_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) -> None:
     """Two starts in one home, because each costs ten seconds of CPU time."""
     launcher = up.start(FOOTPLATE_SLOTS="2")
     it_says_where_it_is(up, launcher)
@@ -163,7 +163,7 @@ def nobody_holds(home: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_who_dies_is_started_again_in_the_same_place(up: Up) -> None:
+def test_a_process_that_dies_is_restarted_at_the_same_address(up: Up) -> None:
     launcher = up.start("--no-first-job")
     for who in ("redis-server", "service", "worker"):
         dead = up.pid_of(launcher, who)
@@ -184,7 +184,7 @@ def ends_soon(up: Up, job: str) -> bool:
     return shown["state"] in ("succeeded", "failed")
 
 
-def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> None:
+def test_a_misspelt_variable_stops_the_start_before_any_file_is_made(up: Up) -> None:
     launcher = up.launch(FOOTPLATE_LEASE_SECOND="300")
 
     assert launcher.wait(within=60) == 2
@@ -192,7 +192,7 @@ def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> N
     assert not up.home.exists()
 
 
-def test_a_home_that_cannot_be_made_is_a_sentence(up: Up) -> None:
+def test_a_home_that_cannot_be_created_stops_the_start_with_one_sentence(up: Up) -> None:
     file = up.home.with_name("file")
     file.touch()
 

@@ -184,14 +184,14 @@ async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(line: Lin
     assert (line.settings.artifacts_path / layout.PROBE).exists()
 
 
-async def test_journals_that_nodes_have_set_aside_are_counted_as_they_are_now(line: Line) -> None:
+async def test_the_count_of_unreadable_journals_follows_what_nodes_report(line: Line) -> None:
     await line.node_beats(1, unreadable=2)
     await line.node_beats(2, unreadable=1)
 
     assert line.control.counts.journals_unreadable == 1
 
 
-async def test_a_start_message_that_nobody_answered_is_sent_again(line: Line) -> None:
+async def test_an_unanswered_start_message_is_sent_again(line: Line) -> None:
     await line.node_beats()
     await line.submit()
 
@@ -200,7 +200,7 @@ async def test_a_start_message_that_nobody_answered_is_sent_again(line: Line) ->
     assert first == second
 
 
-async def test_a_session_hears_that_a_job_waits_for_its_slot(line: Line) -> None:
+async def test_a_session_is_told_that_a_job_waits_for_its_slot(line: Line) -> None:
     session = await line.start(data={}, resume_from={"path": "models://a", "mode": "weights"}, serve={})
     await line.send(session, [1])
     await until_async(lambda: line.running(session.job), what="the session runs")
@@ -251,7 +251,7 @@ async def test_a_job_that_fails_is_counted_with_its_reason(line: Line) -> None:
     assert +line.control.counts.jobs_failed == Counter(oom=1)
 
 
-async def test_messages_that_nobody_understands_hold_nobody_up(line: Line) -> None:
+async def test_unreadable_messages_do_not_delay_others(line: Line) -> None:
     for nonsense in (b"", b"{}", b"\xff\xfe", b'{"type":"claim"}', b"[" * 5000):
         line.redis.rpush(keys.INBOX, nonsense)
         line.redis.xadd(keys.EVENTS, {"batch": nonsense})
@@ -291,7 +291,7 @@ def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
         "half a character",
     ],
 )
-async def test_an_event_that_cannot_be_stored_holds_nobody_up(line: Line, poison: str) -> None:
+async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(line: Line, poison: str) -> None:
     bad, good = await line.start(), await line.start()
     entry = json.loads(line.entry(bad, [1, 2, 3], last=3))
     entry["events"][1] = _poisons(bad)[poison]
@@ -307,7 +307,7 @@ async def test_an_event_that_cannot_be_stored_holds_nobody_up(line: Line, poison
     assert await line.db.read(events.dead)
 
 
-async def test_a_message_that_cannot_be_answered_costs_its_neighbours_nothing(line: Line) -> None:
+async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(line: Line) -> None:
     await line.node_beats()
     await line.submit()
     claim = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **await line.start_message())
@@ -318,7 +318,7 @@ async def test_a_message_that_cannot_be_answered_costs_its_neighbours_nothing(li
     assert isinstance(await line.hear(claim.claim), Grant)
 
 
-async def test_a_turn_that_swallows_its_end_does_not_keep_control_from_working_again(
+async def test_control_works_again_after_a_duty_ignored_its_cancellation(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library does this if its timeout comes at the same moment."""
@@ -338,7 +338,7 @@ async def test_a_turn_that_swallows_its_end_does_not_keep_control_from_working_a
     assert swallowed.is_set()
 
 
-async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
+async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A closing control sleeps no more: such a turn would come round for ever, and nothing else ever again."""

@@ -36,7 +36,7 @@ def wanting(*parts: str, **more: Any) -> dict[str, Any]:
     return {"requirements": tuple(sorted(parts)), **more}
 
 
-def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
+def test_a_job_needs_the_components_of_its_spec_but_not_of_its_bundle() -> None:
     spec = make_spec(
         model="hf/causal-lm", data={"train": "toy/regression", "eval": {"a": "toy/regression"}, "map": ["tokenize"]},
         callbacks=["own.module:Callback", "ema"], resources={"processes_per_node": 2, "strategy": ZERO},
@@ -50,11 +50,11 @@ def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
     assert Needs.from_json(Needs.of(spec).to_json()) == Needs.of(spec)
 
 
-def test_what_lies_on_a_hub_needs_a_node_that_fetches_it() -> None:
+def test_a_hub_name_needs_a_node_that_fetches() -> None:
     assert needs_of(make_spec(data="hub://me/rows")) == ("data/hf/dataset", f"{HUBS}/{HUB_ON}", MLP)
 
 
-def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
+def test_a_job_stored_before_an_upgrade_may_run_on_any_node() -> None:
     older = Needs().to_json().replace(',"requirements":[]', "")
 
     assert "requirements" not in older
@@ -83,7 +83,9 @@ def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
         (Installed(None), BERT, ()),
     ],
 )
-def test_a_node_lacks_what_it_did_not_announce(installed: Installed, part: str, lacks: tuple[str, ...]) -> None:
+def test_a_node_lacks_components_that_it_did_not_announce(
+    installed: Installed, part: str, lacks: tuple[str, ...]
+) -> None:
     """A node that is one version older tells of no packages and no secrets."""
     assert {PACKAGES, SECRETS} == {"packages", "secrets"}
     for _ in "twice":

@@ -29,11 +29,11 @@ def lacking(*nodes: FileRoots | None, **changes: Any) -> list[tuple[str, str | N
     return [(result.pointer, result.hint) for result in missing(spec.texts, nodes)]
 
 
-def test_a_file_that_no_node_has_is_named_with_the_nearest_that_is_there(home: Path) -> None:
+def test_a_file_that_no_node_has_is_refused_with_the_nearest_name(home: Path) -> None:
     assert lacking(node(home)) == [("/data/train/args/paths/0", "did you mean 'train.jsonl'?")]
 
 
-def test_a_folder_that_is_not_there_yet_is_told_to_be_made(home: Path) -> None:
+def test_a_missing_folder_is_refused_with_a_hint_to_create_it(home: Path) -> None:
     ((pointer, hint),) = lacking(
         node(home), data="data://sst2/train.jsonl", model={"use": "m", "args": {"path": "models://bert"}}
     )
@@ -43,7 +43,7 @@ def test_a_folder_that_is_not_there_yet_is_told_to_be_made(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["data://sst2/train.jsonl", "data://sst2/tr*.jsonl", "data://**/nothing.jsonl"])
-def test_a_file_that_is_there_and_a_pattern_that_may_match_are_accepted(home: Path, name: str) -> None:
+def test_an_existing_file_and_a_pattern_that_may_match_are_accepted(home: Path, name: str) -> None:
     assert lacking(node(home), data={"use": "files/jsonl", "args": {"paths": [name]}}) == []
 
 
@@ -59,7 +59,7 @@ def test_one_node_with_the_file_is_enough(home: Path, tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("case", ["older", "elsewhere", "another folder", "unseen", "none"])
-def test_where_one_node_s_folder_cannot_be_seen_nothing_is_refused(home: Path, case: str) -> None:
+def test_nothing_is_refused_if_one_nodes_folder_is_not_visible_here(home: Path, case: str) -> None:
     root = FileRoot.at(home / "data")
     other = {
         "older": [None],

@@ -73,7 +73,7 @@ def test_no_slot_or_gpu_is_given_to_two_jobs(jobs: list[Waiting], nodes: list[No
 
 
 @given(waiting, capacities)
-def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
+def test_every_job_gets_the_requested_resources_or_a_reason(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     plan = place(jobs, nodes)
 
     by_name = {item.node: item for item in nodes}
@@ -100,7 +100,7 @@ def test_the_order_of_jobs_and_nodes_in_the_input_does_not_matter(
 
 
 @given(waiting, capacities)
-def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
+def test_the_job_with_the_highest_priority_that_fits_is_placed(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
     """No job behind it in the queue may be the reason that it waits."""
     plan = place(jobs, nodes)
 
@@ -124,13 +124,13 @@ def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[NodeC
         assert reasons <= ({Reason.NO_SUCH_SHAPE} if missing else {Reason.CAPACITY})
 
 
-def test_priority_goes_first_and_then_age() -> None:
+def test_jobs_are_placed_by_priority_and_then_by_age() -> None:
     jobs = [job("young", 5, since=2), job("old", 5, since=1), job("urgent", 9, since=3)]
 
     assert list(place(jobs, [capacity("n", slots=2)]).placed) == ["urgent", "old"]
 
 
-def test_a_big_job_reserves_and_small_ones_fill_the_rest() -> None:
+def test_a_big_job_reserves_slots_and_small_jobs_use_the_rest() -> None:
     nodes = [capacity("a", slots=4, gpus=4, free=3), capacity("b", slots=4, gpus=4, free=1)]
     jobs = [job("big", 9, gpus_per_node=4), job("small", 1, gpus_per_node=1), job("other", 1, gpus_per_node=1)]
 
@@ -140,12 +140,12 @@ def test_a_big_job_reserves_and_small_ones_fill_the_rest() -> None:
     assert plan.waits[JobId("big")].reason is Reason.CAPACITY
 
 
-def test_all_nodes_of_a_job_or_none() -> None:
+def test_a_job_gets_all_of_its_nodes_or_none() -> None:
     assert place([job("wide", nodes=2)], [capacity("a"), capacity("b", free=0)]).placed == {}
     assert place([job("wide", nodes=2)], [capacity("a"), capacity("b")]).placed == {"wide": ["a", "b"]}
 
 
-def test_a_shape_that_no_node_has_blocks_nobody() -> None:
+def test_a_job_that_fits_no_node_blocks_no_other_job() -> None:
     plan = place([job("impossible", 9, gpus_per_node=8), job("fine")], [capacity("a", gpus=1)])
 
     assert list(plan.placed) == ["fine"]
@@ -153,7 +153,7 @@ def test_a_shape_that_no_node_has_blocks_nobody() -> None:
     assert "8 GPUs" in plan.waits[JobId("impossible")].message
 
 
-def test_bf16_wants_ampere_on_a_gpu_and_nothing_on_a_cpu() -> None:
+def test_bf16_requires_ampere_on_a_gpu_and_nothing_on_a_cpu() -> None:
     volta = Gpu(uuid="v", name="V100", capability=(7, 0))
     old = capacity("old", slots=1, cards=(volta,))
 
@@ -162,7 +162,7 @@ def test_bf16_wants_ampere_on_a_gpu_and_nothing_on_a_cpu() -> None:
     assert isinstance(explain(Needs(capability=(8, 0)), [capacity("cpu")]), Placement)
 
 
-def test_a_named_gpu_is_taken_and_no_other() -> None:
+def test_a_job_that_names_a_gpu_gets_that_gpu() -> None:
     a100 = Gpu(uuid="a", name="NVIDIA A100", capability=(8, 0))
     h100 = Gpu(uuid="h", name="NVIDIA H100", capability=(9, 0))
     node = capacity("n", slots=2, cards=(a100, h100))
@@ -180,7 +180,7 @@ def test_three_jobs_on_two_gpus_leave_one_waiting() -> None:
     assert plan.waits[JobId("c")].reason is Reason.CAPACITY
 
 
-def test_a_node_that_takes_no_work_for_the_moment_still_counts_as_a_shape() -> None:
+def test_a_node_that_takes_no_work_now_still_counts_as_fitting() -> None:
     explanation = explain(Needs(gpus_per_node=4), [capacity("n", slots=4, gpus=4, is_open=False)])
 
     assert isinstance(explanation, Wait)
@@ -195,7 +195,7 @@ def test_gpu_work_packs_and_cpu_work_spreads() -> None:
     assert sorted(nodes[0] for nodes in cpus.placed.values()) == ["x", "y"]
 
 
-def test_ten_thousand_jobs_on_a_thousand_nodes_take_a_tenth_of_a_second() -> None:
+def test_placing_ten_thousand_jobs_on_a_thousand_nodes_takes_0_1_s() -> None:
     nodes = [capacity(f"n{number:04}", slots=8, gpus=8 * (number % 2)) for number in range(1000)]
     shapes = [{"gpus_per_node": n} for n in (None, 0, 1, 2, 4, 8)] + [{"nodes": 4, "gpus_per_node": 8}]
     jobs = [job(f"j{number:05}", number % 7, number, **shapes[number % 7]) for number in range(10_000)]
@@ -243,7 +243,7 @@ def test_a_slot_that_the_plan_gives_away_is_not_counted_as_free() -> None:
     assert to_end([(5, Needs())], nodes, plan.placements, [session("s", "a")]) == ["s"]
 
 
-def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:
+def test_a_job_that_only_an_unavailable_node_could_run_says_so() -> None:
     refused = capacity("new", refused="new has it, and gets no work: it speaks protocol 9")
 
     plan = place([job("a")], [refused, capacity("small", pool="b")])
@@ -254,7 +254,7 @@ def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:
     assert place([job("a")], [refused, capacity("old")]).waits == {}
 
 
-def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting() -> None:
+def test_a_job_that_needs_more_slots_than_any_node_has_names_the_setting() -> None:
     nodes = [capacity("cpu-1", slots=1), capacity("gpus", slots=2, gpus=4), capacity("other", slots=1, pool="b")]
 
     explanation = explain(Needs(gpus_per_node=0, processes_per_node=2), nodes[:1])
@@ -269,7 +269,7 @@ def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting()
     assert isinstance(explain(Needs(gpus_per_node=0, processes_per_node=2), nodes), Placement)
 
 
-def test_a_job_for_a_pool_without_nodes_is_told_which_pools_have_some() -> None:
+def test_a_job_for_a_pool_without_nodes_lists_the_pools_with_nodes() -> None:
     explanation = explain(Needs(pool="gpus"), [capacity("a"), capacity("b", pool="cpus"), capacity("c")])
 
     assert isinstance(explanation, Wait)

@@ -42,7 +42,7 @@ several_nodes = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_si
 
 
 @given(st.lists(st.integers(1, 4), min_size=3, max_size=5), several_nodes, st.randoms(use_true_random=False))
-def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
+def test_jobs_on_several_nodes_do_not_deadlock_each_other(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
     """Jobs come and end in any order. As long as running jobs end, all are placed."""
     cluster = Cluster(slots)
     coming = [job(f"j{n}", since=n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
@@ -61,7 +61,7 @@ def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, 
 
 
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4))
-def test_small_jobs_that_keep_coming_do_not_starve_one_on_several_nodes(slots: list[int]) -> None:
+def test_a_stream_of_small_jobs_does_not_starve_a_job_on_several_nodes(slots: list[int]) -> None:
     """The job that has run longest ends with every turn, and two new ones come.
 
     Only jobs from before the big one have to end, because a free slot never goes to a later job.

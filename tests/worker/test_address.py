@@ -26,19 +26,19 @@ from worker.attempt.rendezvous import (
 from worker.settings import WorkerSettings
 
 
-def test_a_node_is_where_it_speaks_to_redis_from_unless_its_operator_says_otherwise() -> None:
+def test_a_nodes_address_is_that_of_its_connection_to_redis_or_the_setting() -> None:
     assert own_address(WorkerSettings(redis="redis://127.0.0.1:1/0")) == "127.0.0.1"
     assert own_address(WorkerSettings(redis="unix:///run/redis.sock")) == "127.0.0.1"
     assert own_address(WorkerSettings(node_address="10.1.2.3")) == "10.1.2.3"
 
 
-def test_an_address_that_is_not_of_this_machine_is_refused_with_what_would_work() -> None:
+def test_an_address_of_another_machine_is_refused_with_a_hint() -> None:
     require_own(WorkerSettings(node_address="127.0.0.1"))
     with pytest.raises(SettingsError, match=r"FOOTPLATE_NODE_ADDRESS=203\.0\.113\.9"):
         require_own(WorkerSettings(node_address="203.0.113.9"))
 
 
-def test_a_place_to_meet_is_nobody_elses_and_opens_when_it_is_needed() -> None:
+def test_a_rendezvous_address_is_reserved_and_opened_when_needed() -> None:
     with bound_socket("127.0.0.1") as item, bound_socket("127.0.0.1") as other:
         assert address_text(item) != address_text(other)
         there = host_and_port(address_text(item))
@@ -48,12 +48,12 @@ def test_a_place_to_meet_is_nobody_elses_and_opens_when_it_is_needed() -> None:
         socket.create_connection(there).close()
 
 
-def test_an_address_that_went_away_keeps_no_node_from_working_alone() -> None:
+def test_a_node_whose_address_is_gone_still_runs_jobs_of_one_node() -> None:
     with bound_socket("203.0.113.9") as place:
         assert host_and_port(address_text(place))[0] == "127.0.0.1"
 
 
-def test_both_kinds_of_addresses_are_read_as_they_are_written() -> None:
+def test_ipv4_and_ipv6_addresses_are_parsed() -> None:
     assert host_and_port("10.0.0.1:29500") == ("10.0.0.1", 29500)
     assert host_and_port("[fd00::1]:29500") == ("fd00::1", 29500)
 
@@ -70,7 +70,7 @@ def test_both_kinds_of_addresses_are_read_as_they_are_written() -> None:
         ("localhost", "node-7", False),
     ],
 )
-def test_a_loopback_address_leads_to_this_machine_alone(own: str, host: str, leads: bool) -> None:
+def test_a_loopback_address_cannot_be_reached_from_other_nodes(own: str, host: str, leads: bool) -> None:
     assert can_reach(own, host) is leads
 
 
@@ -88,7 +88,7 @@ def order(**more: object) -> Order:
     return Order.model_validate(settings)
 
 
-def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() -> None:
+def test_a_rank_of_the_second_node_gets_the_variables_of_torchrun() -> None:
     there = order(rank=3, world=4, node=1, nodes=2, host="10.0.0.1", port=29500, interface="eth1")
     with patch.dict(os.environ, clear=True):
         report = process_group.environment(there)
@@ -100,7 +100,7 @@ def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() ->
     }  # fmt: skip
 
 
-def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
+def test_a_network_interface_chosen_by_the_operator_is_kept() -> None:
     there = order(world=2, nodes=2, host="10.0.0.1", port=29500, interface="eth1", gpus=["g"])
     with patch.dict(os.environ, {"NCCL_SOCKET_IFNAME": "ib0"}, clear=True):
         report = process_group.environment(there)

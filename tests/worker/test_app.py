@@ -11,14 +11,14 @@ from tests.support.processes import REPOSITORY, clean_environment
 from worker.app import app
 
 
-def test_no_socket_waits_for_ever() -> None:
+def test_every_socket_of_celery_has_a_timeout() -> None:
     options = app.conf.broker_transport_options
     assert 0 < options["socket_timeout"] < 30
     assert options["socket_connect_timeout"] > 0
     assert options["visibility_timeout"] == keys.VISIBILITY_SECONDS
 
 
-def test_what_celery_forks_has_no_torch_in_it() -> None:
+def test_pool_processes_of_celery_do_not_import_torch() -> None:
     code = (
         "import sys, worker.app, worker.node.tasks; "
         "print([name for name in ('torch', 'accelerate', 'numpy') if name in sys.modules])"

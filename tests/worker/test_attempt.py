@@ -46,7 +46,7 @@ def training_process(lasting: Lasting, job: str) -> int:
     return until(found, within=30, what=f"a process trains {job}")[0]
 
 
-def test_a_job_trains_and_tells_what_happens(lasting: Lasting) -> None:
+def test_a_job_trains_and_reports_its_events(lasting: Lasting) -> None:
     job = lasting.submit(training={"max_steps": 20, "logging_steps": 5})
 
     done = lasting.control.done(job, within=60)
@@ -63,7 +63,7 @@ def test_a_job_trains_and_tells_what_happens(lasting: Lasting) -> None:
     until(lambda: not list(lasting.start.journals.iterdir()), what="the acknowledged journal is gone")
 
 
-def test_evaluations_and_checkpoints_are_told(lasting: Lasting) -> None:
+def test_evaluations_and_checkpoints_are_reported(lasting: Lasting) -> None:
     job = lasting.submit(
         data={"train": "toy/classification", "eval": {"use": "toy/classification", "args": {"n": 64, "seed": 1}}},
         metrics=["accuracy"],
@@ -159,7 +159,7 @@ def test_a_graceful_stop_saves_nothing(lasting: Lasting) -> None:
     assert lasting.control.of(job, "checkpoint") == []
 
 
-def test_a_kill_is_at_once(lasting: Lasting) -> None:
+def test_a_kill_ends_training_at_once(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("hang"))
     pid = training_process(lasting, job)
     lasting.control.await_kind(job, "state")
@@ -193,7 +193,7 @@ def test_a_failure_has_its_reason_and_its_traceback(
         assert "in _raise" in done["error"]["traceback"]
 
 
-def test_what_cannot_be_built_says_so(lasting: Lasting) -> None:
+def test_a_component_that_cannot_be_built_is_reported_with_the_reason(lasting: Lasting) -> None:
     unknown = lasting.submit(model="toy/mpl")
     broken = lasting.submit(model="test/broken")
     missing = lasting.submit(data={"use": "files/jsonl", "args": {"paths": ["data://nowhere.jsonl"]}})
@@ -214,7 +214,7 @@ def test_a_spec_that_the_node_does_not_accept_fails_before_training(lasting: Las
     assert [event["kind"] for event in lasting.control.of(job)] == ["done"]
 
 
-def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
+def test_training_sees_no_variable_and_no_file_of_its_node(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("tell"), gpus=["GPU-a"])
 
     lasting.control.done(job)
@@ -229,7 +229,7 @@ def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
     assert (reports["héllo"]["stream"], reports["héllo"]["text"]) == ("stderr", "héllo \ufffd wörld")
 
 
-def test_data_to_evaluate_on_is_evaluated_once_at_the_end_where_nothing_says_when(lasting: Lasting) -> None:
+def test_evaluation_data_without_a_schedule_is_evaluated_once_at_the_end(lasting: Lasting) -> None:
     data = {"train": "toy/regression", "eval": {"use": "toy/regression", "args": {"n": 32}}}
     job = lasting.submit(data=data, metrics=["mse"], training={"max_steps": 3, "do_eval": True})
 
@@ -238,7 +238,7 @@ def test_data_to_evaluate_on_is_evaluated_once_at_the_end_where_nothing_says_whe
     assert {"eval_loss", "eval_mse"} <= set(done["result"]["final"])
 
 
-def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
+def test_a_node_announces_its_components(lasting: Lasting) -> None:
     beat = until(
         lambda: (item := lasting.control.nodes[lasting.node.node]).catalogue_hash and item.consuming and item,
         within=30,
@@ -316,7 +316,7 @@ def test_rotation_leaves_the_checkpoint_that_sql_knows(lasting: Lasting) -> None
     assert control.done(job)["ending"] == "stopped"
 
 
-def test_an_acknowledgement_alone_lets_no_checkpoint_go(lasting: Lasting) -> None:
+def test_an_acknowledgement_alone_deletes_no_checkpoint(lasting: Lasting) -> None:
     """Events of a superseded attempt are acknowledged too, and the next attempt may need the checkpoint."""
     control, root = lasting.control, lasting.start.artifacts
     rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}

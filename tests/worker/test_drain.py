@@ -49,7 +49,7 @@ def test_sigterm_checkpoints_and_ends(argv: tuple[str, ...], start_node: NodeSta
     assert not list(start_node.journals.iterdir())
 
 
-def test_a_drain_without_redis_checkpoints_and_the_next_start_tells(
+def test_a_drain_without_redis_saves_and_is_reported_at_the_next_start(
     start_node: NodeStarter, control: FakeControl, redis: RedisServer
 ) -> None:
     worker = start_node(drain_seconds=8)
@@ -73,7 +73,9 @@ def test_an_idle_node_ends_at_once(start_node: NodeStarter, control: FakeControl
     assert worker.terminate(within=5) == 0
 
 
-def test_a_node_that_control_drains_stays_and_takes_nothing(start_node: NodeStarter, control: FakeControl) -> None:
+def test_a_node_drained_by_control_keeps_running_and_takes_no_job(
+    start_node: NodeStarter, control: FakeControl
+) -> None:
     worker = start_node()
     node: NodeBeat = control.node()
     job = control.submit(node, **LONG)

@@ -58,7 +58,7 @@ exec g++ "$@"
 STALL = "6s"
 
 
-def test_a_build_is_no_stall_happens_once_and_leaves_no_lock(
+def test_building_an_extension_is_not_a_stall_and_happens_once(
     make_lasting: Callable[..., Lasting], tmp_path: Path
 ) -> None:
     node = make_lasting(slots=2)
@@ -101,7 +101,7 @@ def unpacked(tmp_path: Path) -> Callable[[str], Bundle]:
     return lambda name: unpack(sha, tmp_path, tmp_path / name)
 
 
-def test_every_attempt_has_its_sources_at_one_place_and_as_old(
+def test_the_sources_of_each_attempt_have_the_same_path_and_time(
     unpacked: Callable[[str], Bundle], tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
@@ -116,7 +116,7 @@ def test_every_attempt_has_its_sources_at_one_place_and_as_old(
 
 
 @pytest.mark.parametrize("change", ["write", "add", "remove", "link"])
-def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
+def test_changed_sources_are_replaced_by_those_of_the_bundle(
     unpacked: Callable[[str], Bundle], tmp_path: Path, change: str
 ) -> None:
     kept = tmp_path / "kept"
@@ -138,14 +138,12 @@ def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
     assert not source.is_symlink()
 
 
-def test_where_nothing_can_be_kept_the_bundle_stays_where_it_is(
-    unpacked: Callable[[str], Bundle], tmp_path: Path
-) -> None:
+def test_without_a_cache_folder_the_bundle_is_used_in_place(unpacked: Callable[[str], Bundle], tmp_path: Path) -> None:
     bundle = unpacked("a")
     assert copy_to_fixed_path(bundle, tmp_path / "nowhere") == bundle
 
 
-def test_a_lock_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
+def test_a_build_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     from torch.utils.file_baton import FileBaton
 
     path = str(tmp_path / "lock")
@@ -165,7 +163,7 @@ def test_a_lock_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
     assert not Path(path).exists()
 
 
-def test_attempts_that_build_the_same_extension_take_turns(tmp_path: Path) -> None:
+def test_attempts_that_build_the_same_extension_wait_for_each_other(tmp_path: Path) -> None:
     path, order = str(tmp_path / "lock"), []
     first, second = Baton(path), Baton(path)
     first.try_acquire()
@@ -189,7 +187,7 @@ def waiting_locks() -> str:
     return "\n".join(line for line in Path("/proc/locks").read_text().splitlines() if "->" in line)
 
 
-def test_a_build_is_told_until_its_limit_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_suspends_the_stall_limit_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extensions, "BUILD_SECONDS", 0.0)
     ticks: list[None] = []
     notes: list[str] = []

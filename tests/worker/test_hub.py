@@ -132,7 +132,7 @@ def attempt(tmp_path: Path) -> Iterator[Make]:
         instance.close()
 
 
-def test_it_is_fetched_without_what_could_run_code_and_named_as_it_was(hub: HubServer, attempt: Make) -> None:
+def test_a_hub_model_is_fetched_without_files_that_could_run_code(hub: HubServer, attempt: Make) -> None:
     commit = hub.push("models/me/tiny", FILES)
 
     got = attempt().ended()
@@ -148,7 +148,7 @@ def test_it_is_fetched_without_what_could_run_code_and_named_as_it_was(hub: HubS
     assert TOKEN not in str(got.notes)
 
 
-def test_the_spec_of_the_guide_is_fetched_with_its_model_and_its_rows(hub: HubServer, attempt: Make) -> None:
+def test_the_model_and_the_rows_of_the_guides_spec_are_fetched(hub: HubServer, attempt: Make) -> None:
     (block,) = snippets("guides/hub.md", "json")
     hub.push("models/google-bert/bert-base-uncased", FILES)
     hub.push("datasets/stanfordnlp/sst2", {"data/train.jsonl": ROWS_BY_URL})
@@ -160,7 +160,7 @@ def test_the_spec_of_the_guide_is_fetched_with_its_model_and_its_rows(hub: HubSe
     assert fetched == {"config.json", "model.safetensors", "train.jsonl"}
 
 
-def test_later_attempts_take_the_commit_of_the_first_without_asking(
+def test_later_attempts_use_the_commit_of_the_first_without_a_request(
     hub: HubServer, attempt: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = hub.push("models/me/tiny", FILES)
@@ -181,7 +181,7 @@ def test_later_attempts_take_the_commit_of_the_first_without_asking(
     assert attempt(4, node="third").commit == second
 
 
-def test_a_second_node_waits_for_what_the_first_one_settles(hub: HubServer, attempt: Make) -> None:
+def test_a_second_node_waits_for_the_commit_of_the_first(hub: HubServer, attempt: Make) -> None:
     commit = hub.push("models/me/tiny", FILES)
     hub.hold()
     second = attempt(1, node="second", source=1)
@@ -193,7 +193,7 @@ def test_a_second_node_waits_for_what_the_first_one_settles(hub: HubServer, atte
     assert (first.commit, second.commit) == (commit, commit)
 
 
-def test_a_commit_is_taken_as_it_is(hub: HubServer, attempt: Make) -> None:
+def test_a_named_commit_is_fetched_without_looking_it_up(hub: HubServer, attempt: Make) -> None:
     commit = hub.push("models/me/tiny", FILES)
     hub.push("models/me/tiny", {**FILES, "config.json": b"[]"})
 
@@ -228,7 +228,7 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
         ("off", "not_buildable", "hub_is_off", "may not fetch from a hub"),
     ],
 )
-def test_what_a_hub_does_not_have_is_reported(
+def test_a_name_that_a_hub_does_not_have_is_reported(
     hub: HubServer, attempt: Make, wrong: str, reason: str, code: str, says: str
 ) -> None:
     if wrong not in ("nothing", "data"):
@@ -247,7 +247,7 @@ def test_what_a_hub_does_not_have_is_reported(
     assert says in got.verdict[2]
 
 
-def test_a_hub_that_is_away_is_waited_for_and_then_another_attempt_may_try(
+def test_an_unreachable_hub_is_awaited_and_then_retried_by_another_attempt(
     hub: HubServer, attempt: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = hub.push("models/me/tiny", FILES)
@@ -266,7 +266,7 @@ def test_a_hub_that_is_away_is_waited_for_and_then_another_attempt_may_try(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user train")
-def test_where_root_fetches_for_another_user_he_may_read_it(hub: HubServer, attempt: Make, tmp_path: Path) -> None:
+def test_files_fetched_by_root_are_readable_by_the_training_user(hub: HubServer, attempt: Make, tmp_path: Path) -> None:
     hub.push("models/me/tiny", FILES)
     (tmp_path / "store").mkdir()
     before = os.umask(0o077)
@@ -289,7 +289,9 @@ def test_where_root_fetches_for_another_user_he_may_read_it(hub: HubServer, atte
     assert closed(tmp_path / "own")
 
 
-def test_a_link_in_the_records_place_leads_nowhere(attempt: Make, hub: HubServer, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_record_of_commits_is_not_followed(
+    attempt: Make, hub: HubServer, tmp_path: Path
+) -> None:
     """An attempt's training owns its folder, and what fetches for the next one may be root."""
     hub.push("models/me/tiny", FILES)
     first = attempt(1).ended()
@@ -305,7 +307,7 @@ def test_a_link_in_the_records_place_leads_nowhere(attempt: Make, hub: HubServer
     assert not then.hub.folders
 
 
-def test_a_fetch_that_is_called_off_leaves_no_process(hub: HubServer, attempt: Make) -> None:
+def test_a_cancelled_fetch_leaves_no_process(hub: HubServer, attempt: Make) -> None:
     hub.push("models/me/tiny", FILES)
     hub.hold()
     others = set(children(os.getpid()))
@@ -318,7 +320,7 @@ def test_a_fetch_that_is_called_off_leaves_no_process(hub: HubServer, attempt: M
     assert got.hub.failure is None
 
 
-def test_beside_a_bucket_the_record_lies_there(hub: HubServer, attempt: Make, s3: S3Server) -> None:
+def test_the_record_of_commits_is_stored_in_the_bucket(hub: HubServer, attempt: Make, s3: S3Server) -> None:
     first = hub.push("models/me/tiny", FILES)
     settings = {"artifacts": s3.environment("hub")["FOOTPLATE_ARTIFACTS"]}
     assert attempt(1, settings=settings).commit == first
@@ -331,7 +333,7 @@ def test_beside_a_bucket_the_record_lies_there(hub: HubServer, attempt: Make, s3
     assert record == json.loads(json.dumps({"hub://me/tiny@main": first}))
 
 
-def test_an_attempt_finds_it_under_its_url_and_the_next_one_the_same(
+def test_every_attempt_gets_the_same_file_of_a_url(
     attempt: Make,
     store: FileServer,
     monkeypatch: pytest.MonkeyPatch,

@@ -38,7 +38,7 @@ def left_by_the_dead(journal: Journal) -> Journal:
     return result
 
 
-def test_events_come_back_numbered_and_from_any_place(tmp_path: Path) -> None:
+def test_events_are_numbered_and_can_be_read_from_any_number(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     for start in range(0, 2000, 50):
         journal.append([log(start + n) for n in range(50)])
@@ -67,7 +67,7 @@ def test_a_journal_of_a_living_supervisor_cannot_be_reopened(tmp_path: Path) -> 
     assert not is_owned(journal.path)
 
 
-def test_a_child_that_is_forked_while_a_lock_is_looked_at_does_not_keep_it(
+def test_a_child_forked_during_a_look_at_a_lock_does_not_hold_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery's main thread forks its pool's processes, and the node's own thread looks after the journals."""
@@ -100,7 +100,7 @@ def test_a_child_that_is_forked_while_a_lock_is_looked_at_does_not_keep_it(
     assert again is not None
 
 
-def test_a_reopened_journal_knows_whose_it_is_and_where_it_ends(tmp_path: Path) -> None:
+def test_a_reopened_journal_has_its_attempt_and_its_last_number(tmp_path: Path) -> None:
     values = name()
     journal = Journal.create(tmp_path, values, 10)
     journal.append([log(n) for n in range(700)])
@@ -124,7 +124,7 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["inside a line", "over a line's end"])
-def test_what_the_disk_lost_in_the_middle_becomes_gaps(tmp_path: Path, where: str) -> None:
+def test_lines_that_a_disk_lost_in_the_middle_become_gaps(tmp_path: Path, where: str) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     ends = []
     for n in range(10):
@@ -156,7 +156,7 @@ def test_a_full_journal_reports_it_and_still_accepts_the_last_event(tmp_path: Pa
     assert [event["seq"] for event in read(journal)] == list(range(1, last + 2))
 
 
-def test_an_end_that_the_disk_does_not_take_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_event_is_readable_even_if_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     journal.append([log()])
 
@@ -171,7 +171,7 @@ def test_an_end_that_the_disk_does_not_take_is_still_read(tmp_path: Path, monkey
     assert [(event["seq"], event["kind"]) for event in read(journal)] == [(1, "log"), (2, "done")]
 
 
-def test_characters_that_no_database_accepts_never_get_into_a_journal(tmp_path: Path) -> None:
+def test_characters_that_no_database_accepts_are_removed_before_the_journal(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(loss=float("nan"), most=float("inf"), text="a\0b", half="\ud800", huge="y" * 10_000_000)])
 
@@ -185,7 +185,7 @@ def test_characters_that_no_database_accepts_never_get_into_a_journal(tmp_path: 
     assert len(event["data"]["huge"]) < 10_000
 
 
-def test_it_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
+def test_a_journal_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 100)
     batches = [[log(n, loss=0.123456, learning_rate=1e-4) for n in range(200)] for _ in range(50)]
     rates = []
@@ -199,7 +199,7 @@ def test_it_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
     assert max(rates) > 50_000 / at_ease(1), rates
 
 
-def test_acknowledged_events_make_room_for_new_ones(tmp_path: Path) -> None:
+def test_acknowledged_events_free_space_in_a_journal(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, name(), 0.1)
     sizes = []
     for n in range(200):
@@ -217,7 +217,7 @@ def test_acknowledged_events_make_room_for_new_ones(tmp_path: Path) -> None:
     assert [event["seq"] for event in read(result)] == list(range(result.first, 4001))
 
 
-def test_a_file_whose_name_holds_no_attempt_is_set_aside(tmp_path: Path) -> None:
+def test_a_journal_file_whose_name_has_no_attempt_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
     path.write_bytes(b"")
 
@@ -237,7 +237,7 @@ def test_a_journal_with_the_first_line_of_an_older_version_is_read(tmp_path: Pat
     assert [event["step"] for event in read(result)] == [1, 2]
 
 
-def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_a_value_nested_too_deep_is_replaced_by_a_mark(tmp_path: Path) -> None:
     deep: dict[str, Any] = {"loss": float("nan")}
     for _ in range(2000):
         deep = {"a": deep}
@@ -248,9 +248,7 @@ def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) 
     assert read(journal)[0]["data"]["truncated"]
 
 
-def test_a_disk_that_does_not_keep_what_it_took_ends_the_attempt_with_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_fsync_ends_the_attempt_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     journal.append([log()])
     monkeypatch.setattr(os, "fdatasync", _input_output_error)
@@ -262,7 +260,7 @@ def test_a_disk_that_does_not_keep_what_it_took_ends_the_attempt_with_a_word(
     assert [event["kind"] for event in read(journal)] == ["log", "eval", "done"]
 
 
-def test_what_the_disk_does_not_give_back_becomes_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_cannot_be_read_from_disk_become_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     journal.append([log(n) for n in range(10)])
     monkeypatch.setattr(os, "pread", _input_output_error)

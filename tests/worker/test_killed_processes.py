@@ -92,7 +92,7 @@ def runs_another(running: Running, control: FakeControl) -> None:
     assert control.done(job, within=60)["ending"] == "finished"
 
 
-def test_kill_training_and_its_temporary_folder_goes_with_it(
+def test_a_killed_training_loses_its_temporary_folder_as_well(
     start_node: NodeStarter, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TemporaryDirectory(prefix="fp-") as scratch:
@@ -108,7 +108,7 @@ def test_kill_training_and_its_temporary_folder_goes_with_it(
         runs_another(running, control)
 
 
-def test_kill_the_supervisor(running: Running, control: FakeControl) -> None:
+def test_a_killed_supervisor_is_reported_and_its_training_ends(running: Running, control: FakeControl) -> None:
     os.kill(running.supervisor, signal.SIGKILL)
 
     running.all_gone([*running.training, running.supervisor])
@@ -121,7 +121,7 @@ def test_kill_the_supervisor(running: Running, control: FakeControl) -> None:
     runs_another(running, control)
 
 
-def test_two_supervisors_killed_with_their_trainings_leave_the_guardian_at_its_work(
+def test_the_guardian_works_after_two_supervisors_and_trainings_were_killed(
     start_node: NodeStarter, control: FakeControl
 ) -> None:
     worker = start_node(slots=2)
@@ -141,7 +141,7 @@ def test_two_supervisors_killed_with_their_trainings_leave_the_guardian_at_its_w
     assert is_alive(warm)
 
 
-def test_kill_the_warm_parent(running: Running, control: FakeControl) -> None:
+def test_a_killed_warm_parent_ends_its_training(running: Running, control: FakeControl) -> None:
     os.kill(running.warm, signal.SIGKILL)
 
     running.all_gone([*running.training, running.warm])
@@ -176,7 +176,7 @@ def standing_pool(worker: Process, control: FakeControl) -> list[int]:
     return [pid for pid in pool(worker) if pid in seen]
 
 
-def test_an_idle_node_that_takes_no_work_starts_anew(start_node: NodeStarter, control: FakeControl) -> None:
+def test_an_idle_node_that_consumes_no_messages_restarts(start_node: NodeStarter, control: FakeControl) -> None:
     worker = start_node()
     node = control.node()
     until(lambda: control.nodes[node.node].consuming, what="it consumes")
@@ -206,7 +206,7 @@ def test_a_pool_process_that_is_killed_in_the_first_moment_is_replaced(
     worker.until(lambda: control.of(job, "done"), within=60, what="it runs a job")
 
 
-def test_a_node_that_claims_an_attempt_never_starts_anew(start_node: NodeStarter, control: FakeControl) -> None:
+def test_a_node_that_is_claiming_an_attempt_does_not_restart(start_node: NodeStarter, control: FakeControl) -> None:
     worker = start_node()
     node = control.node()
     control.grants = False
@@ -226,7 +226,7 @@ def test_a_node_that_claims_an_attempt_never_starts_anew(start_node: NodeStarter
     assert control.nodes[node.node].boot == node.boot
 
 
-def test_a_node_with_a_running_attempt_never_starts_anew(running: Running, control: FakeControl) -> None:
+def test_a_node_with_a_running_attempt_does_not_restart(running: Running, control: FakeControl) -> None:
     node = control.node()
     for pid in standing_pool(running.worker, control):
         if pid != running.supervisor:

@@ -50,7 +50,7 @@ def test_colours_of_a_terminal_are_removed() -> None:
     assert texts(PrintedLines("stdout").read(b"\x1b[1;31mred\x1b[0m\n")) == ["red"]
 
 
-def test_a_long_line_is_cut_and_says_by_how_much() -> None:
+def test_a_long_line_is_cut_and_names_the_number_of_cut_characters() -> None:
     [event] = PrintedLines("stdout").read(b"x" * (MAX_LINE_CHARS + 5) + b"\n")
 
     assert len(event["data"]["text"]) == MAX_LINE_CHARS
@@ -78,7 +78,7 @@ def test_a_flood_is_counted_and_marked() -> None:
     assert "left out" in indexes[-1]["data"]["text"]
 
 
-def test_the_tail_is_what_came_last() -> None:
+def test_the_tail_has_the_last_lines() -> None:
     lines = PrintedLines("stderr")
     lines.read(b"".join(b"%d\n" % n for n in range(5000)))
 

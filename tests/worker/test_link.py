@@ -47,7 +47,7 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def test_a_link_that_hangs_in_a_frozen_redis_leaves_no_descriptor_open(
+def test_a_link_blocked_by_a_frozen_redis_leaks_no_descriptor(
     redis: RedisServer, grant: Grant, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "SOCKET_SECONDS", 60.0)
@@ -77,7 +77,7 @@ def stack_of(thread: Any) -> list[str]:
     return names
 
 
-def test_a_service_with_an_earlier_watermark_than_it_reported_is_sent_what_it_lacks(
+def test_a_service_restored_to_an_earlier_watermark_gets_the_missing_events(
     redis: RedisServer, journal: Journal, grant: Grant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_link, "SILENCE_SECONDS", -1.0)
@@ -97,7 +97,7 @@ def test_a_service_with_an_earlier_watermark_than_it_reported_is_sent_what_it_la
     until(lambda: sent() == [4, 5, 6, 7, 8, 9, 10], what="it goes by the earlier mark")
 
 
-def test_what_nobody_could_read_or_send_for_a_week_is_dropped(redis: RedisServer, tmp_path: Path) -> None:
+def test_unreadable_and_unsent_journals_are_deleted_after_a_week(redis: RedisServer, tmp_path: Path) -> None:
     fresh, old = tmp_path / "fresh.unreadable", [tmp_path / "old.unreadable", tmp_path / f"old{SUFFIX}"]
     for path in (fresh, *old):
         path.write_text("not a journal")

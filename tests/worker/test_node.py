@@ -28,7 +28,7 @@ def test_the_ranks_of_a_node_never_have_more_threads_than_cpus(
     assert claim_node(tmp_path, slots).threads == threads
 
 
-def test_boot_ids_sort_in_the_order_of_the_starts_whatever_the_clock_does(
+def test_boot_ids_sort_by_start_even_if_the_clock_is_set_back(
     start: Callable[[], Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boots = []
@@ -40,9 +40,7 @@ def test_boot_ids_sort_in_the_order_of_the_starts_whatever_the_clock_does(
 
 
 @pytest.mark.parametrize("known", ["{}", '{"node": 7, "boot": 8}', '{"node": "node_1"}', "[1]", "", "no json"])
-def test_a_file_that_does_not_say_who_the_node_is_makes_it_a_new_one(
-    tmp_path: Path, start: Callable[[], Node], known: str
-) -> None:
+def test_an_unreadable_identity_file_makes_a_new_node(tmp_path: Path, start: Callable[[], Node], known: str) -> None:
     (tmp_path / "node.json").write_text(known)
 
     made = start()
@@ -51,7 +49,7 @@ def test_a_file_that_does_not_say_who_the_node_is_makes_it_a_new_one(
     assert start().id == made.id
 
 
-def test_who_has_no_boot_yet_keeps_its_identity(tmp_path: Path, start: Callable[[], Node]) -> None:
+def test_an_identity_file_without_a_boot_keeps_its_identity(tmp_path: Path, start: Callable[[], Node]) -> None:
     names = new_node_id()
     (tmp_path / "node.json").write_text(f'{{"node": "{names}"}}')
 

@@ -13,7 +13,7 @@ def test_a_killed_data_worker_is_a_crash_and_may_be_tried_again(processes: Proce
     assert outcome_of(processes, "killed").startswith("crashed data_worker_lost")
 
 
-def test_what_a_dataset_raises_is_the_users_error_wherever_it_was_raised(processes: Processes) -> None:
+def test_an_exception_of_a_dataset_is_an_error_of_the_user_in_any_process(processes: Processes) -> None:
     report = outcome_of(processes, "raises")
 
     assert report.startswith("error error")

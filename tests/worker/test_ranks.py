@@ -118,7 +118,7 @@ def test_every_rank_reports_under_its_number_and_the_first_reports_for_all(stage
     ]  # fmt: skip
 
 
-def test_the_node_s_log_has_of_a_tick_one_number_and_no_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_nodes_log_shows_one_number_and_no_text_of_a_tick(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
     for forked_ms in ("3\n2026-01-01 CRITICAL forged\x1b[2J", [1], float("nan"), 12.34, 56.78):

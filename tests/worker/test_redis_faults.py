@@ -19,7 +19,7 @@ def lasting(make_lasting: Callable[..., Lasting]) -> Lasting:
     return make_lasting(journal_max_mb=0.5)
 
 
-def test_what_nobody_acknowledges_stays(lasting: Lasting) -> None:
+def test_a_journal_without_an_acknowledgement_stays(lasting: Lasting) -> None:
     control = lasting.control
     control.acknowledges = False
     job = lasting.submit(training={"max_steps": 5, "save_strategy": "no"})
@@ -34,7 +34,7 @@ def test_what_nobody_acknowledges_stays(lasting: Lasting) -> None:
     until(lambda: control.nodes[lasting.node.node].running == [], what="the node says that it runs nothing")
 
 
-def test_canaries_that_come_back_leave_no_line_in_the_log(lasting: Lasting) -> None:
+def test_canary_messages_are_not_logged(lasting: Lasting) -> None:
     canary = keys.canary(lasting.node.node, lasting.node.boot)
     until(lambda: lasting.control.client.exists(canary), what="a canary came back")
 

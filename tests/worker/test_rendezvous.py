@@ -62,7 +62,7 @@ def test_ranks_of_other_nodes_connect_to_the_rendezvous_without_an_own_socket() 
             assert (place.host, place.port, place.listening) == ("127.0.0.1", 29500, None)
 
 
-def test_an_unreachable_rendezvous_names_the_setting_that_would_help() -> None:
+def test_an_unreachable_rendezvous_names_the_setting_to_change() -> None:
     with bound_socket("127.0.0.1") as claimed:
         verdict = Rendezvous(grant(nodes=2, source=1, rendezvous="10.0.0.1:29500"), claimed).trouble("node-2")
 

@@ -94,20 +94,20 @@ def test_an_error_names_a_folder_that_the_training_user_may_not_pass(home: Path,
     assert str(home / name) in report["exposed"]
 
 
-def test_a_user_who_was_named_and_cannot_work_ends_the_start(home: Path) -> None:
+def test_a_named_training_user_that_cannot_work_stops_the_start(home: Path) -> None:
     refused = settled(home, training_user="nobody")["refused"]
 
     assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it may not pass /")
 
 
-def test_a_user_who_was_named_is_training_s_by_name_or_number(home: Path) -> None:
+def test_the_training_user_can_be_set_by_name_or_number(home: Path) -> None:
     ways = open_ways(home.parent)
 
     assert settled(home, *ways, training_user="nobody")["uid"] == 65_534
     assert settled(home, *ways, training_user="64123")["uid"] == 64_123
 
 
-def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
+def test_a_range_of_training_users_is_used_as_configured(home: Path) -> None:
     report = settled(home, *open_ways(home.parent), training_user="64000-64009")
 
     assert report == {"uid": None, "users": [64_000, 64_009], "exposed": None}
@@ -124,14 +124,14 @@ def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
         ("trainer-that-is-not", "no such user"),
     ],
 )
-def test_a_user_or_range_that_no_machine_can_have_ends_the_start(home: Path, user: str, why: str) -> None:
+def test_an_impossible_training_user_or_range_stops_the_start(home: Path, user: str, why: str) -> None:
     settings = WorkerSettings(home=home, training_user=user, slots=3)
 
     with pytest.raises(SettingsError, match=why):
         rights.training_rights(settings, NodeFolder(settings.node_path))
 
 
-def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
+def test_training_as_root_is_possible_and_reported_as_exposed(home: Path) -> None:
     settings = WorkerSettings(home=home, training_user="root")
 
     report = rights.training_rights(settings, NodeFolder(settings.node_path))
@@ -144,7 +144,7 @@ def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
     ("missing", "why"),
     [("chown", "Operation not permitted"), ("setuid", "become")],
 )
-def test_a_root_who_may_not_give_folders_or_rights_away_says_so(home: Path, missing: str, why: str) -> None:
+def test_a_root_without_chown_or_setuid_reports_why_training_is_exposed(home: Path, missing: str, why: str) -> None:
     """Covers a store on NFS that does not trust root, and a container without capabilities."""
     if shutil.which("setpriv") is None:
         pytest.fail("setpriv, of util-linux, takes capabilities away")
@@ -154,7 +154,7 @@ def test_a_root_who_may_not_give_folders_or_rights_away_says_so(home: Path, miss
     assert why in report["exposed"]
 
 
-def test_a_node_that_is_not_root_s_trains_as_itself_and_as_nobody_else(home: Path) -> None:
+def test_a_node_without_root_trains_as_its_own_user(home: Path) -> None:
     settled(home)
     another = [*open_ways(home.parent), "setpriv", "--reuid=64123", "--regid=64123", "--clear-groups"]
 
@@ -167,7 +167,7 @@ def test_a_node_that_is_not_root_s_trains_as_itself_and_as_nobody_else(home: Pat
 USER = User(name="trainer", uid=64_123, gid=64_123)
 
 
-def test_a_folder_that_is_given_away_is_never_the_one_behind_a_link(tmp_path: Path) -> None:
+def test_changing_a_folders_owner_does_not_follow_links(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     (tmp_path / "link").symlink_to(secret)
@@ -193,7 +193,7 @@ def test_a_user_gets_a_folder_below_unlistable_folders_whatever_the_umask(tmp_pa
     assert folder.stat().st_uid == 1
 
 
-def test_what_training_leaves_is_root_s_and_what_its_links_lead_to_is_not_touched(tmp_path: Path) -> None:
+def test_files_of_training_become_roots_and_link_targets_stay_unchanged(tmp_path: Path) -> None:
     folder, foreign = tmp_path / "attempt", tmp_path / "foreign"
     (folder / "outputs").mkdir(parents=True)
     (folder / "outputs" / "model").write_text("weights")

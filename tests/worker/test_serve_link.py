@@ -71,7 +71,7 @@ def test_a_request_reaches_the_process_and_its_pieces_come_back(linked: Linked) 
     assert [linked.answer("a").kind for _ in range(2)] == [PieceKind.STARTED, PieceKind.DONE]
 
 
-def test_no_more_requests_are_popped_than_the_process_has_room_for(linked: Linked) -> None:
+def test_no_more_requests_are_taken_than_the_process_can_hold(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b", "c"):
         linked.ask(name)
@@ -82,7 +82,7 @@ def test_no_more_requests_are_popped_than_the_process_has_room_for(linked: Linke
     assert linked.taken()["id"] == "c"
 
 
-def test_a_withdrawal_reaches_a_process_without_room(linked: Linked) -> None:
+def test_a_withdrawal_reaches_a_process_that_is_full(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b"):
         linked.ask(name)
@@ -93,14 +93,14 @@ def test_a_withdrawal_reaches_a_process_without_room(linked: Linked) -> None:
     assert linked.taken() == {"id": "b", "kind": "again", "data": {}}
 
 
-def test_the_process_hears_that_another_job_waits_for_its_slot(linked: Linked) -> None:
+def test_the_process_is_told_that_another_job_waits_for_its_slot(linked: Linked) -> None:
     linked.be_ready()
     linked.client.rpush(keys.serving_withdrawn(linked.session), SLOT_WANTED)
 
     assert linked.taken()["id"] == SLOT_WANTED
 
 
-def test_the_death_of_the_process_answers_what_it_had(linked: Linked) -> None:
+def test_requests_of_a_process_that_dies_are_answered_with_an_error(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b"):
         linked.ask(name)
@@ -116,7 +116,7 @@ def test_the_death_of_the_process_answers_what_it_had(linked: Linked) -> None:
     assert linked.answer("b").kind is PieceKind.AGAIN
 
 
-def test_pieces_that_belong_to_no_request_go_nowhere(linked: Linked) -> None:
+def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
     linked.be_ready()
     linked.ask("a")
     linked.taken()
@@ -129,7 +129,7 @@ def test_pieces_that_belong_to_no_request_go_nowhere(linked: Linked) -> None:
     assert not linked.client.exists(keys.serving_answer("of another session"))
 
 
-def test_a_redis_that_comes_back_empty_is_served_again(linked: Linked, redis: RedisServer) -> None:
+def test_an_emptied_redis_is_served_again(linked: Linked, redis: RedisServer) -> None:
     linked.be_ready()
     linked.ask("a")
     linked.taken()

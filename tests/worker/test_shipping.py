@@ -175,7 +175,7 @@ def _names(store: RemoteStore, event: JSON) -> list[str]:
     return [file.path for file in store.files(event["data"]["path"])]
 
 
-def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: RemoteStore) -> None:
+def test_an_attempt_starts_from_a_checkpoint_of_another_node(attempt: Make, store: RemoteStore) -> None:
     first = attempt(1)
     (first.files.folder / RECORD).write_text("{}")
     events = [first.save(10), first.save(20)]
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, sto
 NAMES = ["deep/model.safetensors", "trainer_state.json"]
 
 
-def test_what_is_given_up_half_way_is_not_there(
+def test_an_abandoned_upload_leaves_nothing_in_the_store(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = attempt(1)
@@ -272,7 +272,7 @@ def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["protected", "control"])
-def test_an_emptied_store_is_waited_for_and_not_believed(
+def test_an_emptied_store_is_awaited_instead_of_ending_the_job(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     """One that nobody asks whether it is ours has nothing of what was committed, and the job would be over."""
@@ -297,7 +297,7 @@ def test_an_emptied_store_is_waited_for_and_not_believed(
     assert second.found == []
 
 
-def test_what_is_no_checkpoint_of_the_attempt_is_not_sent(attempt: Make, store: RemoteStore, tmp_path: Path) -> None:
+def test_only_checkpoints_of_the_attempt_are_uploaded(attempt: Make, store: RemoteStore, tmp_path: Path) -> None:
     """User code shares the socket that tells of them, and its folder."""
     first = attempt(1)
     secret = tmp_path / "secret"
@@ -314,7 +314,7 @@ def test_what_is_no_checkpoint_of_the_attempt_is_not_sent(attempt: Make, store: 
     assert store.files(place) == []
 
 
-def test_a_link_in_what_training_says_it_saved_sends_nothing_of_what_it_leads_to(
+def test_a_link_in_a_checkpoint_uploads_nothing_of_its_target(
     attempt: Make, store: RemoteStore, tmp_path: Path
 ) -> None:
     """The node may be root's, and read what training may not."""
@@ -338,7 +338,7 @@ def test_a_link_in_what_training_says_it_saved_sends_nothing_of_what_it_leads_to
     assert store.files(first.files.relative(first.files.folder)) == []
 
 
-def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: RemoteStore) -> None:
+def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: RemoteStore) -> None:
     first = attempt(1, report_to=["tensorboard"])
     first.send(event := first.save(10))
     outputs = first.files.outputs
@@ -369,7 +369,7 @@ def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: R
 SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}
 
 
-def test_what_a_script_leaves_is_what_its_next_attempt_begins_with(attempt: Make) -> None:
+def test_a_script_starts_with_the_files_of_its_attempt_before(attempt: Make) -> None:
     first = attempt(1, **SCRIPT)
     files.commit(first.files.folder, 10, lambda at: _write(at, 10, "weights", None), {})
     first.leaves({"state/step": "10", "outputs/curve": "…", ".cache/half": "…"})
@@ -404,7 +404,7 @@ def test_each_file_of_a_script_is_uploaded_once(
     assert second.has()["results/best"] == second.has()["outputs/results/best"] == "0.9"
 
 
-def test_each_node_of_a_script_begins_with_what_all_have_left(attempt: Make, store: RemoteStore) -> None:
+def test_each_node_of_a_script_starts_with_the_files_of_all_nodes(attempt: Make, store: RemoteStore) -> None:
     """If two nodes wrote one path, the first one's file stays. Outputs have one file of each name."""
     first, other = (attempt(1, source=source, nodes=2, **SCRIPT) for source in (0, 1))
     first.leaves({"state/step": "10", "log": "first", "outputs/curve": "first"})

@@ -89,7 +89,7 @@ def run(
     return fingerprint(trainer, events.losses), events
 
 
-def test_a_save_and_an_evaluation_are_those_that_the_arguments_would_have_asked_for(tmp_path: Path, line: Line) -> None:
+def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, line: Line) -> None:
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4, "max_steps": 4}
     own, by_itself = run(tmp_path / "own", line, **steps)
 
@@ -110,9 +110,7 @@ def test_a_save_and_an_evaluation_are_those_that_the_arguments_would_have_asked_
     assert (message["kind"], message["step"]) == ("do", 4)
 
 
-def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
-    tmp_path: Path, new_line: Callable[[], Line]
-) -> None:
+def test_changed_arguments_hold_in_later_attempts_bit_for_bit(tmp_path: Path, new_line: Callable[[], Line]) -> None:
     """The run resumes from a checkpoint before the order, and from one after it."""
     command = Command(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
@@ -133,7 +131,7 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
     assert "learning_rate 0.004, max_steps 16" in before["data"]["message"]
 
 
-def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp_path: Path, line: Line) -> None:
+def test_commands_left_by_an_attempt_run_after_the_next_ones_first_step(tmp_path: Path, line: Line) -> None:
     waiting = [Command(no=3, save=True), Command(no=4, set={"max_steps": 6})]
 
     _, events = run(tmp_path, line, commands=waiting, save_strategy="no")
@@ -143,7 +141,7 @@ def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp
     assert events.logs[-1]["step"] == 6
 
 
-def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
+def test_a_command_that_cannot_be_done_is_answered_with_the_reason(tmp_path: Path, line: Line) -> None:
     late = Command(no=5, set={"max_steps": 2, "logging_steps": 2})
 
     run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
@@ -155,7 +153,7 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
     assert message["data"]["message"].endswith(why)
 
 
-def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
+def test_a_half_written_command_is_read_once_it_is_complete(tmp_path: Path, line: Line) -> None:
     live_commands = LiveCommands(line.wire, line.fd, [])
     line.training.send_command(Command(no=1, save=True))
     whole = line.training._command_bytes

@@ -12,32 +12,32 @@ from worker.node.store_watch import StoreWatch, folder_trouble
 from worker.settings import WorkerSettings
 
 
-def test_a_store_that_is_read_and_written_is_no_trouble(tmp_path: Path) -> None:
+def test_a_readable_and_writable_store_is_reported_as_healthy(tmp_path: Path) -> None:
     (tmp_path / layout.PROBE).touch()
 
     assert folder_trouble(tmp_path) is None
 
 
-def test_a_folder_without_the_services_probe_is_another_store(tmp_path: Path) -> None:
+def test_a_store_without_the_services_probe_file_is_reported_as_foreign(tmp_path: Path) -> None:
     assert folder_trouble(tmp_path / "typo") == (
         f"{tmp_path / 'typo'} is not the service's artifact store, or {layout.PROBE} would be there; is it mounted?"
     )
 
 
-def test_a_store_that_cannot_be_read_is_said_with_the_reason(tmp_path: Path) -> None:
+def test_an_unreadable_store_is_reported_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / layout.PROBE).mkdir()
 
     assert "cannot read the artifact store: Is a directory" in (folder_trouble(tmp_path) or "")
 
 
-def test_a_store_that_may_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_store_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / layout.PROBE).touch()
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
 
     assert "may not write to the artifact store" in (folder_trouble(tmp_path) or "")
 
 
-def test_a_network_disk_that_hangs_is_reported_and_no_heartbeat_waits_for_it(tmp_path: Path) -> None:
+def test_a_hanging_network_disk_is_reported_and_delays_no_heartbeat(tmp_path: Path) -> None:
     # Opening a pipe waits until another process opens its other end.
     os.mkfifo(tmp_path / layout.PROBE)
     watch = StoreWatch(WorkerSettings(artifacts=str(tmp_path)), NodeId("node_" + "1" * 32))

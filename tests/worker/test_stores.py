@@ -79,7 +79,7 @@ def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: F
 
 
 @pytest.mark.parametrize("allow", ["", "data.example.org", "10.0.0.0/8", "127.0.0.2/32"])
-def test_a_host_that_is_not_listed_is_not_asked(tmp_path: Path, store: FileServer, allow: str) -> None:
+def test_an_unlisted_host_gets_no_request(tmp_path: Path, store: FileServer, allow: str) -> None:
     code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
 
     assert (code, store.asked) == ("store_refused", [])
@@ -104,7 +104,7 @@ def test_a_listed_name_may_not_mean_a_private_address(
     assert stores(tmp_path, named).fetch_newest(url) == sha256(ROWS).hexdigest()
 
 
-def test_a_public_host_is_asked_by_https_only() -> None:
+def test_a_public_host_is_requested_by_https_only() -> None:
     with pytest.raises(Refused, match="begin with https://"):
         require_allowed(read_url("http://data.example.org/a"), ["93.184.216.34"], Allowed().has)
     require_allowed(read_url("https://data.example.org/a"), ["93.184.216.34"], Allowed().has)
@@ -122,7 +122,7 @@ def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, s
     assert "redirects to an address that" in message
 
 
-def test_without_that_look_it_would_lead_anywhere(
+def test_a_redirect_would_be_followed_without_the_check_of_its_target(
     tmp_path: Path, store: FileServer, secret: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control shows that the same address works if it is listed."""
@@ -136,7 +136,7 @@ def test_without_that_look_it_would_lead_anywhere(
     assert stores(tmp_path).fetch_newest(f"{store.url}/rows.jsonl") == sha256(secret.files["/secret.jsonl"]).hexdigest()
 
 
-def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Path, store: FileServer) -> None:
+def test_redirects_to_listed_hosts_are_followed_up_to_a_limit(tmp_path: Path, store: FileServer) -> None:
     store.redirects["/old"] = "/rows.jsonl"
     store.redirects["/round"] = "/round"
 
@@ -155,7 +155,7 @@ def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Pat
         ({"files": b"x" * 1001}, "dataset_too_large", False, "0.000953674 MiB"),
     ],
 )
-def test_what_a_url_does_not_give_is_reported(
+def test_a_failed_download_of_a_url_is_reported_with_its_reason(
     tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, may_retry: bool, says: str
 ) -> None:
     for name, value in what.items():

@@ -32,7 +32,7 @@ def event(kind: Kind, step: int | None = None, **data: Any) -> dict[str, Any]:
     return {"kind": kind, "step": step, "data": data}
 
 
-def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sends(
+def test_an_attempt_is_a_span_with_a_child_span_for_each_phase(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with collecting() as collector:
@@ -72,7 +72,7 @@ def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sen
     assert (sender["service.name"], sender["footplate.role"]) == ("the-nodes", "node")
 
 
-def test_a_job_of_no_trace_or_of_one_that_is_not_sampled_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untraced_or_unsampled_job_sends_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         traces = Traces({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url})
@@ -84,7 +84,7 @@ def test_a_job_of_no_trace_or_of_one_that_is_not_sampled_sends_nothing(monkeypat
     assert collector.spans == {}
 
 
-def test_where_nobody_asks_nothing_is_kept_and_nothing_that_sends_is_imported() -> None:
+def test_without_an_endpoint_no_span_is_recorded_and_no_exporter_imported() -> None:
     assert type(Traces({}).of(granted(), "one", time.time_ns())) is Untraced
 
     # Redis's client has a look at OpenTelemetry's metrics wherever they are installed.
@@ -96,7 +96,7 @@ def test_where_nobody_asks_nothing_is_kept_and_nothing_that_sends_is_imported() 
     assert outcome.stdout == "set()\n"
 
 
-def test_what_cannot_be_sent_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unsupported_trace_protocol_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 

@@ -8,14 +8,14 @@ import pytest
 from worker.attempt.usage import Usage
 
 
-def test_no_look_ever_shows_more_than_this_machine_has() -> None:
+def test_measured_cpu_use_never_exceeds_the_machines_cpus() -> None:
     while time.process_time() < 0.2:
         pass
 
     assert Usage(os.getpid(), []).measure()["cpu_percent"] <= 100 * (os.cpu_count() or 1)
 
 
-def test_each_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_use_is_counted_per_process_even_if_a_pid_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, seen = [0.0], {(7, "1"): 3.0, (8, "1"): 900.0}
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(os, "cpu_count", lambda: 4)

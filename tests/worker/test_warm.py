@@ -36,7 +36,7 @@ def warm_parent(lasting: Lasting) -> int:
     raise AssertionError("there is no warm parent")
 
 
-def test_it_has_one_thread_and_no_gpu_open_after_its_imports(lasting: Lasting) -> None:
+def test_a_warm_parent_has_one_thread_and_no_open_gpu_after_its_imports(lasting: Lasting) -> None:
     lasting.control.done(lasting.submit(**SHORT), within=60)
     warm = warm_parent(lasting)
 
@@ -49,7 +49,7 @@ def test_it_has_one_thread_and_no_gpu_open_after_its_imports(lasting: Lasting) -
     assert not [link for link in links if "nvidia" in link]
 
 
-def test_its_environment_holds_no_credential(lasting: Lasting) -> None:
+def test_the_environment_of_a_warm_parent_holds_no_credential(lasting: Lasting) -> None:
     names = {line.partition(b"=")[0].decode() for line in
              Path(f"/proc/{warm_parent(lasting)}/environ").read_bytes().split(b"\0")}  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_its_environment_holds_no_credential(lasting: Lasting) -> None:
     assert not {name for name in names if "SECRET" in name or name.startswith("FOOTPLATE")}
 
 
-def test_only_what_is_allowed_is_passed_on() -> None:
+def test_only_allowed_variables_are_passed_to_training() -> None:
     allowed = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
     secret = {"AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x", "FOOTPLATE_REDIS": "redis://:x@host", "REDIS_URL": "x"}
     passed = clean_environment(allowed | secret)
@@ -109,7 +109,7 @@ def test_a_job_without_a_gpu_sees_none(lasting: Lasting) -> None:
     assert "visible " in [line["data"]["text"] for line in lasting.control.of(job, "line")]
 
 
-def test_from_fork_to_the_first_line_takes_milliseconds(lasting: Lasting) -> None:
+def test_a_fork_reaches_its_first_line_in_milliseconds(lasting: Lasting) -> None:
     for _ in range(5):
         lasting.control.done(lasting.submit(**SHORT))
 
@@ -128,7 +128,7 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
 
 
-def test_a_node_that_cannot_import_training_reports_it_and_takes_no_work_till_then(
+def test_a_node_that_cannot_import_training_reports_it_and_takes_no_work(
     start_node: NodeStarter, control: FakeControl
 ) -> None:
     broken = start_node.folder / "plugin" / "accelerate.py"
@@ -155,7 +155,7 @@ def only_listens(pid: int) -> bool:
     return sum(link.startswith("socket:") for link in links) == 1 and not any("pidfd" in link for link in links)
 
 
-def test_a_start_that_the_machine_refuses_is_told_and_ends_nothing_else(lasting: Lasting) -> None:
+def test_a_failed_fork_is_reported_and_ends_no_other_training(lasting: Lasting) -> None:
     pid = warm_parent(lasting)
     until(
         lambda: lasting.control.nodes[lasting.node.node].catalogue_hash, within=60, what="it has described what is here"

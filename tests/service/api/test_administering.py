@@ -24,7 +24,7 @@ async def good(command: Command, *words: str) -> str:
     return out
 
 
-async def test_a_key_is_made_listed_and_refused_from_a_shell(api: Api, command: Command) -> None:
+async def test_a_key_is_created_listed_and_refused_from_a_shell(api: Api, command: Command) -> None:
     code, secret, report = await command(
         "keys", "create", "ci", "--project", "vision", "--scope", "submit", "--expires-in", "90d"
     )
@@ -41,7 +41,7 @@ async def test_a_key_is_made_listed_and_refused_from_a_shell(api: Api, command: 
     assert (await command("keys", "delete", listed["id"]))[0] == 3
 
 
-async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
+async def test_a_webhook_is_created_changed_tested_and_deleted_from_a_shell(
     api: Api,
     command: Command,
     receiver: Receiver,  # noqa: F811
@@ -68,7 +68,7 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     assert (await command("webhooks", "delete", hook["id"]))[0] == 3
 
 
-async def test_a_webhook_in_the_form_of_openai_is_made_from_a_shell_and_by_the_client(
+async def test_a_webhook_in_openais_format_is_created_by_shell_and_client(
     api: Api,
     command: Command,
     receiver: Receiver,  # noqa: F811
@@ -86,7 +86,7 @@ async def test_a_webhook_in_the_form_of_openai_is_made_from_a_shell_and_by_the_c
     assert "  openai  " in await good(command, "webhooks")
 
 
-async def test_the_client_does_the_same_with_and_without_await(api: Api, receiver: Receiver) -> None:  # noqa: F811
+async def test_the_blocking_and_the_async_client_do_the_same(api: Api, receiver: Receiver) -> None:  # noqa: F811
     def blocking() -> str:
         with Client(api.url, KEY) as client:
             key = client.keys.create("ci", "vision", scopes=["admin"], expires_in=3600)

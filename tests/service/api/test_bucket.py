@@ -85,7 +85,7 @@ async def test_a_checkpoint_is_listed_and_downloaded_by_ranges_and_as_one_tar(ap
     assert (await api.client.get(f"{address}/files/model.bin")).status_code == 404
 
 
-async def test_one_that_is_torn_is_said_to_be(api: Api, store: RemoteStore) -> None:
+async def test_a_damaged_checkpoint_in_a_bucket_is_refused_as_damaged(api: Api, store: RemoteStore) -> None:
     job = await api.submit()
     row = await save(api, store, job, 5)
     await asyncio.to_thread(store.write, b"half", f"{row.path}/model.safetensors")
@@ -95,7 +95,9 @@ async def test_one_that_is_torn_is_said_to_be(api: Api, store: RemoteStore) -> N
         assert is_problem(refused, 409, "checkpoint_damaged")
 
 
-async def test_a_pinned_one_stays_and_another_one_is_freed(api: Api, store: RemoteStore) -> None:
+async def test_a_pinned_checkpoint_in_a_bucket_stays_and_an_unpinned_one_is_deleted(
+    api: Api, store: RemoteStore
+) -> None:
     job = await api.submit(training={"save_total_limit": 1})
     rows = {step: await save(api, store, job, step) for step in (5, 10, 15)}
     pinned = await api.client.patch(f"/jobs/{job}/checkpoints/{rows[5].id}", json={"pinned": True})
@@ -141,7 +143,7 @@ def _set_outputs(conn: Any, job: JobId, folder: str) -> None:
     jobs.record(conn, job, outputs=folder)
 
 
-async def test_files_and_bundles_are_kept_read_and_let_go(api: Api, store: RemoteStore) -> None:
+async def test_files_and_bundles_are_stored_read_and_deleted_in_a_bucket(api: Api, store: RemoteStore) -> None:
     rows, code = b'{"a": 1}\n{"a": 2}\n', packed({"mine.py": "x = 1"})
     file, again = [await api.client.post("/files?name=rows.jsonl", content=rows) for _ in range(2)]
     bundle = await api.client.post("/bundles", content=code, headers={"Content-Type": "application/zip"})
@@ -156,7 +158,7 @@ async def test_files_and_bundles_are_kept_read_and_let_go(api: Api, store: Remot
     assert await names(store, "files") == await names(store, "bundles") == []
 
 
-async def test_while_the_bucket_is_away_it_is_said_and_jobs_are_taken(
+async def test_an_unreachable_bucket_is_reported_and_jobs_are_still_accepted(
     api: Api, store: RemoteStore, s3: S3Server
 ) -> None:
     job = await api.submit()
@@ -182,7 +184,7 @@ async def test_while_the_bucket_is_away_it_is_said_and_jobs_are_taken(
     assert (await api.client.get(f"/files/{file}/content")).content == b'{"a": 3}\n'
 
 
-async def test_what_a_dead_node_half_sent_and_what_a_deleted_job_left_goes(api: Api, store: RemoteStore) -> None:
+async def test_half_uploaded_checkpoints_and_files_of_deleted_jobs_are_removed(api: Api, store: RemoteStore) -> None:
     job = await api.submit()
     values = await save(api, store, job, 5)
     half = str(layout.checkpoint_folder(job, 1, 10))
@@ -198,7 +200,7 @@ async def test_what_a_dead_node_half_sent_and_what_a_deleted_job_left_goes(api: 
     assert await names(store, f"jobs/{job}") == []
 
 
-async def test_a_backup_has_the_database_and_leaves_the_bucket_where_it_is(api: Api, tmp_path: Path) -> None:
+async def test_a_backup_contains_the_database_and_no_file_of_the_bucket(api: Api, tmp_path: Path) -> None:
     job = await api.submit()
     await asyncio.to_thread(back_up, api.services.settings, tmp_path / "backup")
 

@@ -23,7 +23,7 @@ async def state(api: Api, job: JobId) -> str:
     return str((await api.client.get(f"/jobs/{job}")).json()["state"])
 
 
-async def test_each_job_has_the_answer_that_it_would_have_had_alone(both: Api) -> None:
+async def test_a_bulk_answer_has_for_each_job_what_a_single_request_would_get(both: Api) -> None:
     waits, done, missing = await both.submit(), await both.submit(), new_job_id()
     await both.end(done)
 
@@ -55,7 +55,7 @@ async def test_a_bulk_verb_is_applied_to_matching_jobs_that_it_can_change(both: 
     assert [await state(both, job) for job in (*mine, other)] == ["queued", "paused", "paused", "queued"]
 
 
-async def test_what_is_deleted_is_gone_with_its_files(api: Api) -> None:
+async def test_a_bulk_delete_deletes_the_files_as_well(api: Api) -> None:
     job = await api.submit(tags=["old"])
     await api.end(job)
     folder = api.services.settings.artifacts_path / "jobs" / job

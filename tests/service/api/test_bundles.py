@@ -39,7 +39,7 @@ def problems(answer: Any) -> list[tuple[str, str]]:
     return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
 
 
-async def test_a_zip_is_kept_by_its_sha256_and_found_again(open_api: Api, tmp_path: Path) -> None:
+async def test_a_bundle_is_stored_and_found_by_its_sha256(open_api: Api, tmp_path: Path) -> None:
     first, again = await post(open_api), await post(open_api)
 
     assert (first.status_code, again.status_code) == (201, 200)
@@ -122,7 +122,7 @@ async def test_names_in_a_spec_are_checked_against_its_bundle(open_api: Api) -> 
     assert problems(validated) == problems(answer)
 
 
-async def test_where_code_is_off_everything_about_it_is_refused_with_the_setting(api: Api) -> None:
+async def test_bundles_are_refused_with_the_setting_if_code_is_off(api: Api) -> None:
     refused = await post(api)
     spec = await api.client.post("/jobs", content=json.dumps({**SPEC, "code": {"bundle": SHA}}),
                                  headers={"Content-Type": "application/json"})  # fmt: skip

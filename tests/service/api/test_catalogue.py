@@ -12,14 +12,14 @@ WITHOUT = Described(name="hf/causal-lm", group="models", needs="transformers (pi
 
 
 @pytest.mark.parametrize("nodes", [(WITH, WITHOUT), (WITHOUT, WITH)])
-def test_a_component_can_be_used_where_one_node_has_its_library(nodes: tuple[Described, ...]) -> None:
+def test_a_component_is_accepted_if_one_node_has_its_library(nodes: tuple[Described, ...]) -> None:
     union = _union([Catalogue.of([node]) for node in nodes])
 
     assert union
     assert union.get("models", "hf/causal-lm") == WITH
 
 
-def test_a_component_whose_library_no_node_has_says_what_is_missing() -> None:
+def test_a_component_is_refused_with_the_library_that_no_node_has() -> None:
     union = _union([Catalogue.of([WITHOUT]), Catalogue.of([WITHOUT])])
 
     assert union

@@ -136,7 +136,7 @@ async def test_a_manifest_that_is_too_large_is_not_read(api: Api, names: int, un
     assert is_problem(refused, 409, "checkpoint_damaged")
 
 
-async def test_the_archive_is_a_tar_of_the_length_that_was_announced(api: Api) -> None:
+async def test_the_archive_is_a_tar_of_the_announced_length(api: Api) -> None:
     job = await api.submit()
     await save(api, job, 5)
     address = f"/jobs/{job}/checkpoints/latest/archive"
@@ -192,7 +192,7 @@ async def test_a_changed_checkpoint_is_not_served(api: Api, artifacts: Path, har
     assert refused.status_code in (404, 409)
 
 
-async def test_the_client_brings_what_was_committed_and_nothing_else(api: Api, artifacts: Path, tmp_path: Path) -> None:
+async def test_the_client_downloads_exactly_the_committed_files(api: Api, artifacts: Path, tmp_path: Path) -> None:
     job = await api.submit()
     row = await save(api, job, 5)
     async with AsyncClient(api.url) as client:
@@ -251,7 +251,7 @@ async def test_the_only_checkpoint_of_an_unfinished_job_cannot_be_deleted(api: A
     assert (await api.client.delete(f"/jobs/{job}/checkpoints/{only.id}")).status_code == 202
 
 
-async def test_a_job_s_only_checkpoint_stays_even_if_it_is_corrupt(api: Api) -> None:
+async def test_the_only_checkpoint_of_a_job_stays_even_if_it_is_corrupt(api: Api) -> None:
     job = await api.submit()
     row = await save(api, job, 5, status="corrupt")
 
@@ -305,7 +305,7 @@ async def test_limits_do_not_count_pinned_checkpoints_and_apply_again_once_unpin
     assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
 
 
-async def test_an_unpinned_checkpoint_has_only_one_path_again(api: Api, artifacts: Path) -> None:
+async def test_an_unpinned_checkpoint_is_back_at_its_one_path(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     row = await save(api, job, 5)
     address = f"/jobs/{job}/checkpoints/{row.id}"

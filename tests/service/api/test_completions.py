@@ -34,7 +34,7 @@ def events(text: str) -> list[Any]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
-async def test_a_chat_is_answered_in_openai_s_form(api: Api, node: Node) -> None:
+async def test_a_chat_is_answered_in_the_format_of_openai(api: Api, node: Node) -> None:
     job = await trained(api)
     body = {"model": f"{job}:step-1", "max_completion_tokens": 5, "stop": "\n", "temperature": 0, **CHAT}
     asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
@@ -52,7 +52,7 @@ async def test_a_chat_is_answered_in_openai_s_form(api: Api, node: Node) -> None
     }  # fmt: skip
 
 
-async def test_a_stream_begins_goes_on_and_ends_as_openai_s_does(api: Api, node: Node) -> None:
+async def test_a_stream_has_the_chunks_of_openais_streams(api: Api, node: Node) -> None:
     job = await trained(api)
     body = {"model": job, "stream": True, "stream_options": {"include_usage": True}, **CHAT}
     asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
@@ -73,7 +73,7 @@ async def test_a_stream_begins_goes_on_and_ends_as_openai_s_does(api: Api, node:
     assert {part["object"] for part in parts} == {"chat.completion.chunk"}
 
 
-async def test_openai_s_client_raises_the_end_of_a_session_in_the_midst_of_a_stream(api: Api, node: Node) -> None:
+async def test_openais_client_raises_an_error_if_the_session_ends_during_a_stream(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
     asking = asyncio.create_task(client.completions.create(model=job, prompt="a", stream=True))
     session = await session_of(node, job)
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
 
 
 @pytest.mark.parametrize("form", ["float", "base64", None])
-async def test_openai_s_client_reads_vectors(api: Api, node: Node, form: str | None) -> None:
+async def test_openais_client_reads_vectors(api: Api, node: Node, form: str | None) -> None:
     job, client = await trained(api), client_of(api)
     options: Any = {} if form is None else {"encoding_format": form}
     asking = asyncio.create_task(client.embeddings.create(model=job, input=["a", "b"], **options))
@@ -124,7 +124,7 @@ async def test_openai_s_client_reads_vectors(api: Api, node: Node, form: str | N
     assert answer.usage.total_tokens == 2
 
 
-async def test_openai_s_client_follows_a_chat(api: Api, node: Node) -> None:
+async def test_openais_client_follows_a_chat(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
     name = f"ft:base:default::{job.removeprefix('job_')}:ckpt-step-1"
     messages: Any = CHAT["messages"]
@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_what_has_no_meaning_here_is_refused_by_its_name(api: Api) -> None:
+async def test_unsupported_fields_of_a_completion_are_refused_by_name(api: Api) -> None:
     for path, body, place in REFUSED:
         answer = await api.client.post(f"/v1/{path}", json={"model": "job_" + "0" * 32, **body})
 
@@ -180,7 +180,7 @@ async def test_sessions_and_exports_are_not_listed_as_models(api: Api, node: Nod
     assert tuning.id == job
 
 
-async def test_the_lines_of_footplate_try_are_one_conversation(api: Api, node: Node) -> None:
+async def test_the_lines_of_footplate_try_form_one_conversation(api: Api, node: Node) -> None:
     job = await trained(api, name="timetable")
     command = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "footplate", "try", "timetable", stdin=PIPE, stdout=PIPE,

@@ -45,7 +45,7 @@ def rows_of(answer: httpx2.Response) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(answer.text)))
 
 
-async def test_a_summary_says_what_each_metric_came_to_and_where(both: Api) -> None:
+async def test_a_summary_has_the_last_minimum_and_maximum_of_each_metric(both: Api) -> None:
     job, _ = trained(both, [{"loss": 3.0}, {"loss": float("nan")}, {"loss": 1.0}, {"loss": 2.0, "f1": 0.5}])
 
     answer = await both.client.get(f"/jobs/{job}/metrics/summary")
@@ -75,7 +75,7 @@ async def test_the_list_includes_specs_and_summaries_as_far_as_they_fit(
     assert (list(some["specs"]), list(some["summaries"]), len(some["data"])) == (jobs[2:], jobs[2:], 3)
 
 
-async def test_curves_come_as_columns_with_what_is_no_number_as_text(both: Api) -> None:
+async def test_curves_are_columns_and_values_like_nan_are_text(both: Api) -> None:
     job, _ = trained(both, [{"loss": 1.0}, {"loss": float("inf")}, {"lr": 0.5}])
 
     loss, nothing = await series(both, job, "names=loss,los")
@@ -102,7 +102,7 @@ async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
     assert [(row["job"], row["name"]) for row in every] == [(second, "f1"), (second, "loss"), (first, "loss")]
 
 
-async def test_curves_are_read_and_encoded_some_at_a_time_beside_the_event_loop(
+async def test_curves_are_read_and_encoded_in_parts_outside_the_event_loop(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop serves other requests between two parts. Two parts never compete with it at the same time."""
@@ -133,7 +133,7 @@ async def test_curves_are_read_and_encoded_some_at_a_time_beside_the_event_loop(
     assert (max(parts), len(parts), threads) == (30, 9, {LONG_READER})
 
 
-async def test_csv_is_for_who_asks_for_it_and_runs_nothing_in_a_spreadsheet(api: Api) -> None:
+async def test_csv_is_sent_if_accepted_and_holds_no_spreadsheet_formula(api: Api) -> None:
     job, _ = trained(api, [{"loss": 1.5, "=cmd()": -2.0}, {"loss": float("-inf")}])
     path = f"/jobs/{job}/metrics"
 
@@ -154,7 +154,7 @@ async def test_csv_is_for_who_asks_for_it_and_runs_nothing_in_a_spreadsheet(api:
     assert (json.headers["content-type"], json.headers["vary"]) == ("application/json", "Accept")
 
 
-async def test_a_job_that_has_told_nothing_yet_has_no_curves(api: Api) -> None:
+async def test_a_job_without_metrics_has_no_curves(api: Api) -> None:
     job = await api.submit()
 
     assert await series(api, job) == []
@@ -174,7 +174,7 @@ async def test_a_job_that_has_told_nothing_yet_has_no_curves(api: Api) -> None:
         ("points=10000&names=" + ",".join(map(str, range(21))), "/query/points"),
     ],
 )
-async def test_what_cannot_be_drawn_is_said(api: Api, query: str, pointer: str) -> None:
+async def test_wrong_parameters_of_curves_are_refused_by_name(api: Api, query: str, pointer: str) -> None:
     job = await api.submit()
 
     refused = await api.client.get(f"/jobs/{job}/metrics/series?{query}")
@@ -182,7 +182,7 @@ async def test_what_cannot_be_drawn_is_said(api: Api, query: str, pointer: str) 
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer), refused.text
 
 
-async def test_a_job_of_another_project_is_compared_with_nobody_s(serve: Serve, sqlite_url: str) -> None:
+async def test_a_job_of_another_project_cannot_be_compared(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     mine, theirs = bearer(await a_key(api, "vision")), bearer(await a_key(api, "speech"))
     here = (await api.client.post("/jobs", json=SPEC, headers=mine)).json()["id"]

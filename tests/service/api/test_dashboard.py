@@ -129,7 +129,7 @@ async def test_the_loop_answers_an_order_on_the_page(api: Api, page: Page) -> No
     await expect(page.locator(".answered")).to_have_text("At step 7: learning_rate is 0.002.")
 
 
-async def test_the_use_of_cpu_memory_and_gpus_is_drawn_from_the_first_minute_on(api: Api, page: Page) -> None:
+async def test_charts_show_cpu_memory_and_gpu_use_from_the_first_minute(api: Api, page: Page) -> None:
     job, worker = trained(api, [{"loss": 2.0}])
     worker.stage.beat_node(worker.node, gpus=[Gpu(uuid="gpu-a", name="H100", memory_mb=80_000)])
     gpus = [{"uuid": "gpu-a", "percent": 80, "memory_mb": 900}]
@@ -306,7 +306,7 @@ async def test_a_person_needs_the_key_and_may_leave(serve: Serve, sqlite_url: st
     await expect(page.get_by_label("Key")).to_be_visible()
 
 
-async def test_a_keyboard_and_a_phone_are_enough(api: Api, page: Page) -> None:
+async def test_the_dashboard_works_by_keyboard_and_on_a_phone(api: Api, page: Page) -> None:
     job, _ = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="one")
     await api.submit(name="two")
     await page.set_viewport_size({"width": 390, "height": 800})
@@ -349,7 +349,7 @@ async def test_no_view_violates_an_accessibility_rule_in_either_theme(api: Api, 
             assert outcome.violations_count == 0, f"{view} in {theme}: {outcome.generate_report()}"
 
 
-async def test_no_half_drawn_view_violates_an_accessibility_rule(api: Api, page: Page) -> None:
+async def test_no_view_violates_an_accessibility_rule_while_it_loads(api: Api, page: Page) -> None:
     """The view's script and each request about the job are held until the page was looked at without them."""
     job, _ = trained(api, [{"loss": 2.0}], name="one")
     held: list[Route] = []
@@ -379,9 +379,7 @@ async def test_no_half_drawn_view_violates_an_accessibility_rule(api: Api, page:
             await is_drawn_rightly(f"{view} after {route.request.url}")
 
 
-async def test_the_page_outlives_a_restart_of_the_service_and_misses_nothing(
-    serve: Serve, sqlite_url: str, page: Page
-) -> None:
+async def test_the_page_misses_no_event_when_the_service_restarts(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url)
     job, worker = trained(api, [{"loss": 2.0}], name="one")
     await page.goto(f"{api.url}/#/jobs/{job}")
@@ -399,7 +397,7 @@ async def test_the_page_outlives_a_restart_of_the_service_and_misses_nothing(
     await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.125")
 
 
-async def test_ten_thousand_jobs_scroll_and_are_searched_in_a_document_of_few_rows(api: Api, page: Page) -> None:
+async def test_a_table_of_ten_thousand_jobs_scrolls_and_filters_with_few_rows_drawn(api: Api, page: Page) -> None:
     await api.submit(name="newest")
 
     def copy(conn: Connection) -> None:
@@ -422,7 +420,7 @@ async def test_ten_thousand_jobs_scroll_and_are_searched_in_a_document_of_few_ro
     assert await table.locator("[data-job]").count() < 60
 
 
-async def test_a_job_with_a_hundred_metrics_draws_those_that_can_be_seen(api: Api, page: Page) -> None:
+async def test_only_the_visible_charts_of_a_hundred_metrics_are_drawn(api: Api, page: Page) -> None:
     job, _ = trained(api, [{f"group_{number % 5}/m{number}": 1.0 for number in range(100)}] * 2, name="many")
     await page.goto(f"{api.url}/#/jobs/{job}")
 
@@ -434,7 +432,7 @@ async def test_a_job_with_a_hundred_metrics_draws_those_that_can_be_seen(api: Ap
     await expect(page.locator("canvas")).to_have_count(1)
 
 
-async def test_a_run_elsewhere_is_offered_only_what_works_for_it(api: Api, page: Page) -> None:
+async def test_an_external_run_shows_only_the_actions_that_work_for_it(api: Api, page: Page) -> None:
     status = {"progressPercentage": 40, "metrics": [{"name": "loss", "value": "0.5"}]}
     made = await api.client.post("/external/nightly", json={"trainerStatus": status})
     assert made.status_code == 200, made.text
@@ -455,7 +453,7 @@ async def test_a_run_elsewhere_is_offered_only_what_works_for_it(api: Api, page:
     await expect(page.locator("[data-job] a")).to_have_text(["here"])
 
 
-async def test_a_chart_is_saved_as_a_picture_a_drawing_and_a_table(api: Api, page: Page) -> None:
+async def test_a_chart_can_be_saved_as_png_svg_and_csv(api: Api, page: Page) -> None:
     job, _ = trained(api, [{"loss": 2.0}, {"loss": 0.5}], name="=one")
     await page.add_init_script(
         "window.saved = {}; let last; URL.createObjectURL = (blob) => ((last = blob), '#');"
@@ -478,7 +476,7 @@ async def test_a_chart_is_saved_as_a_picture_a_drawing_and_a_table(api: Api, pag
     assert (width, height > chart[1]) == (chart[0], True)  # with the title and the legend
 
 
-async def test_a_template_is_the_recipe_of_an_example(api: Api, page: Page) -> None:
+async def test_each_template_is_the_spec_of_an_example(api: Api, page: Page) -> None:
     await page.goto(f"{api.url}/#/submit")
     await page.get_by_label("Template").select_option(label="dpo")
 
@@ -573,7 +571,7 @@ async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sql
     await expect(page.get_by_role("region", name="Keys")).to_have_count(0)
 
 
-def test_what_is_served_was_built_from_these_sources() -> None:
+def test_the_served_dashboard_was_built_from_these_sources() -> None:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.rglob("*"), key=lambda path: path.relative_to(SOURCES).as_posix()):
         name = path.relative_to(SOURCES).as_posix()
@@ -588,7 +586,7 @@ def test_what_is_served_was_built_from_these_sources() -> None:
     assert stamp == digest.hexdigest(), "run `make web`, which builds service/dashboard from web/"
 
 
-def test_the_first_view_stays_small() -> None:
+def test_the_first_view_stays_below_its_size_limit() -> None:
     import gzip
     import re
 

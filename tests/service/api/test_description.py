@@ -46,7 +46,7 @@ def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_each_answer_is_described(operation: Operation) -> None:
+def test_every_answer_of_a_route_is_in_the_openapi_document(operation: Operation) -> None:
     answers = operation.told["responses"]
 
     assert "default" not in answers, "a word for everything says nothing"
@@ -59,14 +59,14 @@ def test_each_answer_is_described(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_each_has_a_name_a_line_and_a_chapter(operation: Operation) -> None:
+def test_every_operation_has_a_name_a_summary_and_a_tag(operation: Operation) -> None:
     assert operation.told["operationId"].isidentifier(), "clients are generated from it"
     assert operation.told["summary"]
     assert operation.told["tags"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_each_example_is_one_that_its_schema_allows(operation: Operation) -> None:
+def test_every_example_fits_its_schema(operation: Operation) -> None:
     parameters = [(f"{operation}, {message['name']}", message) for message in operation.told.get("parameters", ())]
     for where, report in [*contents(operation), *parameters]:
         assert "json" not in where or report["schema"] == {"type": "object"} or "example" in report, f"{where} has none"
@@ -76,7 +76,7 @@ def test_each_example_is_one_that_its_schema_allows(operation: Operation) -> Non
             assert not wrong, f"{where}: say another in service/api/examples.py"
 
 
-def test_what_is_made_leads_to_all_that_can_be_done_with_it() -> None:
+def test_a_created_job_links_to_every_operation_on_a_job() -> None:
     made = DOCUMENT["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
     about_a_job = {
         operation.told["operationId"] for operation in OPERATIONS if operation.path.startswith("/jobs/{job}")
@@ -86,13 +86,13 @@ def test_what_is_made_leads_to_all_that_can_be_done_with_it() -> None:
     assert made["cancel_job"]["parameters"] == {"job": "$response.body#/id"}
 
 
-def test_a_parameter_that_may_be_left_out_is_not_null_instead() -> None:
+def test_optional_parameters_are_not_described_as_nullable() -> None:
     for operation in OPERATIONS:
         for message in operation.told.get("parameters", ()):
             assert {"type": "null"} not in message["schema"].get("anyOf", ()), f"{operation}, {message['name']}"
 
 
-def test_every_pointer_of_the_document_leads_somewhere() -> None:
+def test_every_reference_in_the_openapi_document_resolves() -> None:
     def pointers(value: Any) -> Iterator[str]:
         if isinstance(value, dict):
             yield from (pointer for item in value.values() for pointer in pointers(item))

@@ -50,7 +50,7 @@ async def test_a_command_is_stored_and_answered_with_the_job(both: Api) -> None:
     assert command == Command(no=answer.json()["last_no"], save=True, set=report["set"])
 
 
-async def test_a_number_is_what_its_argument_is(api: Api) -> None:
+async def test_a_number_in_a_command_gets_the_type_of_its_argument(api: Api) -> None:
     job = await running(api)
 
     await api.client.post(
@@ -63,7 +63,7 @@ async def test_a_number_is_what_its_argument_is(api: Api) -> None:
     assert repr(command.set) == "{'learning_rate': 1.0, 'max_steps': 500}"
 
 
-async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
+async def test_a_command_repeated_with_its_idempotency_key_is_stored_once(both: Api) -> None:
     job, headers = await running(both), {"Idempotency-Key": "save"}
 
     first, again = [await both.client.post(f"/jobs/{job}/do", json={"save": True}, headers=headers) for _ in "12"]
@@ -128,7 +128,7 @@ async def test_a_wrong_command_is_refused_with_its_pointer(
     assert await asked(api, job) == []
 
 
-async def test_all_that_is_wrong_comes_at_once(api: Api) -> None:
+async def test_all_errors_of_a_command_come_at_once(api: Api) -> None:
     job = await running(api)
 
     wish = {"set": {"learning_rate": -1, "seed": 1, "logging_steps": -1}}
@@ -150,7 +150,7 @@ async def test_a_value_that_does_not_fit_the_spec_is_refused_at_its_place(api: A
     assert all(name in error["detail"] for name in ("save_steps", "eval_steps"))
 
 
-async def test_rates_by_optimizer_reach_the_loop_which_knows_the_optimizers(api: Api) -> None:
+async def test_learning_rates_by_optimizer_are_passed_to_the_loop(api: Api) -> None:
     job = await running(api)
 
     await api.client.post(f"/jobs/{job}/do", json={"set": {"learning_rate": {"aux": 1}}})
@@ -159,7 +159,7 @@ async def test_rates_by_optimizer_reach_the_loop_which_knows_the_optimizers(api:
     assert command.set == {"learning_rate": {"aux": 1.0}}
 
 
-async def test_a_loop_of_one_s_own_and_a_job_that_trains_nothing_say_so(api: Api) -> None:
+async def test_own_loops_and_jobs_without_training_refuse_commands(api: Api) -> None:
     evaluates = await running(api, data={"eval": "toy/regression"}, training={})
 
     refused = await api.client.post(f"/jobs/{evaluates}/do", json={"save": True, "set": {"max_steps": 5}})
@@ -167,7 +167,7 @@ async def test_a_loop_of_one_s_own_and_a_job_that_trains_nothing_say_so(api: Api
     assert [error["pointer"] for error in refused.json()["errors"]] == ["/save", "/set"]
 
 
-async def test_what_no_script_s_trainer_can_do_is_refused_and_the_rest_is_sent_to_it(api: Api) -> None:
+async def test_a_script_gets_only_the_commands_that_its_trainer_can_do(api: Api) -> None:
     job = await running(api)
     script = {"loop": {"script": "train.py", "argv": []}, "code": {"bundle": "0" * 64}}
     await api.db.write(lambda conn: jobs.record(conn, job, spec=json.dumps(script)))

@@ -108,11 +108,11 @@ async def api(serve: Serve, sqlite_url: str) -> Api:
     return await serve(sqlite_url, api_key=KEY, rate_per_key=0, rate_per_address=0)
 
 
-def test_what_is_open_is_this_and_no_more(api: Api) -> None:
+def test_only_four_paths_are_open_without_a_key(api: Api) -> None:
     assert set(OPEN_PATHS) == {"/", "/livez", "/readyz", "/docs"}
 
 
-async def test_each_needs_the_scope_that_is_meant(api: Api) -> None:
+async def test_every_route_needs_its_intended_scope(api: Api) -> None:
     meant = {}
     for ask in guarded_asks(api):
         usual = READS if ask.method in ("GET", "HEAD", "WS") else SUBMITS
@@ -120,7 +120,7 @@ async def test_each_needs_the_scope_that_is_meant(api: Api) -> None:
     assert {ask: ask.needed for ask in meant} == meant, "say in OTHER_SCOPES which scope a route needs"
 
 
-async def test_each_is_closed_to_who_has_no_good_key(api: Api) -> None:
+async def test_every_route_refuses_missing_wrong_deleted_and_expired_keys(api: Api) -> None:
     deleted, expired = await a_key(api), await a_key(api)
     await api.client.delete(f"/keys/{deleted['id']}")
     await api.db.write(lambda conn: conn.execute(update(keys).values(expires_at=1).where(keys.c.id == expired["id"])))
@@ -150,7 +150,7 @@ async def test_each_is_closed_to_who_has_no_good_key(api: Api) -> None:
             assert ask.method == "WS" or got["www-authenticate"].startswith("Bearer")
 
 
-async def test_each_names_the_scope_that_a_key_lacks(api: Api) -> None:
+async def test_every_route_names_the_scope_that_a_key_lacks(api: Api) -> None:
     for ask in guarded_asks(api):
         scopes = [scope for scope in EVERYTHING if scope not in (ask.needed.scope, "admin")]
         key = await a_key(api, "*", scopes)
@@ -159,7 +159,7 @@ async def test_each_names_the_scope_that_a_key_lacks(api: Api) -> None:
         assert ask.method == "HEAD" or f"'{ask.needed.scope}'" in said
 
 
-async def test_what_is_about_every_project_is_closed_to_the_administrator_of_one(api: Api) -> None:
+async def test_a_project_administrator_cannot_use_routes_about_all_projects(api: Api) -> None:
     key = await a_key(api, "vision", EVERYTHING)
     for ask in guarded_asks(api):
         if ask.needed.everywhere:
@@ -167,7 +167,7 @@ async def test_what_is_about_every_project_is_closed_to_the_administrator_of_one
             assert (code, "'*'" in said) == (403, True), f"{ask}: {code} {said}"
 
 
-async def test_another_project_s_job_is_as_missing_as_one_that_never_was(api: Api) -> None:
+async def test_every_route_answers_for_a_foreign_job_as_for_an_unknown_one(api: Api) -> None:
     mine, theirs = await a_key(api, "vision"), await a_key(api, "speech")
     there = (await api.client.post("/jobs", json=SPEC, headers=bearer(theirs))).json()["id"]
     async with api.socket(f"/jobs/{there}/stream", additional_headers=bearer(theirs)) as watching:

@@ -45,7 +45,7 @@ async def told(api: Api, percent: int, run: str = "nightly", eta: int | None = N
     return answer.json()
 
 
-async def test_transformers_own_callback_reports_a_run_without_a_change(
+async def test_the_callback_of_transformers_reports_a_run_unchanged(
     serve: Serve, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = await serve(sqlite_url, api_key=KEY)
@@ -73,7 +73,7 @@ async def test_transformers_own_callback_reports_a_run_without_a_change(
     assert [event["no"] for event in events] == list(range(1, len(events) + 1))
 
 
-async def test_a_report_is_a_point_of_its_curves_only_where_a_value_has_changed(both: Api) -> None:
+async def test_a_report_adds_points_only_for_changed_values(both: Api) -> None:
     api = both
     await told(api, 0, total_steps=10)
     await told(api, 10, eta=90, loss=0.5, learning_rate=1e-3, current_step=1, total_steps=10, current_epoch=0.1)
@@ -91,7 +91,7 @@ async def test_a_report_is_a_point_of_its_curves_only_where_a_value_has_changed(
     assert {name["name"]: name["count"] for name in names} == {"loss": 2, "learning_rate": 2}
 
 
-async def test_a_run_elsewhere_takes_no_verbs_and_can_be_deleted_while_it_runs(api: Api) -> None:
+async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:
     job = await told(api, 10)
     assert job["actions"] == ["delete"]
     for verb, body in (("pause", {}), ("cancel", {}), ("resume", {}), ("do", {"save": True})):
@@ -106,7 +106,7 @@ async def test_a_run_elsewhere_takes_no_verbs_and_can_be_deleted_while_it_runs(a
     assert again["id"] != job["id"]
 
 
-async def test_a_run_is_not_made_by_hand(api: Api) -> None:
+async def test_a_spec_cannot_declare_an_external_run(api: Api) -> None:
     refused = await api.client.post("/jobs", json={"external": {}})
 
     problems = {problem["pointer"]: problem for problem in refused.json()["errors"]}
@@ -114,7 +114,7 @@ async def test_a_run_is_not_made_by_hand(api: Api) -> None:
     assert "POST /external/{run}" in problems["/external"]["hint"]
 
 
-async def test_a_silent_run_is_lost_and_a_later_report_is_a_new_job(api: Api) -> None:
+async def test_a_silent_external_run_is_lost_and_a_later_report_makes_a_new_job(api: Api) -> None:
     settings, timers = api.services.settings, Timers()
 
     async def looked(clock: float) -> Rescued:
@@ -133,7 +133,7 @@ async def test_a_silent_run_is_lost_and_a_later_report_is_a_new_job(api: Api) ->
     assert (await told(api, 30))["id"] != job["id"]
 
 
-async def test_a_run_that_begins_again_ends_the_one_before(api: Api) -> None:
+async def test_an_external_run_that_restarts_ends_the_run_before(api: Api) -> None:
     first = await told(api, 10, current_step=1, total_steps=10)
     second = await told(api, 0, total_steps=10)
     again = await told(api, 0, total_steps=10)

@@ -45,7 +45,7 @@ def kept(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-async def test_rows_are_kept_by_what_they_hold_and_come_back_byte_for_byte(both: Api, tmp_path: Path) -> None:
+async def test_an_uploaded_file_is_named_by_its_content_and_returned_unchanged(both: Api, tmp_path: Path) -> None:
     first, again, form = (
         await post(both),
         await post(both, name="others.ndjson"),
@@ -76,7 +76,7 @@ async def test_an_upload_answers_with_a_report_of_its_rows(both: Api) -> None:
     assert (await both.client.get("/files")).json()["data"] == [{**made, "report": None}]
 
 
-async def test_lines_of_text_are_rows_and_so_are_those_of_parquet(
+async def test_rows_of_text_and_parquet_files_are_counted(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine the process of the check, which is nice to others, needs long to import pyarrow.
@@ -93,7 +93,7 @@ async def test_lines_of_text_are_rows_and_so_are_those_of_parquet(
     assert (rows["rows"], [column["name"] for column in rows["report"]["columns"]]) == (2, ["text", "label"])
 
 
-async def test_a_tokenizer_of_the_nodes_counts_tokens_also_in_a_file_that_is_there(api: Api, tmp_path: Path) -> None:
+async def test_tokens_are_counted_with_a_tokenizer_of_the_nodes_for_stored_files_too(api: Api, tmp_path: Path) -> None:
     words = tmp_path / "models/words"
     words.mkdir(parents=True)
     tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
@@ -118,7 +118,7 @@ async def test_a_tokenizer_of_the_nodes_counts_tokens_also_in_a_file_that_is_the
         assert is_problem(refused, 422, "invalid_query")
 
 
-async def test_a_check_that_does_not_end_or_dies_leaves_a_report_that_says_so(
+async def test_a_check_of_rows_that_hangs_or_dies_is_named_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "endless")
@@ -168,7 +168,7 @@ async def test_a_file_of_the_wrong_kind_is_refused_and_leaves_nothing(
     assert kept(tmp_path) == []
 
 
-async def test_a_parquet_file_is_known_by_both_of_its_ends(api: Api) -> None:
+async def test_a_parquet_file_needs_its_magic_bytes_at_both_ends(api: Api) -> None:
     answer = await post(api, b"PAR1" + bytes(3_000_000) + b"PAR1", "../up/rows.parquet")
 
     assert (answer.status_code, answer.json()["kind"], answer.json()["name"]) == (201, "parquet", "rows.parquet")
@@ -252,7 +252,7 @@ async def test_a_file_can_be_deleted_once_no_unfinished_job_names_it(both: Api, 
     assert [answer.status_code for answer in await asyncio.gather(*(post(both) for _ in range(4)))].count(201) == 1
 
 
-async def test_another_project_s_file_is_as_missing_as_one_that_never_was(serve: Serve, sqlite_url: str) -> None:
+async def test_a_file_of_another_project_is_answered_like_an_unknown_file(serve: Serve, sqlite_url: str) -> None:
     key = "a-key-of-22-characters-or-more"
     api = await serve(sqlite_url, api_key=key)
     await api.client.post("/files", content=ROWS, params={"name": "rows.jsonl", "project": "vision"})
@@ -283,7 +283,7 @@ OFF, ON = Catalogue.of([]), Catalogue.of([Described(name=HUB_ON, group=HUBS)])
 
 
 @pytest.mark.parametrize(("setting", "told"), [("off", []), ("off", [ON]), ("on", [OFF])])
-async def test_what_nobody_fetches_from_a_hub_is_refused_with_the_setting(
+async def test_a_hub_name_is_refused_with_the_setting_if_no_node_fetches(
     serve: Serve, sqlite_url: str, setting: str, told: list[Catalogue]
 ) -> None:
     api = await serve(sqlite_url, hub=setting)
@@ -299,9 +299,7 @@ async def test_what_nobody_fetches_from_a_hub_is_refused_with_the_setting(
 
 
 @pytest.mark.parametrize("told", [[], [OFF, ON]])
-async def test_where_a_node_fetches_it_a_job_may_name_what_lies_on_a_hub(
-    serve: Serve, sqlite_url: str, told: list[Catalogue]
-) -> None:
+async def test_a_hub_name_is_accepted_if_a_node_fetches(serve: Serve, sqlite_url: str, told: list[Catalogue]) -> None:
     api = await serve(sqlite_url, hub="on")
     api.services.catalogues.announced = told
 
@@ -312,9 +310,7 @@ BY_URL = {"use": "files/jsonl", "args": {"paths": ["https://data.example.org/row
 
 
 @pytest.mark.parametrize("listed", ["", "example.org", "10.0.0.0/8"])
-async def test_a_host_that_the_operator_does_not_list_is_refused_with_the_setting(
-    serve: Serve, sqlite_url: str, listed: str
-) -> None:
+async def test_an_unlisted_host_is_refused_with_the_setting(serve: Serve, sqlite_url: str, listed: str) -> None:
     api = await serve(sqlite_url, stores_allow=listed)
 
     answers = [await api.client.post(path, json={**SPEC, "data": BY_URL}) for path in ("/jobs", "/jobs/validate")]
@@ -327,14 +323,14 @@ async def test_a_host_that_the_operator_does_not_list_is_refused_with_the_settin
         assert "hidden" not in str(problem)
 
 
-async def test_a_host_that_is_listed_may_be_named(serve: Serve, sqlite_url: str) -> None:
+async def test_a_listed_host_is_accepted(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, stores_allow="data.example.org, 10.1.0.0/16")
 
     assert await api.submit(data=BY_URL)
     assert await api.submit(data={"use": "files/jsonl", "args": {"paths": ["http://10.1.2.3:9000/rows.jsonl"]}})
 
 
-async def test_rows_that_the_trainer_cannot_use_are_named_by_their_lines(api: Api) -> None:
+async def test_rows_that_a_library_trainer_cannot_use_are_named_by_line(api: Api) -> None:
     form = {"title": "text", "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
     about = {"lib/sft": Described(name="lib/sft", group="trainers", rows=[form])}
     others = [Described(name=name, group=group) for name, group in (("toy/mlp", "models"), ("keep", "maps"))]
@@ -380,7 +376,7 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
         assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"
 
 
-def test_a_long_first_line_does_not_keep_requests_waiting_while_it_is_parsed() -> None:
+def test_parsing_a_long_first_line_delays_no_request() -> None:
     line = b"{" + b",".join(b'"%d":{}' % number for number in range(90_000)) + b"}"
 
     def seconds(work: Callable[[], object]) -> float:

@@ -51,7 +51,7 @@ def first_problem(answer: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("wanted", "step"), [("latest", 20), ("best", 10), (None, 20)])
-async def test_what_is_asked_for_by_a_word_is_pinned_as_the_job_is_accepted(
+async def test_a_checkpoint_named_latest_or_best_is_pinned_when_the_job_is_accepted(
     both: Api, wanted: str | None, step: int
 ) -> None:
     job = await trained(both)
@@ -67,7 +67,7 @@ async def test_what_is_asked_for_by_a_word_is_pinned_as_the_job_is_accepted(
     assert (await spec_of(both, new))["resume_from"] == pinned
 
 
-async def test_a_checkpoint_that_is_not_there_is_told_at_the_place_where_it_was_named(both: Api) -> None:
+async def test_a_missing_checkpoint_is_refused_at_the_field_that_names_it(both: Api) -> None:
     job, bare = await trained(both), await both.submit()
     gone = await saved(both, job, 5, "deleted")
     corrupt = await saved(both, job, 6, "corrupt")
@@ -88,7 +88,7 @@ async def test_a_checkpoint_that_is_not_there_is_told_at_the_place_where_it_was_
     assert all(name in answer.json()["detail"] for name in (gone, job, "step 5"))
 
 
-async def test_another_projects_job_is_as_missing_as_one_that_never_was(serve: Serve, sqlite_url: str) -> None:
+async def test_a_job_of_another_project_is_answered_like_an_unknown_job(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     mine, theirs = await a_key(api, "vision"), await a_key(api, "speech")
     there = JobId((await api.client.post("/jobs", json=LEARNS, headers=bearer(theirs))).json()["id"])
@@ -105,7 +105,7 @@ async def test_another_projects_job_is_as_missing_as_one_that_never_was(serve: S
     assert first_problem(answers[0]) == ("/resume_from/job", "unknown_job")
 
 
-async def test_what_cannot_go_on_from_there_is_refused_unless_it_takes_the_weights_alone(api: Api) -> None:
+async def test_a_spec_that_cannot_continue_a_checkpoint_may_only_take_its_weights(api: Api) -> None:
     job = await trained(api)
     only_model = await trained(api, training={"save_only_model": True})
     other = {**LEARNS, "training": {"seed": 8, "per_device_train_batch_size": 2, "learning_rate": 0.5}}
@@ -126,7 +126,7 @@ async def test_what_cannot_go_on_from_there_is_refused_unless_it_takes_the_weigh
 
 
 @pytest.mark.own_statement
-async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> None:
+async def test_a_fork_is_a_new_job_and_lists_its_differences(both: Api) -> None:
     job = await trained(both, name="first", tags=["a"])
     await both.client.patch(f"/jobs/{job}", json={"name": "renamed", "priority": 9})
     patch = {"training": {"learning_rate": 0.05, "logging_steps": 5}, "tags": None, "metadata": {"why": "slower"}}
@@ -157,7 +157,7 @@ async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> No
     assert ([fork["id"] for fork in forks["data"]], forks["total_estimate"]) == ([made.id], 1)
 
 
-async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
+async def test_a_fork_without_changes_continues_exactly(api: Api) -> None:
     job = await trained(api)
 
     made = (await api.client.post(f"/jobs/{job}/fork")).json()
@@ -171,7 +171,7 @@ async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
     assert ends == [True, False], "from its last step; weights alone begin at step 0"
 
 
-async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_says_so(api: Api) -> None:
+async def test_a_fork_names_arguments_that_a_live_command_had_changed(api: Api) -> None:
     job = await trained(api)
     asked = Command(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
     await api.db.write(lambda conn: commands.insert_command(conn, job, asked))
@@ -202,7 +202,7 @@ async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_sa
         ({"checkpoint": "ckpt_" + "0" * 32}, "/checkpoint", "unknown_checkpoint"),
     ],
 )
-async def test_what_is_wrong_with_a_fork_is_told_where_it_was_said(
+async def test_an_error_in_a_fork_points_at_the_field_that_caused_it(
     api: Api, body: Any, pointer: str, code: str
 ) -> None:
     job = await trained(api)
@@ -222,7 +222,7 @@ async def test_a_fork_carries_the_warnings_about_its_patch(api: Api) -> None:
     assert ("older_name", "/patch/training/per_gpu_eval_batch_size") in messages
 
 
-async def test_a_job_without_a_checkpoint_cannot_be_forked_and_is_not_said_to_be(api: Api) -> None:
+async def test_a_job_without_a_checkpoint_cannot_be_forked_and_lists_no_fork(api: Api) -> None:
     job = await api.submit()
 
     refused = await api.client.post(f"/jobs/{job}/fork")
@@ -302,7 +302,7 @@ def test_a_patch_is_merged_as_rfc_7396_shows(target: Any, patch: Any, result: An
     assert merged(target, patch) == result
 
 
-def test_what_is_known_of_arguments_is_about_arguments_that_there_are() -> None:
+def test_the_rules_about_arguments_name_arguments_that_exist() -> None:
     names = {*TrainingArguments.__dataclass_fields__}
     assert names >= NEUTRAL_TRAINING
     assert names >= {place.split("/")[2] for place, _ in WHY if place.startswith("/training/")}

@@ -27,7 +27,7 @@ async def states(api: Api) -> dict[str, str]:
     return {row["id"]: row["state"] for row in (await api.client.get("/jobs")).json()["data"]}
 
 
-async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like(api: Api, command: Command) -> None:
+async def test_many_jobs_are_cancelled_resumed_and_deleted_by_filters(api: Api, command: Command) -> None:
     mine, too, other = await api.submit(tags=["sweep"]), await api.submit(tags=["sweep"]), await api.submit()
 
     code, said, _ = await command("cancel", "--tag", "sweep", "--mode", "kill")
@@ -55,7 +55,7 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )
-async def test_whom_a_verb_means_must_be_plain(command: Command, words: list[str], said: str) -> None:
+async def test_a_command_line_with_unclear_jobs_is_refused(command: Command, words: list[str], said: str) -> None:
     code, out, err = await command(*words)
 
     assert (code, out, said in err) == (2, "", True), err
@@ -107,7 +107,9 @@ async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
     assert (code, "--code" in err and "code.bundle" in err) == (2, True)
 
 
-async def test_bundles_are_had_from_python(api: Api, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bundles_are_uploaded_and_listed_from_python(
+    api: Api, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def blocking() -> None:
         with Client(api.url) as client:
             kept = client.bundles.upload(folder)

@@ -19,7 +19,9 @@ from tests.service.api.conftest import KEY, Api, Serve
 from tests.service.api.test_system import a_node
 
 
-async def test_a_fuzzer_finds_no_answer_that_is_not_described(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_fuzzer_finds_no_answer_outside_the_openapi_document(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
     api = await served(serve, sqlite_url)
 
     await tried(api, tmp_path, examples=1, phases="examples,fuzzing")
@@ -27,7 +29,9 @@ async def test_a_fuzzer_finds_no_answer_that_is_not_described(serve: Serve, sqli
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_a_fuzzer_finds_none_in_an_hour_either(serve: Serve, database_url: str, tmp_path: Path) -> None:
+async def test_an_hour_of_fuzzing_finds_no_answer_outside_the_document(
+    serve: Serve, database_url: str, tmp_path: Path
+) -> None:
     api = await served(serve, database_url)
 
     await tried(api, tmp_path, examples=100, phases="examples,coverage,fuzzing,stateful")

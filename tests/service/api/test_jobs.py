@@ -14,7 +14,7 @@ from footplate.contract.ids import new_job_id
 from tests.service.api.conftest import SPEC, Api, each_case
 
 
-async def test_a_posted_job_is_where_its_location_says(both: Api) -> None:
+async def test_a_posted_job_is_found_at_its_location_header(both: Api) -> None:
     created = await both.client.post("/jobs", json={**SPEC, "name": "first", "tags": ["demo"]})
 
     assert created.status_code == 201
@@ -39,7 +39,7 @@ async def test_the_same_idempotency_key_and_body_are_one_job(both: Api) -> None:
     assert (await both.client.get("/jobs")).json()["total_estimate"] == 1
 
 
-async def test_an_idempotency_key_that_cannot_be_one_is_refused(api: Api) -> None:
+async def test_a_malformed_idempotency_key_is_refused(api: Api) -> None:
     for key in ("", "x" * 256, "tab\there"):
         refused = await api.client.post("/jobs", json=SPEC, headers={"Idempotency-Key": key})
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_header")
@@ -74,7 +74,7 @@ async def test_every_error_of_a_spec_comes_at_once_with_a_pointer_and_a_hint(api
         assert "learning_rate" in result["/training/learning_rat"]["hint"]
 
 
-async def test_a_job_of_another_project_is_seen_where_that_is_named(api: Api) -> None:
+async def test_an_operator_sees_a_job_if_its_project_is_named(api: Api) -> None:
     made = await api.client.post("/jobs", json={**SPEC, "project": "other"})
 
     assert made.headers["location"] == f"/jobs/{made.json()['id']}?project=other"
@@ -84,7 +84,7 @@ async def test_a_job_of_another_project_is_seen_where_that_is_named(api: Api) ->
 
 
 @pytest.mark.own_statement
-async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None:
+async def test_a_patch_changes_only_the_fields_that_were_sent(both: Api) -> None:
     job = await both.submit(name="before", tags=["a"])
     before = await both.client.get(f"/jobs/{job}")
 
@@ -111,7 +111,7 @@ async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None
         ([], "", None),
     ],
 )
-async def test_a_patch_that_says_nothing_or_nonsense_is_refused(api: Api, body: Any, pointer: str, hint: str) -> None:
+async def test_an_empty_or_wrong_patch_is_refused(api: Api, body: Any, pointer: str, hint: str) -> None:
     job = await api.submit()
 
     refused = await api.client.patch(f"/jobs/{job}", json=body)
@@ -121,7 +121,7 @@ async def test_a_patch_that_says_nothing_or_nonsense_is_refused(api: Api, body: 
     assert refused.json()["errors"][0].get("hint") == hint
 
 
-async def test_a_verb_takes_a_body_and_refuses_what_it_does_not_know(api: Api) -> None:
+async def test_an_action_refuses_unknown_fields_in_its_body(api: Api) -> None:
     job = await api.submit()
 
     wrong_mode = await api.client.post(f"/jobs/{job}/cancel", json={"mode": "softly"})
@@ -162,7 +162,7 @@ async def test_only_a_job_that_has_ended_can_be_deleted_and_its_files_go_with_it
     assert (await both.client.get(f"/jobs/{job}")).status_code == 404
 
 
-async def test_a_job_that_is_not_there_is_a_404_everywhere(api: Api) -> None:
+async def test_an_unknown_job_is_a_404_everywhere(api: Api) -> None:
     verbs = ("", "/events", "/metrics", "/metrics/summary", "/metrics/series", "/logs", "/attempts", "/spec",
              "/checkpoints", "/outputs", "/outputs/x", "/stream")  # fmt: skip
     for job, verb in product((new_job_id(), "nonsense", "job_" + "Z" * 32, "%00", "job_..%2f"), verbs):
@@ -216,7 +216,9 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
         ("sort=size", "/query/sort", None),
     ],
 )
-async def test_a_query_that_cannot_be_answered_says_why(api: Api, query: str, pointer: str, hint: str | None) -> None:
+async def test_a_wrong_query_of_the_list_is_refused_by_name(
+    api: Api, query: str, pointer: str, hint: str | None
+) -> None:
     refused = await api.client.get(f"/jobs?{query}")
 
     assert refused.status_code == 422, refused.text
@@ -239,7 +241,7 @@ SOME_JOB = "job_" + "1" * 32
     f"sort=priority&cursor={forged('priority', 10**30, SOME_JOB)}", f"cursor={forged('-created', 0, chr(0))}",
 ])  # fmt: skip
 @pytest.mark.own_statement
-async def test_what_no_database_takes_is_in_no_job_and_breaks_nothing(both: Api, query: str) -> None:
+async def test_filters_with_impossible_values_match_no_job(both: Api, query: str) -> None:
     answer = await both.client.get(f"/jobs?{query}")
 
     assert answer.status_code in (200, 422), answer.text

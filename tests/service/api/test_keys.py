@@ -102,7 +102,7 @@ async def test_the_operator_submits_to_any_project_by_spec_or_query(guarded: Api
     assert (await guarded.client.get("/jobs?project=a%00b")).status_code == 422
 
 
-async def test_an_administrator_of_a_project_makes_its_keys_and_no_others(guarded: Api) -> None:
+async def test_a_project_administrator_makes_keys_of_that_project_only(guarded: Api) -> None:
     admin = bearer(await a_key(guarded, "vision", ["admin"]))
     foreign = await a_key(guarded, "speech")
     ask = guarded.client
@@ -136,7 +136,7 @@ async def test_a_wrong_request_for_a_key_is_refused(guarded: Api, given: dict[st
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
 
 
-async def test_a_service_without_keys_makes_no_key(api: Api) -> None:
+async def test_a_service_without_an_api_key_refuses_to_make_keys(api: Api) -> None:
     answer = await api.client.post("/keys", json={"name": "x", "project": "a"})
 
     assert (answer.status_code, answer.json()["code"]) == (409, "keys_not_in_force")
@@ -242,7 +242,7 @@ async def test_an_old_ticket_opens_nothing(guarded: Api, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["key", "api_key", "access_token", "Token", "q"])
-async def test_a_key_in_a_url_is_refused_with_why(guarded: Api, name: str) -> None:
+async def test_a_key_in_a_url_is_refused_with_the_reason(guarded: Api, name: str) -> None:
     key = await a_key(guarded)
     path = await _a_job_of(guarded, key)
 
@@ -283,7 +283,7 @@ async def test_a_key_has_a_limit_of_open_streams(serve: Serve, sqlite_url: str) 
 # How fast ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_key_above_its_rate_waits_and_another_key_does_not(
+async def test_a_key_above_its_rate_limit_delays_no_other_key(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.rate_limit.BURST_SECONDS", 2000)
@@ -337,7 +337,7 @@ async def test_a_request_without_a_valid_key_is_counted_before_it_is_parsed(
     assert code == 4429
 
 
-def test_addresses_of_one_network_are_one_and_those_that_are_quiet_are_forgotten(
+def test_addresses_of_a_network_share_a_limit_that_expires_when_unused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.rate_limit.MOST_REMEMBERED", 2)
@@ -354,7 +354,7 @@ def test_addresses_of_one_network_are_one_and_those_that_are_quiet_are_forgotten
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
 
 
-def test_a_bucket_fills_at_its_rate_and_no_higher_than_its_burst() -> None:
+def test_a_token_bucket_refills_at_its_rate_up_to_its_burst() -> None:
     quota = Quota(rate=10)
     start = quota._counted_at
 
@@ -374,7 +374,7 @@ def test_a_bucket_fills_at_its_rate_and_no_higher_than_its_burst() -> None:
 # What is told --------------------------------------------------------------------------------------------------------
 
 
-async def test_who_made_and_who_deleted_a_key_is_logged_and_no_key_is(
+async def test_the_log_names_who_made_and_deleted_a_key_but_no_key(
     guarded: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -392,7 +392,7 @@ async def test_who_made_and_who_deleted_a_key_is_logged_and_no_key_is(
     assert KEY not in caplog.text
 
 
-async def test_every_change_of_a_job_says_who_made_it(guarded: Api) -> None:
+async def test_every_change_of_a_job_names_its_caller(guarded: Api) -> None:
     key = await a_key(guarded)
     job = (await _a_job_of(guarded, key)).removesuffix("/stream")
     for verb in ("pause", "resume", "cancel"):
@@ -418,7 +418,7 @@ async def test_every_change_of_a_job_says_who_made_it(guarded: Api) -> None:
         (f"odd {KEY}!", "odd …!"),
     ],
 )
-def test_a_log_shows_no_key_whoever_wrote_it(said: str, shown: str) -> None:
+def test_no_log_line_shows_a_key(said: str, shown: str) -> None:
     formatter = Redacting("%(message)s", [KEY])
     try:
         raise RuntimeError(said)
@@ -432,7 +432,7 @@ def test_a_log_shows_no_key_whoever_wrote_it(said: str, shown: str) -> None:
     assert said not in text
 
 
-async def test_a_problem_says_of_a_key_no_more_than_its_prefix(guarded: Api) -> None:
+async def test_an_error_shows_only_the_prefix_of_a_key(guarded: Api) -> None:
     key = (await a_key(guarded))["key"]
     prefix = key[: len("fpk_3f9a1c2b_")]
 
@@ -466,7 +466,7 @@ async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeyp
     assert seen == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
 
 
-async def test_a_watched_job_is_not_found_by_another_project(guarded: Api) -> None:
+async def test_a_key_of_another_project_cannot_watch_a_job(guarded: Api) -> None:
     vision, speech = await a_key(guarded, "vision"), await a_key(guarded, "speech")
     path = await _a_job_of(guarded, vision)
 

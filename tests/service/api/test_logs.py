@@ -31,7 +31,7 @@ async def texts(api: Api, job: str, query: str = "") -> list[str]:
     return [row.text for row in LineList.model_validate_json(answer.content).data]
 
 
-async def test_lines_are_filtered_by_stream_rank_and_what_is_in_them(both: Api) -> None:
+async def test_lines_are_filtered_by_stream_rank_and_content(both: Api) -> None:
     job = await printed(both)
 
     assert await texts(both, job) == ["one", "two", "größe three", "four"]
@@ -66,7 +66,7 @@ async def test_a_page_of_lines_searches_a_limited_range_and_returns_a_cursor(
     assert ([row["text"] for row in body["data"]], body["next_cursor"]) == (["four"], None)
 
 
-async def test_as_plain_text_a_line_is_a_line_and_moves_no_cursor(api: Api) -> None:
+async def test_plain_text_logs_have_one_line_each_and_no_control_characters(api: Api) -> None:
     job = await printed(api)
     await api.append(job, line("\x1b[2Jgone\tand back"), kind=Kind.LINE)
 
@@ -80,7 +80,7 @@ async def test_as_plain_text_a_line_is_a_line_and_moves_no_cursor(api: Api) -> N
     assert part.headers["link"] == f'</jobs/{job}/logs?limit=1&stream=stdout&after=2>; rel="next"'
 
 
-async def test_half_a_character_in_a_line_breaks_neither_answer(both: Api) -> None:
+async def test_a_lone_surrogate_in_a_line_is_replaced_in_both_formats(both: Api) -> None:
     job = await both.submit()
     await both.append(job, line("half \ud800 of one"), kind=Kind.LINE)
 
@@ -93,7 +93,7 @@ async def test_half_a_character_in_a_line_breaks_neither_answer(both: Api) -> No
 @pytest.mark.parametrize(
     ("query", "pointer"), [("stream=out", "/query/stream"), ("rank=-1", "/query/rank"), ("grep=", "/query/grep")]
 )
-async def test_what_no_line_can_be_is_refused(api: Api, query: str, pointer: str) -> None:
+async def test_wrong_filters_of_lines_are_refused_by_name(api: Api, query: str, pointer: str) -> None:
     job = await api.submit()
 
     refused = await api.client.get(f"/jobs/{job}/logs?{query}")

@@ -16,7 +16,7 @@ from tests.conformance.test_curves import told
 from tests.service.api.conftest import PATIENCE, Api, Command
 
 
-async def test_curves_of_one_job_and_of_several(api: Api) -> None:
+async def test_the_client_reads_curves_of_one_and_of_several_jobs(api: Api) -> None:
     job, worker = Stage(api.db).running()
     told(worker, [{"loss": 1.0}, {"loss": math.nan}, {"loss": -math.inf, "f1": 3}])
     other = await api.submit()
@@ -39,7 +39,7 @@ async def test_curves_of_one_job_and_of_several(api: Api) -> None:
     assert [(side.job, side.y) for side in both] == [(job, (3.0,)), (other, ())]
 
 
-async def test_a_terminal_gets_curves_that_are_drawn_over_themselves(
+async def test_footplate_metrics_redraws_its_curves_in_place_on_a_terminal(
     api: Api, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, worker = Stage(api.db).running()
@@ -56,7 +56,7 @@ async def test_a_terminal_gets_curves_that_are_drawn_over_themselves(
     assert again.splitlines()[1].split() == ["loss", "2", "1", "2", "3", "1", "3", "█▁▅"]
 
 
-async def test_lines_that_are_there_and_lines_that_come(api: Api) -> None:
+async def test_the_client_reads_stored_lines_and_follows_new_ones(api: Api) -> None:
     job = await api.submit()
     for n in range(3):
         await api.append(
@@ -78,7 +78,7 @@ async def test_lines_that_are_there_and_lines_that_come(api: Api) -> None:
     assert texts == [*early, "late"]
 
 
-async def test_what_waits_and_where_one_of_them_stands(api: Api) -> None:
+async def test_the_client_lists_the_queue_and_the_place_of_a_job(api: Api) -> None:
     first, second = await api.submit(), await api.submit(name="patient")
     await api.db.write(lambda conn: place_waiting(conn, now_ms()))
 

@@ -218,7 +218,7 @@ ATTACKS: dict[str, Callable[[str], Monster]] = {
 }
 
 
-async def test_no_attack_that_is_known_keeps_the_others_waiting(served: tuple[Api, JobId]) -> None:
+async def test_no_known_attack_delays_other_requests(served: tuple[Api, JobId]) -> None:
     api, job = served
     probe = Probe(api.url)
 
@@ -283,7 +283,7 @@ def _of(method: str, path: str, body: bytes) -> Monster:
     return Monster(method, path, body)
 
 
-async def test_no_request_within_the_limits_keeps_the_others_waiting(served: tuple[Api, JobId]) -> None:
+async def test_no_large_request_within_the_limits_delays_others(served: tuple[Api, JobId]) -> None:
     api, job = served
     probe, document = Probe(api.url), (await api.client.get("/openapi.json")).json()
     until = time.process_time() + BUDGET_SECONDS

@@ -119,7 +119,7 @@ async def test_a_file_for_another_purpose_is_refused_by_name(
     assert refused.value.param == param
 
 
-async def test_a_job_is_the_same_one_behind_both_doors(api: Api, client: AsyncOpenAI) -> None:
+async def test_a_job_made_by_openais_client_is_the_same_job_in_our_api(api: Api, client: AsyncOpenAI) -> None:
     made = await submitted(
         client,
         suffix="custom",
@@ -143,7 +143,7 @@ async def test_a_job_is_the_same_one_behind_both_doors(api: Api, client: AsyncOp
     assert (seen.model, seen.training_file, seen.status) == ("toy/mlp", "toy/regression", "queued")
 
 
-async def test_auto_means_the_arguments_of_the_base_model_s_entry(api: Api, client: AsyncOpenAI) -> None:
+async def test_auto_takes_the_arguments_of_the_base_models_entry(api: Api, client: AsyncOpenAI) -> None:
     made = await submitted(
         client, model="gpt-4.1", hyperparameters={"n_epochs": "auto", "learning_rate_multiplier": 2.0}
     )
@@ -221,7 +221,7 @@ async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> Non
          400, "env_not_allowed", "integrations"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_done_here_is_refused_by_its_name(
+async def test_unsupported_fields_of_a_fine_tuning_job_are_refused_by_name(
     client: AsyncOpenAI, changes: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     with pytest.raises(openai.APIStatusError) as refused:
@@ -231,7 +231,7 @@ async def test_what_cannot_be_done_here_is_refused_by_its_name(
     assert [job async for job in client.fine_tuning.jobs.list()] == []
 
 
-async def test_another_project_s_file_and_job_are_missing(api: Api, client: AsyncOpenAI) -> None:
+async def test_a_file_and_a_job_of_another_project_are_not_found(api: Api, client: AsyncOpenAI) -> None:
     key = await a_key(api, "vision")
     theirs = client_of(api, key["key"])
     file = await uploaded(client)
@@ -258,7 +258,7 @@ async def test_a_repeated_request_with_one_key_is_one_job(client: AsyncOpenAI) -
     assert len([job async for job in client.fine_tuning.jobs.list()]) == 1
 
 
-async def test_failures_have_the_form_that_the_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
+async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
     with pytest.raises(openai.AuthenticationError) as no_key:
         await client_of(api, "wrong").models.list()
     reader = await a_key(api, scopes=["read"])
@@ -272,7 +272,7 @@ async def test_failures_have_the_form_that_the_sdk_reads(api: Api, client: Async
     assert no_key.value.request_id
 
 
-async def test_events_are_in_openai_s_words_newest_first(api: Api, client: AsyncOpenAI) -> None:
+async def test_events_have_openais_words_and_come_newest_first(api: Api, client: AsyncOpenAI) -> None:
     made = await submitted(client)
     job = JobId(made.id)
     await api.append(job, {"loss": 0.5, "mean_token_accuracy": 0.9}, {"line": "not shown"}, kind=Kind.LOG)
@@ -344,7 +344,7 @@ def assert_typed(*answers: openai.BaseModel) -> None:
         assert not answer.model_extra, answer
 
 
-async def test_answers_have_the_fields_and_types_that_the_sdk_declares(api: Api, client: AsyncOpenAI) -> None:
+async def test_answers_have_the_fields_and_types_of_openais_sdk(api: Api, client: AsyncOpenAI) -> None:
     integration: Any = {"type": "wandb", "wandb": {"project": "p"}}
     file = await uploaded(client)
     made = await submitted(
@@ -421,7 +421,7 @@ async def test_a_file_is_uploaded_in_parts_in_any_order(client: AsyncOpenAI, tmp
     assert ended.value.code == "upload_ended"
 
 
-async def test_parts_that_are_not_the_whole_file_are_refused(client: AsyncOpenAI) -> None:
+async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(client: AsyncOpenAI) -> None:
     content = rows(2)
     upload = await client.uploads.create(
         bytes=len(content), filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
@@ -511,7 +511,7 @@ async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqli
         ({"type": "reinforcement", "reinforcement": {"grader": GRADER}}, 403, None),
     ],
 )  # fmt: skip
-async def test_a_method_that_cannot_be_trained_so_is_refused(
+async def test_a_training_method_that_does_not_fit_is_refused(
     client: AsyncOpenAI, method: Any, status: int, param: str | None
 ) -> None:
     file = await uploaded(client, json.dumps(PROMPT).encode())
@@ -586,7 +586,7 @@ async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
         (None, "No such file"),
     ],
 )
-def test_a_wrong_table_of_base_models_stops_the_start(tmp_path: Path, content: str | None, why: str) -> None:
+def test_a_wrong_file_of_base_models_stops_the_start(tmp_path: Path, content: str | None, why: str) -> None:
     path = tmp_path / "models.json"
     if content is not None:
         path.write_text(content)

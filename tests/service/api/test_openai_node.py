@@ -41,7 +41,7 @@ async def package(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_the_sdk_for_node_creates_lists_and_reads_jobs_and_models(api: Api, package: Path) -> None:  # noqa: F811
+async def test_openais_sdk_for_node_creates_lists_and_reads_jobs_and_models(api: Api, package: Path) -> None:  # noqa: F811
     async def sdk(*words: str) -> Any:
         access = {"OPENAI_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": KEY}
         return json.loads(await program("node", *words, folder=package, **access))

@@ -34,7 +34,7 @@ def lines(*rows: Any) -> io.BytesIO:
         ({"messages": [USER], "reference_answer": "4"}, "prompts"),
     ],
 )
-def test_the_format_of_a_file_is_that_of_its_rows(row: Any, named: str) -> None:
+def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) -> None:
     assert check_rows(lines(row, row)) == Rows(named, 2)  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) ->
         ({**PAIR, "input": {"messages": [USER, SYSTEM]}}, "input.messages[1]: a system message must come first"),
     ],
 )
-def test_both_answers_of_a_pair_are_from_the_assistant(row: Any, named: str) -> None:
+def test_a_pair_whose_answers_are_not_the_assistants_is_refused(row: Any, named: str) -> None:
     with pytest.raises(InvalidRows, match=r"line 2") as refused:
         check_rows(lines(PAIR, row))
 

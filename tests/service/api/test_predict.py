@@ -267,7 +267,7 @@ async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one
     assert (state["state"], state["reason"]) == ("cancelled", Reason.CANCEL)
 
 
-async def test_adapters_on_one_base_share_a_session_until_it_cannot_have_one(api: Api, node: Node) -> None:
+async def test_adapters_of_one_base_model_share_a_session(api: Api, node: Node) -> None:
     def adapted(rank: int, path: str = "models://base") -> dict[str, Any]:
         model = {"use": "hf/causal-lm", "args": {"path": path, "peft": {"r": rank}}}
         return {"model": model, "data": "data://rows.jsonl"}

@@ -73,7 +73,7 @@ def test_importing_the_service_imports_no_torch() -> None:
         ({"FOOTPLATE_REDIS": "redis://h:port"}, "FOOTPLATE_REDIS='redis://h:port'"),
     ],
 )
-def test_settings_that_cannot_work_are_told_in_a_sentence(
+def test_a_setting_that_cannot_work_stops_the_start_with_one_sentence(
     run: Callable[..., Ended], settings: dict[str, str], sentence: str
 ) -> None:
     code, output = run("api", **settings)
@@ -82,7 +82,7 @@ def test_settings_that_cannot_work_are_told_in_a_sentence(
     assert sentence in output
 
 
-def test_a_refused_setting_tells_no_secret_of_another(processes: Processes) -> None:
+def test_a_refused_setting_shows_no_secret_of_another(processes: Processes) -> None:
     settings = {
         "FOOTPLATE_DATABASE": "postgresql+psycopg://u:sekret@127.0.0.1:1/x",
         "FOOTPLATE_REDIS": "http://:sekret@h",
@@ -98,7 +98,7 @@ def test_a_refused_setting_tells_no_secret_of_another(processes: Processes) -> N
 
 
 @pytest.mark.parametrize("role", ["api", "migrate"])
-def test_a_database_that_is_away_is_a_sentence(run: Callable[..., Ended], role: str) -> None:
+def test_an_unreachable_database_stops_the_start_with_one_sentence(run: Callable[..., Ended], role: str) -> None:
     code, output = run(role, FOOTPLATE_DATABASE="postgresql+psycopg://u:sekret@127.0.0.1:1/x")
 
     assert code == 1
@@ -117,14 +117,14 @@ def test_a_database_without_its_schema_is_refused_with_the_command_that_makes_it
     assert "python -m service migrate" in output
 
 
-def test_a_role_that_there_is_not_is_answered_with_those_that_there_are(run: Callable[..., Ended]) -> None:
+def test_an_unknown_role_is_refused_with_the_known_roles(run: Callable[..., Ended]) -> None:
     code, output = run("apo")
 
     assert code == 2
     assert all(role in output for role in ("api", "control", "all", "migrate"))
 
 
-def test_an_address_in_use_is_told_in_a_sentence(run: Callable[..., Ended], sqlite_url: str) -> None:
+def test_an_address_in_use_stops_the_start_with_one_sentence(run: Callable[..., Ended], sqlite_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, output = run("api", FOOTPLATE_PORT=taken.getsockname()[1], FOOTPLATE_DATABASE=sqlite_url)
 
@@ -148,7 +148,7 @@ async def test_sigterm_closes_sockets_and_ends_in_three_seconds(processes: Proce
     assert not (processes.folder / "url").exists()
 
 
-async def test_a_reader_of_one_process_hears_of_a_verb_given_to_another(
+async def test_a_stream_of_one_api_process_shows_a_cancel_sent_to_another(
     processes: Processes, redis: RedisServer
 ) -> None:
     _, first = await asyncio.to_thread(start, processes, "api", FOOTPLATE_REDIS=redis.url)

@@ -24,7 +24,7 @@ async def queue(api: Api, query: str = "", **options: Any) -> Queue:
 
 
 @pytest.mark.own_statement
-async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_they_wait(both: Api) -> None:
+async def test_the_queue_is_in_placement_order_and_each_job_has_its_reason(both: Api) -> None:
     low, high, gpu = (
         await both.submit(),
         await both.submit(priority=9),
@@ -45,7 +45,7 @@ async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_
 
 
 @pytest.mark.own_statement
-async def test_a_job_waits_since_its_last_attempt_ended_and_keeps_its_age(both: Api) -> None:
+async def test_waiting_time_restarts_after_an_attempt_and_the_age_does_not(both: Api) -> None:
     job = await both.submit()
     an_hour_ago, just_now = now_ms() - 3_600_000, now_ms()
     ended = insert(table).values(job_id=job, attempt=1, fence=1, placed_at=an_hour_ago, ended_at=just_now, running_ms=0)
@@ -58,7 +58,7 @@ async def test_a_job_waits_since_its_last_attempt_ended_and_keeps_its_age(both: 
     assert row.queued_at == text_of(an_hour_ago)
 
 
-async def test_places_are_counted_in_each_pool(api: Api) -> None:
+async def test_places_in_the_queue_are_counted_per_pool(api: Api) -> None:
     await api.submit(priority=9)
     other = await api.submit(resources={"pool": "big"})
 
@@ -67,7 +67,7 @@ async def test_places_are_counted_in_each_pool(api: Api) -> None:
     assert (row.pool, row.place, row.ahead.yours) == ("big", 1, 0)
 
 
-async def test_a_job_that_may_not_start_yet_has_no_place_and_says_when(api: Api) -> None:
+async def test_a_job_in_backoff_has_no_place_and_names_its_time(api: Api) -> None:
     late, now = await api.submit(priority=9), await api.submit()
     at = now_ms() + 60_000
     await api.db.write(lambda conn: jobs.record(conn, late, not_before=at))
@@ -79,7 +79,7 @@ async def test_a_job_that_may_not_start_yet_has_no_place_and_says_when(api: Api)
     assert second.starts_after
 
 
-async def test_the_queue_is_paged_while_it_moves(api: Api) -> None:
+async def test_pages_of_the_queue_are_consistent_while_jobs_start(api: Api) -> None:
     waiting = [await api.submit() for _ in range(5)]
     first = await queue(api, "limit=2")
     await api.client.post(f"/jobs/{waiting[1]}/cancel")
@@ -91,7 +91,7 @@ async def test_the_queue_is_paged_while_it_moves(api: Api) -> None:
     assert (await api.client.get("/queue?cursor=nonsense")).json()["errors"][0]["pointer"] == "/query/cursor"
 
 
-async def test_of_other_projects_jobs_a_key_sees_only_how_many_there_are(serve: Serve, sqlite_url: str) -> None:
+async def test_a_key_sees_only_the_number_of_other_projects_waiting_jobs(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     mine, theirs = bearer(await a_key(api, "vision")), bearer(await a_key(api, "speech"))
     secret = {
@@ -117,7 +117,7 @@ async def test_of_other_projects_jobs_a_key_sees_only_how_many_there_are(serve: 
     assert [row.job for row in (await queue(api, "project=vision")).data] == [here]
 
 
-async def test_a_job_that_does_not_wait_is_in_no_queue(api: Api) -> None:
+async def test_a_running_job_is_not_in_the_queue(api: Api) -> None:
     job = await api.submit()
     await api.end(job)
 

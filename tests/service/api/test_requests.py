@@ -67,7 +67,7 @@ async def test_a_json_body_comes_with_a_json_content_type(api: Api, content_type
     assert status == 201 or is_problem(answer, 415, "unsupported_media_type")
 
 
-async def test_a_body_is_counted_as_it_streams(api: Api) -> None:
+async def test_the_size_limit_of_a_body_is_checked_while_it_streams(api: Api) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(20):
             yield b" " * 100_000
@@ -125,7 +125,7 @@ async def test_every_answer_carries_security_headers_and_a_request_id(api: Api) 
     assert strange.headers["x-request-id"].startswith("req_")
 
 
-async def test_without_a_key_only_names_of_this_machine_are_answered(api: Api) -> None:
+async def test_without_an_api_key_only_host_names_of_this_machine_are_accepted(api: Api) -> None:
     port = api.url.rpartition(":")[2]
     for host, status in (
         (f"localhost:{port}", 200),
@@ -139,7 +139,7 @@ async def test_without_a_key_only_names_of_this_machine_are_answered(api: Api) -
     assert is_problem(await api.client.get("/livez", headers={"Host": "evil.example"}), 421, "host_not_allowed")
 
 
-async def test_a_page_of_another_site_cannot_act_for_its_visitor(api: Api) -> None:
+async def test_a_page_of_another_site_cannot_send_requests_for_its_visitor(api: Api) -> None:
     job = await api.submit()
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[", "http://[::1", "//", "\xb2"):
         refused = await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": origin.encode("latin-1")})
@@ -168,7 +168,7 @@ HEADERS: tuple[tuple[str, ...], ...] = (
 """Requests with several faults. Each of the first four is refused before the others are looked at."""
 
 
-async def test_a_header_that_cannot_be_read_is_no_fault_of_ours(api: Api, artifacts: Path) -> None:
+async def test_an_unreadable_header_is_answered_400_and_not_500(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     file = artifacts / "jobs" / job / "attempts" / "1" / "outputs" / "a"
     file.parent.mkdir(parents=True)
@@ -191,7 +191,7 @@ async def test_a_header_that_cannot_be_read_is_no_fault_of_ours(api: Api, artifa
                 assert answer.status_code < 500, f"{method} {path} {names}: {value[:40]!r}: {answer.text}"
 
 
-async def test_the_page_and_the_docs_need_nothing_from_elsewhere(api: Api) -> None:
+async def test_the_dashboard_and_the_docs_load_nothing_from_other_servers(api: Api) -> None:
     for path in ("/", "/docs", *(f"/dashboard/{name}" for name in sorted(dashboard._names()))):
         answer = await api.client.get(path)
         assert answer.status_code == 200
@@ -206,7 +206,7 @@ def artifacts(api: Api) -> Path:
     return api.services.settings.artifacts_path
 
 
-async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: Api, artifacts: Path) -> None:
+async def test_outputs_are_served_as_attachments_from_their_folder_only(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     folder = artifacts / "jobs" / job / "attempts" / "1" / "outputs"
     (folder / "deep").mkdir(parents=True)
@@ -245,7 +245,7 @@ async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: 
         assert is_problem(await api.client.get(f"/jobs/{job}/outputs/{path}"), 404, "not_found"), path
 
 
-async def test_an_output_that_is_listed_can_be_had_whatever_its_name(api: Api, artifacts: Path) -> None:
+async def test_every_listed_output_can_be_downloaded_whatever_its_name(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     folder = artifacts / "jobs" / job / "attempts" / "1" / "outputs"
     (folder / "deep\r\n").mkdir(parents=True)
@@ -264,7 +264,7 @@ async def test_an_output_that_is_listed_can_be_had_whatever_its_name(api: Api, a
     assert is_problem(await api.client.get(f"/jobs/{job}/outputs/bad%FF"), 404, "not_found")
 
 
-async def test_a_download_is_taken_up_only_where_the_file_is_still_the_same(api: Api, artifacts: Path) -> None:
+async def test_a_download_is_resumed_only_if_the_file_is_unchanged(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     file = artifacts / "jobs" / job / "attempts" / "1" / "outputs" / "weights ä.bin"
     file.parent.mkdir(parents=True)

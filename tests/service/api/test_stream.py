@@ -22,7 +22,7 @@ from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, each_case, num
 from tests.support.processes import until_async
 
 
-async def test_a_late_reader_gets_the_whole_history_then_the_end(both: Api) -> None:
+async def test_a_late_reader_gets_the_whole_history_and_then_the_end(both: Api) -> None:
     job = await both.submit()
     await both.append(job, *[{"loss": n} for n in range(300)])
     await both.end(job)
@@ -36,7 +36,7 @@ async def test_a_late_reader_gets_the_whole_history_then_the_end(both: Api) -> N
 
 
 @pytest.mark.own_statement
-async def test_replay_and_live_meet_without_a_gap_or_a_duplicate(both: Api) -> None:
+async def test_live_events_follow_the_replay_without_a_gap_or_a_duplicate(both: Api) -> None:
     job = await both.submit()
     reading = asyncio.create_task(both.frames(f"/jobs/{job}/stream"))
 
@@ -50,7 +50,7 @@ async def test_replay_and_live_meet_without_a_gap_or_a_duplicate(both: Api) -> N
     assert code == 1000
 
 
-async def test_events_arrive_although_every_wake_up_is_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_arrive_even_if_every_notification_is_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "FALLBACK_SECONDS", 0.05)
     job = await api.submit()
     async with api.socket(f"/jobs/{job}/stream") as socket:
@@ -63,7 +63,7 @@ async def test_events_arrive_although_every_wake_up_is_lost(api: Api, monkeypatc
     assert numbers([frame]) == [2]
 
 
-async def test_a_reader_may_want_some_kinds_only(api: Api) -> None:
+async def test_a_reader_can_select_kinds_of_events(api: Api) -> None:
     job = await api.submit()
     await api.append(job, {"loss": 1.0})
     await api.append(job, {"text": "hello"}, kind=Kind.NOTE)
@@ -76,7 +76,7 @@ async def test_a_reader_may_want_some_kinds_only(api: Api) -> None:
     assert code == 1000
 
 
-async def test_a_reader_may_want_few_frames_and_still_gets_every_event(api: Api) -> None:
+async def test_a_reader_with_max_hz_gets_every_event_in_fewer_frames(api: Api) -> None:
     job = await api.submit()
     began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/jobs/{job}/stream?max_hz=5"))
@@ -131,7 +131,7 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
         ("/jobs/{job}/metrics?kinds=log", 4400),
     ],
 )
-async def test_what_cannot_be_streamed_closes_with_a_code_and_a_reason(api: Api, path: str, code: int) -> None:
+async def test_a_socket_that_is_refused_closes_with_a_code_and_a_reason(api: Api, path: str, code: int) -> None:
     job = await api.submit()
 
     frames, result, reason = await api.frames(path.replace("{job}", job))
@@ -201,7 +201,7 @@ async def test_a_stopping_service_closes_its_sockets_with_1012(api: Api) -> None
     assert code == 1012
 
 
-async def test_messages_of_a_reader_are_ignored_and_a_big_frame_closes_its_socket(api: Api) -> None:
+async def test_messages_from_a_reader_are_ignored_and_a_big_one_closes_the_socket(api: Api) -> None:
     job = await api.submit()
     async with api.socket(f"/jobs/{job}/stream") as socket:
         await socket.send("hello")
@@ -214,7 +214,7 @@ async def test_messages_of_a_reader_are_ignored_and_a_big_frame_closes_its_socke
         assert socket.close_code == 1009
 
 
-async def test_an_opening_that_cannot_be_read_is_answered_and_holds_nothing(api: Api) -> None:
+async def test_an_unreadable_handshake_is_answered_and_holds_no_connection(api: Api) -> None:
     job = await api.submit()
 
     with pytest.raises(InvalidStatus) as refused:
@@ -290,7 +290,7 @@ async def test_server_sent_events_carry_the_same_history(both: Api) -> None:
     assert [message["event"] for message in messages if "event" in message] == ["caught_up", "end"]
 
 
-async def test_an_event_source_comes_back_where_it_was_and_is_told_when_there_is_no_more(api: Api) -> None:
+async def test_an_event_source_reconnects_at_its_cursor_and_is_told_of_the_end(api: Api) -> None:
     job = await api.submit()
     await api.append(job, *[{"loss": n} for n in range(10)])
     await api.end(job)
@@ -313,7 +313,7 @@ async def test_an_event_stream_is_refused_like_any_request(api: Api) -> None:
     assert (beyond.status_code, beyond.json()["errors"][0]["code"]) == (422, "bad_cursor")
 
 
-async def test_an_open_event_stream_does_not_hold_up_a_stopping_service(api: Api) -> None:
+async def test_an_open_event_stream_does_not_delay_a_stopping_service(api: Api) -> None:
     job = await api.submit()
     reading = asyncio.create_task(_messages(api.client, f"/jobs/{job}/stream"))
     await until_async(lambda: api.services.meters.sockets._value.get() == 1, what="it is connected")

@@ -48,7 +48,7 @@ def live(job: str) -> Callable[[dict[str, Any]], bool]:
 
 
 @pytest.mark.own_statement
-async def test_named_jobs_are_told_each_in_order_and_the_socket_closes_with_the_last(both: Api) -> None:
+async def test_named_jobs_are_streamed_in_order_until_the_last_has_ended(both: Api) -> None:
     first, second, other = [await both.submit() for _ in range(3)]
     await both.append(first, *[{"loss": n} for n in range(300)])
     await both.end(first)
@@ -81,7 +81,7 @@ async def test_each_job_continues_from_its_own_cursor(api: Api) -> None:
 
 
 @pytest.mark.own_statement
-async def test_jobs_that_match_join_whenever_they_come_and_others_do_not(both: Api) -> None:
+async def test_jobs_that_match_the_filter_join_the_stream_when_they_are_submitted(both: Api) -> None:
     before = await both.submit(tags=["mine"])
     over = await both.submit(tags=["mine"])
     await both.end(over)
@@ -101,7 +101,7 @@ async def test_jobs_that_match_join_whenever_they_come_and_others_do_not(both: A
     assert numbers(frames, over) == numbers(frames, foreign) == []
 
 
-async def test_a_job_that_is_resumed_after_its_end_goes_on_behind_it(api: Api) -> None:
+async def test_a_resumed_job_continues_in_the_stream_after_its_end(api: Api) -> None:
     job = await api.submit()
     async with api.socket("/stream") as socket:
         frames = await until_frame(socket, [], live(job))
@@ -115,7 +115,7 @@ async def test_a_job_that_is_resumed_after_its_end_goes_on_behind_it(api: Api) -
     assert numbers(frames, job) == list(range(1, 9))
 
 
-async def test_a_job_joins_in_a_state_and_stays_when_it_has_left_it(api: Api) -> None:
+async def test_a_job_that_joined_by_its_state_stays_after_leaving_that_state(api: Api) -> None:
     waiting, running = await api.submit(), await api.submit()
     await move(api, running, JobState.STARTING, JobState.RUNNING)
     async with api.socket("/stream?state=running") as socket:
@@ -126,7 +126,7 @@ async def test_a_job_joins_in_a_state_and_stays_when_it_has_left_it(api: Api) ->
     assert numbers(frames, waiting) == []
 
 
-async def test_a_reconnect_with_since_gets_jobs_that_began_and_ended_meanwhile(api: Api) -> None:
+async def test_a_reconnect_with_since_gets_jobs_that_ran_during_the_gap(api: Api) -> None:
     async with api.socket("/stream") as socket:
         since = json.loads(await socket.recv())["since"]
     job = await api.submit()
@@ -138,7 +138,7 @@ async def test_a_reconnect_with_since_gets_jobs_that_began_and_ended_meanwhile(a
     assert numbers(frames, job) == [1, 2, 3, 4]
 
 
-async def test_a_stream_with_kinds_and_max_hz_still_has_every_event(api: Api) -> None:
+async def test_a_stream_with_kinds_and_max_hz_loses_no_event(api: Api) -> None:
     first, second = await api.submit(), await api.submit()
     began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/stream?jobs={first},{second}&kinds=log,note&max_hz=5"))
@@ -211,7 +211,7 @@ async def test_a_deleted_job_is_reported_and_the_others_continue(api: Api) -> No
         ("after=1", 4400, "'after'"),
     ],
 )
-async def test_what_cannot_be_followed_closes_with_a_code_and_a_sentence(
+async def test_a_stream_that_is_refused_closes_with_a_code_and_a_sentence(
     api: Api, query: str, code: int, says: str
 ) -> None:
     job = await api.submit()
@@ -240,7 +240,7 @@ async def test_more_jobs_than_the_limit_are_refused_and_later_ones_are_counted(
     assert numbers(frames, third) == [1]
 
 
-async def test_another_project_s_jobs_are_as_missing_as_any(serve: Serve, sqlite_url: str) -> None:
+async def test_jobs_of_another_project_are_not_found(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     theirs = await api.submit(project="speech")
     mine = await api.submit()

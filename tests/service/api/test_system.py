@@ -63,7 +63,7 @@ ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
         ({"training": {"use_liger_kernel": True}}, "/training/use_liger_kernel", "liger-kernel", "'footplate[liger]'"),
     ],
 )
-async def test_what_needs_a_package_that_no_node_has_is_refused_where_it_is_asked_for(
+async def test_a_package_that_no_node_has_is_refused_at_the_field_that_needs_it(
     api: Api, change: Any, pointer: str, package: str, install: str
 ) -> None:
     spec = {**SPEC, **change}
@@ -86,9 +86,7 @@ async def test_what_needs_a_package_that_no_node_has_is_refused_where_it_is_aske
     assert f"pip install {how}" in error["hint"]
 
 
-async def test_a_file_that_no_node_has_is_refused_at_its_place_and_taken_once_it_is_there(
-    api: Api, tmp_path: Path
-) -> None:
+async def test_a_data_file_is_refused_until_a_node_has_it(api: Api, tmp_path: Path) -> None:
     root = FileRoot.at(tmp_path)
     roots = FileRoots(machine=BOOT_ID.read_text().strip(), data=root, models=root)
     catalogue = {**CATALOGUE, "data": {"files/jsonl": {"name": "files/jsonl", "group": "data", "args": {}}}}
@@ -108,7 +106,7 @@ async def test_a_file_that_no_node_has_is_refused_at_its_place_and_taken_once_it
     assert [item["code"] for item in both.json()["errors"]] == ["package_missing", "file_missing"], "all at once"
 
 
-async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(api: Api) -> None:
+async def test_a_resume_is_checked_against_the_nodes_like_a_post(api: Api) -> None:
     job = await api.submit()
     assert (await api.client.post(f"/jobs/{job}/cancel")).status_code == 202
     await a_node(api, catalogue={**CATALOGUE, "packages": {}})
@@ -123,7 +121,7 @@ async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(ap
     assert (error["pointer"], error["code"]) == ("/resources/strategy/type", "package_missing")
 
 
-async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
+async def test_component_names_are_checked_against_the_nodes(both: Api) -> None:
     unknown = {**SPEC, "model": "toy/mpl"}
     early = await both.client.post("/jobs", json=unknown)
     await a_node(both)
@@ -142,7 +140,7 @@ async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
 
 
 @pytest.mark.own_statement
-async def test_validation_names_the_node_that_would_take_it(both: Api) -> None:
+async def test_validation_names_the_node_that_would_run_the_job(both: Api) -> None:
     await a_node(both)
 
     result = (await both.client.post("/jobs/validate", json=SPEC)).json()["placement"]
@@ -166,7 +164,7 @@ async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
 
 
 @pytest.mark.own_statement
-async def test_a_node_that_cannot_work_gets_none_and_everyone_is_told_why(both: Api) -> None:
+async def test_a_node_with_a_problem_gets_no_job_and_every_answer_says_why(both: Api) -> None:
     why = "its packages cannot be imported: ImportError: torch is broken"
     await a_node(both, trouble=why)
     job = await both.submit()
@@ -188,7 +186,7 @@ async def test_a_node_that_cannot_work_gets_none_and_everyone_is_told_why(both: 
     assert (await both.client.get("/nodes")).json()["data"][0]["message"] is None
 
 
-async def test_a_node_that_takes_no_work_is_said_beside_others_that_do(api: Api) -> None:
+async def test_readiness_names_a_node_that_takes_no_work(api: Api) -> None:
     await a_node(api)
     await a_node(api, node="node_" + "2" * 32, name="two", store_ok=False)
 
@@ -197,14 +195,14 @@ async def test_a_node_that_takes_no_work_is_said_beside_others_that_do(api: Api)
     assert result["nodes"] == "these nodes get no work: two: it cannot read the service's artifact store"
 
 
-async def test_ready_means_sql_and_the_rest_is_told(both: Api) -> None:
+async def test_readiness_requires_sql_and_reports_the_rest_as_degraded(both: Api) -> None:
     ready = await both.client.get("/readyz")
 
     assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
     assert ready.json()["degraded"] == ["redis", "control", "nodes"]
 
 
-async def test_whatever_is_degraded_is_said_in_a_sentence(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_degraded_dependency_is_described_in_a_sentence(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await a_node(api)
     await api.db.write(lambda conn: nodes.change(conn, node, lost=True))
     full = shutil._ntuple_diskusage(100 << 30, 100 << 30, 1 << 20)
@@ -224,7 +222,7 @@ async def _counted(numbers: dict[str, int]) -> dict[str, int]:
     return numbers
 
 
-async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) -> None:
+async def test_an_unwritable_store_is_reported_as_degraded(api: Api, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     settings = api.services.settings.model_copy(update={"artifacts": str(tmp_path / "a-file")})
 
@@ -253,7 +251,7 @@ async def test_a_wrong_schema_is_not_ready(api: Api) -> None:
     assert "python -m service migrate" in ready.json()["details"]["database"]
 
 
-async def test_prometheus_finds_requests_jobs_and_nodes(both: Api) -> None:
+async def test_metrics_for_prometheus_count_requests_jobs_and_nodes(both: Api) -> None:
     await both.submit()
     await a_node(both)
 
@@ -267,7 +265,7 @@ async def test_prometheus_finds_requests_jobs_and_nodes(both: Api) -> None:
     assert 'footplate_requests_total{method="POST",route="/jobs",status="201"} 1.0' in text
 
 
-def test_what_control_counts_is_written_as_prometheus_reads_it() -> None:
+def test_counts_of_control_are_in_the_format_of_prometheus() -> None:
     counts = Counts(attempts_lost=3, journal_depth=7, retries=Counter(node_lost=2, oom=1))
 
     text = Meters().render({}, {}, {}, 0, counts.numbers()).decode()
@@ -279,7 +277,7 @@ def test_what_control_counts_is_written_as_prometheus_reads_it() -> None:
     assert prometheus_name("retries") == "footplate_control_retries_total"
 
 
-async def test_answers_have_the_shape_that_is_described(api: Api) -> None:
+async def test_answers_fit_the_openapi_document(api: Api) -> None:
     await a_node(api)
     job = await api.submit(name="one", tags=["a"], metadata={"team": "vision"})
     await api.append(job, {"loss": 1.0})

@@ -36,7 +36,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 @pytest.mark.own_statement
-async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
+async def test_a_trace_continues_from_the_post_to_the_end_of_the_attempt(
     serve: Serve, database_url: str, collector: Collector
 ) -> None:
     tracing = Tracing("all")
@@ -101,7 +101,7 @@ async def attempted(api: Api, job: JobId) -> None:
     await api.db.write(lambda conn: conn.execute(tables.attempts.insert(), values_of(row)))
 
 
-async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
+async def test_unsampled_jobs_and_jobs_from_before_tracing_send_no_spans(
     serve: Serve, sqlite_url: str, collector: Collector
 ) -> None:
     tracing = Tracing("api")
@@ -120,7 +120,7 @@ async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
     assert collector.spans == {}
 
 
-async def test_a_collector_that_is_away_holds_up_nobody(
+async def test_an_unreachable_collector_delays_no_request(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -149,7 +149,9 @@ async def test_a_collector_that_is_away_holds_up_nobody(
         ({"FASTAPI_OTEL_AUTO_CONFIGURE": "true"}, False, "FastAPI's own traces are off"),
     ],
 )
-def test_what_is_asked_for_is_done_or_said(environ: dict[str, str], is_on: bool, wrong: str | None) -> None:
+def test_trace_settings_take_effect_or_are_named_as_wrong(
+    environ: dict[str, str], is_on: bool, wrong: str | None
+) -> None:
     result = read_trace_settings(environ)
 
     assert result.is_on is is_on
@@ -171,7 +173,7 @@ async def test_where_the_extra_is_missing_readyz_says_what_to_install(
     assert "pip install 'footplate[otel]'" in body["details"]["tracing"]
 
 
-def test_without_the_variables_nothing_that_sends_is_imported() -> None:
+def test_without_the_variables_no_exporter_is_imported() -> None:
     look = "import service.__main__, sys; print({'opentelemetry.exporter', 'service.spans'} & {*sys.modules})"
 
     assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "set()\n"

@@ -164,7 +164,9 @@ async def api(serve: Serve, sqlite_url: str) -> Api:
     return await serve(sqlite_url, webhooks_allow=LOOPBACK)
 
 
-async def test_each_move_of_a_job_is_told_once_and_signed(serve: Serve, database_url: str, receiver: Receiver) -> None:
+async def test_each_state_change_of_a_job_is_delivered_once_and_signed(
+    serve: Serve, database_url: str, receiver: Receiver
+) -> None:
     api = await serve(database_url, webhooks_allow=LOOPBACK)
     hook = await a_hook(api, receiver.url, description="ours")
     job = await api.submit(name="sst2", tags=["nightly"])
@@ -190,7 +192,7 @@ async def test_each_move_of_a_job_is_told_once_and_signed(serve: Serve, database
     assert len(receiver.got) == 4
 
 
-async def test_a_secret_is_shown_once_and_the_url_s_path_is_in_no_log(
+async def test_a_secret_is_shown_once_and_no_log_has_the_path_of_a_url(
     api: Api, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -219,7 +221,7 @@ async def test_a_webhook_gets_only_the_states_and_tags_of_its_filter(api: Api, r
     ]
 
 
-async def test_an_endpoint_of_openai_s_sdk_hears_of_the_end_of_jobs(api: Api, receiver: Receiver) -> None:
+async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, receiver: Receiver) -> None:
     http = DefaultAsyncHttpxClient(verify=False)
     client = AsyncOpenAI(base_url=f"{api.url}/v1", api_key="any", max_retries=0, http_client=http)
     wanted: list[Any] = ["fine_tuning.job.succeeded", "fine_tuning.job.failed"]
@@ -252,7 +254,7 @@ async def test_an_endpoint_of_openai_s_sdk_hears_of_the_end_of_jobs(api: Api, re
     assert (await client.webhooks.delete(made.id)).deleted
 
 
-async def test_a_move_that_is_rolled_back_or_too_late_makes_no_delivery(both: Api) -> None:
+async def test_a_state_change_that_is_rolled_back_or_refused_is_not_delivered(both: Api) -> None:
     await both.db.write(lambda conn: webhooks.insert_webhook(conn, a_row(), 1))
     await both.services.webhooks.refresh()
     job = await both.submit()
@@ -302,7 +304,9 @@ async def test_without_a_webhook_in_the_project_a_post_reads_no_webhooks(
     assert (await api.client.post("/jobs", json=SPEC)).status_code == 500
 
 
-async def test_another_api_process_knows_a_new_webhook_soon(serve: Serve, sqlite_url: str, receiver: Receiver) -> None:
+async def test_another_api_process_learns_of_a_new_webhook_within_seconds(
+    serve: Serve, sqlite_url: str, receiver: Receiver
+) -> None:
     first, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
     assert not other.services.webhooks.may_have_webhook("default")
 
@@ -314,7 +318,7 @@ async def test_another_api_process_knows_a_new_webhook_soon(serve: Serve, sqlite
     assert not other.services.webhooks.may_have_webhook("vision")
 
 
-async def test_another_project_s_webhook_hears_nothing_and_is_not_there(
+async def test_a_webhook_of_another_project_receives_nothing_and_is_not_found(
     serve: Serve, sqlite_url: str, receiver: Receiver
 ) -> None:
     api = await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
@@ -522,7 +526,7 @@ async def test_the_url_and_the_filters_of_a_webhook_can_be_changed(api: Api, rec
     assert (await seen(api, hook))["description"] == "ours"
 
 
-async def test_a_secret_is_changed_and_for_a_while_either_is_good(
+async def test_after_a_rotation_the_old_secret_also_signs_until_its_end(
     api: Api, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def rotate(**how: Any) -> dict[str, Any]:
@@ -552,7 +556,7 @@ async def test_a_secret_is_changed_and_for_a_while_either_is_good(
     assert second not in caplog.text
 
 
-async def test_a_webhook_whose_receiver_is_gone_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
+async def test_a_webhook_whose_receiver_answers_410_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 410 Gone\r\n\r\n"
     hook, post = await a_hook(api, receiver.url), Post(api)
     ping = await api.client.post(f"/webhooks/{hook['id']}/test")
@@ -566,9 +570,7 @@ async def test_a_webhook_whose_receiver_is_gone_is_disabled_at_once(api: Api, re
     assert (await seen(api, hook))["disabled_why"] == "the receiver answered 410 Gone"
 
 
-async def test_a_control_that_dies_before_it_notes_an_answer_leaves_it_to_the_next(
-    api: Api, receiver: Receiver
-) -> None:
+async def test_a_delivery_whose_control_died_is_sent_again_by_the_next_control(api: Api, receiver: Receiver) -> None:
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
     dying = Post(api)
@@ -642,7 +644,7 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere(api: Api, receiver: Rec
         assert "Redirects are not followed" in (await told(api, hook))[0]["error"]
 
 
-async def test_of_a_huge_answer_only_the_beginning_is_read(api: Api, receiver: Receiver) -> None:
+async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: Receiver) -> None:
     sent = 0
 
     async def flood(writer: asyncio.StreamWriter) -> None:
@@ -793,7 +795,7 @@ async def repoint(api: Api, hook: dict[str, Any], url: str) -> None:
     await api.db.write(lambda conn: conn.execute(table.update().where(table.c.id == hook["id"]).values(url=url)))
 
 
-async def test_a_certificate_must_be_good_for_the_name(
+async def test_a_certificate_must_be_valid_for_the_host_name(
     api: Api, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ssl
@@ -856,7 +858,7 @@ async def test_a_project_has_a_limit_of_webhooks(api: Api, receiver: Receiver, m
 
 
 @pytest.mark.own_statement
-async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
+async def test_the_delivery_log_is_paged_and_kept_for_a_month(both: Api) -> None:
     row = a_row()
     await both.db.write(lambda conn: webhooks.insert_webhook(conn, row, 1))
     for _ in range(5):
@@ -873,7 +875,7 @@ async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "300.1.1.1", "10.0.0.1/8", "::g"])
-def test_a_wrong_network_in_the_settings_ends_the_start(text: str) -> None:
+def test_a_wrong_network_in_the_settings_stops_the_start(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         ServiceSettings(webhooks_allow=text)
 
@@ -893,7 +895,7 @@ async def test_the_shell_snippets_of_the_docs_create_show_and_try_a_webhook(api:
     assert "ping" in printed
 
 
-async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> None:
+async def test_the_receiver_in_the_docs_accepts_only_correctly_signed_requests(api: Api) -> None:
     page = (REPOSITORY / "docs/guides/webhooks.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     port = free_port()
