@@ -78,7 +78,11 @@ $(VENV)/.dev: $(VENV)/.ready
 	$(call install,what tests,-e '.[embedded]' --group dev)
 	$(call install,the libraries of some tests,--no-deps --target $(VENV)/libraries --group libraries)
 
+# Checked first, because uv and pip only warn about an extra that does not exist.
 $(VENV)/.extras-%: $(VENV)/.ready
+	@$(VENV)/bin/python -c 'import sys; from importlib.metadata import metadata; known = metadata("footplate").get_all("Provides-Extra"); \
+	  wrong = sorted(set(sys.argv[1].split(",")) - set(known)); \
+	  sys.exit(f"There is no extra {wrong[0]!r}. The extras are: " + ", ".join(known) if wrong else 0)' '$*'
 	$(call install,the extras $*,-e '.[embedded$(COMMA)$*]')
 
 $(VENV)/.docs: $(VENV)/bin/python constraints.txt pyproject.toml

@@ -52,5 +52,5 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
     "checkpoint": _checkpoint,
     "note": _message,
     "line": lambda event: f"| {event.data.get('text')}".rstrip(),
-    "gap": lambda event: f"events are missing here: {event.data}",
+    "gap": lambda event: f"events are missing here: {_message(event)}",
 }

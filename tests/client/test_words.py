@@ -249,10 +249,11 @@ def test_a_long_sentence_breaks_between_words_and_keeps_what_has_no_space() -> N
     [
         ("line", {"stream": "stdout", "text": "a line"}, "| a line"),
         ("line", {"stream": "stdout", "text": ""}, "|"),
+        ("gap", {"message": "the journal was lost", "from": 7}, "events are missing here: the journal was lost"),
         ("state", {"state": "paused", "reason": "pause"}, "paused (pause); `footplate resume beefbeef` continues it"),
     ],
 )
-def test_an_event_is_one_line_of_text(kind: str, data: dict[str, str], line: str) -> None:
+def test_an_event_is_one_line_of_text(kind: str, data: dict[str, object], line: str) -> None:
     event = Event.model_construct(job="job_" + "0" * 24 + "beefbeef", attempt=1, kind=kind, data=data)  # type: ignore[call-arg]
 
     assert line_of(event) == line

@@ -98,3 +98,13 @@ def test_make_up_installs_the_extras_that_its_arguments_name() -> None:
 
     assert "-e '.[embedded,hf,recipes]'" in plan.stdout
     assert plan.stdout.strip().endswith("/footplate up --nodes 2 --json")
+
+
+def test_make_up_refuses_an_extra_that_does_not_exist() -> None:
+    command = ["make", f"--old-file={sys.prefix}/.ready", f"VENV={sys.prefix}", "up", "ARGS=--extras trl,hff"]
+
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert "no extra 'hff'. The extras are: " in done.stderr
+    assert "trl" in done.stderr.partition("The extras are: ")[2]
