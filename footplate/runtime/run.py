@@ -201,21 +201,33 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mappin
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     if args.save_strategy == "no":
-        trainer.add_callback(SaveAtEnd())
+        trainer.add_callback(SaveAtEnd(emit))
     # This callback is the last one, so that it sees the decisions of the job's own callbacks, and decides about stops.
     trainer.add_callback(emit)
     return trainer
 
 
 class SaveAtEnd(TrainerCallback):
-    """A callback that saves one checkpoint, after the last step.
+    """A callback that saves one checkpoint, after the last step, or when another callback ends the training early.
 
     It is for jobs whose `save_strategy` is "no". Without a checkpoint, their models could not be tried or forked.
+    A request to stop says itself whether a checkpoint is saved.
     """
 
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._saved_step = emit, 0
+
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        control.should_save = control.should_save or state.global_step >= state.max_steps
+        is_over = state.global_step >= state.max_steps or (control.should_training_stop and self._emit.obeyed is None)
+        if is_over and state.global_step != self._saved_step:
+            control.should_save = True
         return control
+
+    # Early stopping comes after an evaluation or an epoch.
+    on_evaluate = on_epoch_end = on_step_end
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._saved_step = state.global_step
 
 
 def our_trainer(spec: JobSpec, parts: Parts, args: Any) -> Trainer:

@@ -12,6 +12,7 @@ import pytest
 from footplate.contract.host import outcome
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.file_roots import Roots
+from footplate.contract.lifecycle import StopMode
 from footplate.runtime import run
 from footplate.runtime.build import build
 from footplate.trainer.callbacks import TrainerCallback
@@ -60,3 +61,47 @@ def test_the_model_of_a_run_without_saves_is_saved_once_at_its_end(
 
     assert saved == steps
     assert (tmp_path / "checkpoint-3").is_dir()
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_evaluate", "on_epoch_end"])
+def test_a_run_without_saves_that_a_callback_ends_early_is_saved_once(tmp_path: Path, event: str) -> None:
+    spec = make_spec(
+        data={"train": "toy/regression", "eval": "toy/regression"},
+        training={"max_steps": 999, "save_strategy": "no", "eval_strategy": "epoch"},
+    )
+    args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
+    saved: list[int] = []
+
+    class Emit(TrainerCallback):
+        obeyed = None
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            saved.append(state.global_step)
+
+    def end(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = True
+
+    ends_early = type("EndsEarly", (TrainerCallback,), {event: staticmethod(end)})()
+    parts = replace(build(spec, Roots(tmp_path, tmp_path)), callbacks=[ends_early])
+    trainer = run.assemble(spec, parts, args, Emit(), {})  # type: ignore[arg-type]
+    trainer.train()
+
+    assert saved == [trainer.state.global_step]
+    assert 0 < trainer.state.global_step < 999
+
+
+def test_a_cancel_that_asks_for_no_checkpoint_writes_none(tmp_path: Path) -> None:
+    spec = make_spec(training={"max_steps": 999, "save_strategy": "no"})
+    args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
+
+    class Emit(TrainerCallback):
+        obeyed: StopMode | None = None
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.obeyed = StopMode.GRACEFUL
+            control.should_training_stop = True
+
+    trainer = run.assemble(spec, build(spec, Roots(tmp_path, tmp_path)), args, Emit(), {})  # type: ignore[arg-type]
+    trainer.train()
+
+    assert not (tmp_path / "checkpoint-1").exists()
