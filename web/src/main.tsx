@@ -75,13 +75,14 @@ function Login() {
   const use = (event: Event) => {
     event.preventDefault();
     storeKey(secret.trim());
+    message.value = null;
     void refreshNow();
     go(location.hash || href("jobs"));
   };
   return (
     <form class="login" onSubmit={use}>
       <h1>This service needs a key</h1>
-      <label>Key <input type="password" autocomplete="off" required value={secret} onInput={(event) => setSecret(event.currentTarget.value)} /></label>
+      <label>Key <input type="password" autocomplete="off" autofocus required value={secret} onInput={(event) => setSecret(event.currentTarget.value)} /></label>
       <button class="primary">Log in</button>
       <p>The key stays in this tab and is gone when the tab is closed. An administrator makes one with <code>footplate keys create</code>.</p>
       {storedKey() && <p class="error" role="alert">The service does not accept the key that this tab has.</p>}
@@ -112,7 +113,7 @@ function Project() {
     message.value = null;
   };
   return (
-    <Menu label={`Project ${project || jobs.value.values().next().value?.project || "default"}`} class="right">
+    <Menu label={`Project ${project || jobs.value.values().next().value?.project || (storedKey() ? "" : "default")}`} class="right">
       <form onSubmit={change}>
         <label>Project <input value={typed} placeholder="the key's own" onInput={(event) => setTyped(event.currentTarget.value)} /></label>
         <button>Show</button>

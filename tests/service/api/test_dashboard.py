@@ -169,6 +169,10 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     await expect(names).to_have_text(["run-0", "run-1", "run-2"])
     await page.get_by_role("combobox", name="State").select_option("cancelled")
     await expect(names).to_have_text(["run-0", "run-1"])
+    await names.first.click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("run-0")
+    await page.keyboard.press("Escape")
+    await expect(names).to_have_text(["run-0", "run-1"])
     assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
 
 
@@ -295,6 +299,8 @@ async def test_a_person_needs_the_key_and_may_leave(serve: Serve, sqlite_url: st
     await api.submit(name="guarded")
     await page.goto(api.url)
 
+    await expect(page.get_by_label("Key")).to_be_focused()
+    await expect(page.locator(".message")).to_have_count(0)
     await page.get_by_label("Key").fill("wrong")
     await page.get_by_role("button", name="Log in").click()
     await expect(page.get_by_role("alert")).to_contain_text("does not accept the key")

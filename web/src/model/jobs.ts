@@ -1,7 +1,7 @@
 /** All jobs that the page knows. The newest page and all active jobs are asked for every two seconds. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import { explain, jobPath, request } from "../api/client";
+import { ApiError, explain, jobPath, request } from "../api/client";
 import { heard, unreachable } from "../api/live";
 import { FINAL, type Job, type JobList } from "../api/types";
 import { readConditions, serverQuery } from "../lib/filters";
@@ -142,6 +142,7 @@ async function poll(): Promise<void> {
 
 function failed(error: unknown): void {
   if (error instanceof TypeError) unreachable();
+  else if (error instanceof ApiError && error.status === 401) return; // The page asks for a key.
   else message.value = { text: explain(error), isError: true };
 }
 

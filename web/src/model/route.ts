@@ -34,8 +34,21 @@ export const route = computed(() => current.value);
 
 window.addEventListener("hashchange", () => {
   pending = null;
+  leaveTable();
   current.value = parseRoute(location.hash);
 });
+
+let table: URLSearchParams | null = null;
+
+function leaveTable(): void {
+  if (current.value.view === "jobs") table = current.value.params;
+}
+
+/** The table of jobs with the filters, the order and the selection that it had last. */
+export function tableHref(): string {
+  const isSame = (table?.get("project") ?? "") === (current.value.params.get("project") ?? "");
+  return isSame && table?.size ? `#/jobs?${table}` : href("jobs");
+}
 
 export function href(path: string, params?: Record<string, string | null | undefined>): string {
   const kept = new URLSearchParams();

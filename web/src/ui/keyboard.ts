@@ -1,6 +1,6 @@
 /** Keys for the whole page. They do nothing while somebody types into a field. */
 
-import { go, href, param, route, setParams } from "../model/route";
+import { go, href, param, route, setParams, tableHref } from "../model/route";
 
 export const KEYS: [string, string][] = [
   ["/", "search"], ["j / k", "next / previous job"], ["Enter", "open the job"], ["x", "select the job"], ["c", "compare the selected jobs"],
@@ -26,7 +26,7 @@ export function installKeys(): void {
     if (event.key === "Escape") {
       if (isTyping) target.blur();
       else if (param("help")) setParams({ help: null });
-      else if (route.value.view !== "jobs") history.back();
+      else if (route.value.view !== "jobs") go(tableHref());
       return;
     }
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;

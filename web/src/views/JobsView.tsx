@@ -1,6 +1,7 @@
 /** The table of jobs with search, filters and bulk actions; the curves of the selected jobs below. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { inProject, storedKey } from "../api/client";
 import { type Job, STATES } from "../api/types";
 import { DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches, needsSpec, needsSummary } from "../lib/columns";
 import { type Condition, meets, showCondition, writeConditions } from "../lib/filters";
@@ -125,7 +126,9 @@ function NoJobs({ isFiltered }: { isFiltered: boolean }) {
   if (isFiltered) {
     return <p class="empty">No job matches. <button type="button" onClick={() => setParams({ q: null, state: null, where: null })}>Clear search and filters</button></p>;
   }
-  const command = `curl -X POST ${location.origin}/jobs -H 'Content-Type: application/json' -d '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 2000, "logging_steps": 20}}'`;
+  const spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 2000, "logging_steps": 20}}';
+  const key = storedKey() ? ' -H "Authorization: Bearer $FOOTPLATE_API_KEY"' : "";
+  const command = `curl -X POST '${location.origin}${inProject("/jobs")}'${key} -H 'Content-Type: application/json' -d '${spec}'`;
   return (
     <div class="empty">
       <h2>No job yet</h2>

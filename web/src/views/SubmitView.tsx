@@ -8,7 +8,7 @@ import { type Field, type JsonObject, fieldsOf, mergePatch, problemsAt, setAt } 
 import { diff, flatten, showValue } from "../lib/flatten";
 import { FIRST, TEMPLATES, isRecipe } from "../lib/templates";
 import { attempt, jobs, keep } from "../model/jobs";
-import { go, href, param } from "../model/route";
+import { go, href, param, tableHref } from "../model/route";
 import { Copy } from "../ui/Copy";
 import { FileChoice } from "./Files";
 import { ComponentFields, type Described, FieldRow, SpecFields, textField } from "./submit/fields";
@@ -109,7 +109,7 @@ export function SubmitView() {
     // A file that is dropped beside the box would open in place of the form, and the form would be lost.
     <article class={`submit ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)} onDrop={drop}>
       <h1 class="hidden">{fork ? "Fork a job" : "New job"}</h1>
-      <p class="crumbs"><a href={href("jobs")}>Jobs</a> / {fork ? `fork of ${jobs.value.get(fork)?.name ?? fork} from ${param("checkpoint") ? `checkpoint ${param("checkpoint")}` : "its newest checkpoint"}` : "new"}</p>
+      <p class="crumbs"><a href={tableHref()}>Jobs</a> / {fork ? `fork of ${jobs.value.get(fork)?.name ?? fork} from ${param("checkpoint") ? `checkpoint ${param("checkpoint")}` : "its newest checkpoint"}` : "new"}</p>
       <div class="toolbar">
         {!fork && (
           <label>

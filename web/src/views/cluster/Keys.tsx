@@ -25,9 +25,13 @@ export function Keys() {
   const isOpen = storedKey() === null;
   const make = (event: Event) => {
     event.preventDefault();
-    const form = new FormData(event.currentTarget as HTMLFormElement);
+    const element = event.currentTarget as HTMLFormElement;
+    const form = new FormData(element);
     const body = { name: String(form.get("name")), project: String(form.get("project") || "default"), scopes: form.getAll("scope").map(String) };
-    void attempt(async () => setSecret((await request<{ key: string }>("/keys", { method: "POST", body })).key)).then(reload);
+    void attempt(async () => {
+      setSecret((await request<{ key: string }>("/keys", { method: "POST", body })).key);
+      element.reset();
+    }).then(reload);
   };
   return (
     <section aria-label="Keys">
@@ -50,7 +54,7 @@ export function Keys() {
       {!isOpen && <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
         <label>Name <input name="name" required /></label>
         <label>Project <input name="project" placeholder="default" class="short" /></label>
-        {["read", "submit", "code", "admin"].map((scope) => <label class="toggle" key={scope}><input type="checkbox" name="scope" value={scope} checked={scope === "read" || scope === "submit"} /> {scope}</label>)}
+        {["read", "submit", "code", "admin"].map((scope) => <label class="toggle" key={scope}><input type="checkbox" name="scope" value={scope} defaultChecked={scope === "read" || scope === "submit"} /> {scope}</label>)}
         <button>Make a key</button>
       </form>}
     </section>

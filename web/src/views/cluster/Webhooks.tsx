@@ -24,10 +24,14 @@ export function Webhooks() {
   if (problem || rows === null) return null;
   const make = (event: Event) => {
     event.preventDefault();
-    const form = new FormData(event.currentTarget as HTMLFormElement);
+    const element = event.currentTarget as HTMLFormElement;
+    const form = new FormData(element);
     const list = (name: string) => String(form.get(name)).split(/[,\s]+/).filter(Boolean);
     const body = { url: String(form.get("url")), ...(list("states").length ? { states: list("states") } : {}), ...(list("tags").length ? { tags: list("tags") } : {}) };
-    void attempt(async () => setSecret((await request<{ secret: string }>("/webhooks", { method: "POST", body })).secret)).then(reload);
+    void attempt(async () => {
+      setSecret((await request<{ secret: string }>("/webhooks", { method: "POST", body })).secret);
+      element.reset();
+    }).then(reload);
   };
   return (
     <section aria-label="Webhooks">

@@ -6,7 +6,7 @@ import type { Job, JobList } from "../../api/types";
 import { formatDuration, formatNumber, jobTitle, sentence } from "../../lib/format";
 import { groupMetrics, isFigure } from "../../lib/groups";
 import { detailsVersion, needSpec, partsOf } from "../../model/details";
-import { href } from "../../model/route";
+import { href, tableHref } from "../../model/route";
 import { Actions } from "./Actions";
 
 const MOST_LATEST = 12;
@@ -26,7 +26,7 @@ export function Header({ job }: { job: Job }) {
   const latest = groupMetrics(Object.keys(job.metrics).filter((name) => !isFigure(name))).flatMap((group) => group.names).slice(0, MOST_LATEST);
   return (
     <header class="job-header">
-      <p class="crumbs"><a href={href("jobs")}>Jobs</a> / <code>{job.id}</code></p>
+      <p class="crumbs"><a href={tableHref()}>Jobs</a> / <code>{job.id}</code></p>
       <h1>{jobTitle(job)} <span class={`state ${job.state}`}>{job.state}</span></h1>
       {!job.error && <p class="why">{job.message || sentence(job.reason)}</p>}
       {job.state === "queued" && <Place job={job} />}
