@@ -104,8 +104,11 @@ class Line:
     async def start(self, **changes: Any) -> Grant:
         """A job, placed, dispatched and granted."""
         await self.node_beats()
-        await self.submit(**changes)
-        answer = await self.claim(await self.start_message())
+        job_id = await self.submit(**changes)
+        # Control repeats the start message of an earlier job if a busy machine claims that job late.
+        while (kwargs := await self.start_message())["job"] != job_id:
+            pass
+        answer = await self.claim(kwargs)
         assert isinstance(answer, Grant)
         return answer
 
