@@ -99,7 +99,8 @@ class Attempt:
     def is_gone(self) -> None:
         """Waits until the shipping has ended, with its thread."""
         self.shipping.close()
-        self.shipping._thread.join(300)
+        if (thread := self.shipping._thread) is not None:
+            thread.join(300)
 
     def fetches(self) -> None:
         self.shipping.fetch()

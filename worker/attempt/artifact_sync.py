@@ -14,16 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import shutil
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from queue import SimpleQueue
 from typing import Any
 
 from footplate.contract import layout
@@ -39,8 +35,6 @@ from footplate.contract.spec import JobSpec
 from worker.attempt.background import Background, Event
 from worker.attempt.output_files import AttemptOutputs
 
-log = logging.getLogger("footplate.worker")
-
 ASIDE, STATE = ".shipping", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-\d+")
 
@@ -49,21 +43,13 @@ class ArtifactSync(Background):
     """The thread that copies the files of one attempt. It puts events about checkpoints and outages into `events`."""
 
     def __init__(self, store: RemoteStore, grant: Grant, spec: JobSpec, root: Path, wake: int) -> None:
-        super().__init__(wake)
+        super().__init__(wake, f"the copying of artifacts of {grant.job} attempt {grant.attempt}")
         self._store, self._grant, self._spec, self._root = store, grant, spec, root
         self._files = AttemptFiles(root, grant.job, grant.attempt)
         self._outputs = AttemptOutputs(store, grant, self._files, is_script=spec.is_script)
-        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._open_tasks = 0
         self._uploaded: set[Path] = set()
         self._unreported_deletions: list[str] = []
         """Paths of deleted checkpoints, from events that were not reported. The next reported event adds them."""
-        self._thread = threading.Thread(target=self._run, name="shipping", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._open_tasks == 0
 
     def fetch(self) -> None:
         self._add(self._fetch)
@@ -87,30 +73,6 @@ class ArtifactSync(Background):
     def give_up(self) -> None:
         """Ends all retries. A checkpoint whose upload is not complete is not committed."""
         self._given_up.set()
-
-    def close(self) -> None:
-        super().close()
-        self._tasks.put(None)
-
-    # The thread
-
-    def _add(self, task: Callable[[], object]) -> None:
-        with self._lock:
-            self._open_tasks += 1
-        self._tasks.put(task)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception as error:
-                log.exception(
-                    "%s attempt %s: copying to or from the artifact store failed", self._grant.job, self._grant.attempt
-                )
-                self.failure = error
-            with self._lock:
-                self._open_tasks -= 1
-            self._wake_supervisor()
 
     def _goes_on(self) -> bool:
         return not self._given_up.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -11,7 +12,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from footplate.contract.bucket import StoreUnreachable
+from footplate.contract.errors import AttemptError
 from footplate.contract.events import Kind, now_text
+
+log = logging.getLogger("footplate.worker")
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 """The first and the longest pause before a store or hub is tried again. The pause doubles each time."""
@@ -21,9 +25,10 @@ T = TypeVar("T")
 
 
 class Background:
-    """Work in a thread of the supervisor. Each new event, and the end of the work, make the eventfd `wake` readable."""
+    """Tasks in a thread of the supervisor, in their order. Each event and the end of a task make `wake` readable."""
 
-    def __init__(self, wake: int) -> None:
+    def __init__(self, wake: int, name: str) -> None:
+        self._name = name
         self.events: SimpleQueue[Event] = SimpleQueue()
         """Events to append to the journal."""
         self.failure: Exception | None = None
@@ -31,11 +36,40 @@ class Background:
         self._wake, self._is_closed = wake, False
         self._lock = threading.Lock()
         self._given_up = threading.Event()
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._open_tasks = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._open_tasks == 0
 
     def close(self) -> None:
         self._given_up.set()
         with self._lock:
             self._is_closed = True
+        self._tasks.put(None)
+
+    def _add(self, task: Callable[[], object]) -> None:
+        with self._lock:
+            self._open_tasks += 1
+        self._tasks.put(task)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception as error:
+                self.failure = error
+                # The job shows an AttemptError to its user.
+                if not isinstance(error, AttemptError):
+                    log.exception("%s failed", self._name)
+            with self._lock:
+                self._open_tasks -= 1
+            self._wake_supervisor()
 
     def _retry_while_unreachable(self, what: str, do: Callable[[], T]) -> T | None:
         """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`.

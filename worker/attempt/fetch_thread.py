@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -50,19 +49,17 @@ class FetchThread(Background):
     def __init__(
         self, settings: WorkerSettings, grant: Grant, spec: JobSpec, wake: int, *, is_for_another_user: bool
     ) -> None:
-        super().__init__(wake)
+        super().__init__(wake, f"the downloads of {grant.job} attempt {grant.attempt}")
         self._settings, self._grant = settings, grant
         self._is_for_another_user = is_for_another_user
         self.items = _fetch_items(spec)
         self.folders: dict[str, str] = {}
         """The downloaded folder of each repository and the downloaded file of each URL, by its place."""
-        self.is_idle = True
         self._child: subprocess.Popen[bytes] | None = None
 
     def fetch(self) -> None:
         if self.items:
-            self.is_idle = False
-            threading.Thread(target=self._run, name="hub-fetch", daemon=True).start()
+            self._add(self._fetch)
 
     def close(self) -> None:
         super().close()
@@ -71,14 +68,6 @@ class FetchThread(Background):
                 self._child.kill()
 
     # The thread
-
-    def _run(self) -> None:
-        try:
-            self._fetch()
-        except Exception as error:
-            self.failure = error
-        self.is_idle = True
-        self._wake_supervisor()
 
     def _fetch(self) -> None:
         names = ", ".join(

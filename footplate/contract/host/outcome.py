@@ -106,7 +106,7 @@ EXCEPTIONS = (
     _Row(lambda error: isinstance(error, FloatingPointError), Reason.ERROR, "nan",
          "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
     _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
-         "make room in the artifact store, then resume: it continues from its last checkpoint"),
+         "make room in the artifact store, then resume the job, which continues from its last checkpoint"),
     _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", EXITED),
 )  # fmt: skip
 
@@ -178,7 +178,7 @@ def stalled(seconds: float, output: str) -> Verdict:
 
 def time_limit(seconds: float | None) -> Verdict:
     text = "the job's time limit" + (f" of {seconds:.0f} s" if seconds else "") + " is reached"
-    hint = "raise resources.time_limit and resume: it continues from its last checkpoint"
+    hint = "raise resources.time_limit and resume the job, which continues from its last checkpoint"
     return Verdict(Reason.TIME_LIMIT, Failure(code="time_limit", message=text, hint=hint))
 
 
