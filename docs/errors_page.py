@@ -168,6 +168,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "oom": ("The GPU or the machine has no memory left.", "Halve `per_device_train_batch_size`, double `gradient_accumulation_steps`."),
         "own_code_error": ("Your code cannot be imported or called.", "The message has file and line."),
         "poison": ("Three attempts in a row were lost without a new checkpoint.", "Read the attempts' errors, then resume."),
+        "second_model": ("TRL's reference or reward model cannot be sharded.", "Use DDP, or train an adapter."),
         "stalled": ("There was no progress for the job's `stall_limit`.", "Look for a deadlock, or raise `resources.stall_limit`."),
         "time_limit": ("The job ran for its `time_limit`.", "`footplate resume JOB` with a higher `time_limit`."),
     },

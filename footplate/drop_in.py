@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -36,6 +38,9 @@ OUR_MODULES = (
 """Every name that `footplate` exports from these modules replaces transformers' name, if transformers has it."""
 SUBCLASSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
 
+SHARDING_FUNCTIONS = ("prepare_deepspeed", "prepare_fsdp")
+"""TRL's functions that shard a second model by Accelerate's plugin."""
+
 _originals: list[tuple[ModuleType, str, Any]] = []
 """Each replaced name: its module, the name, and transformers' own object. Empty if nothing is replaced."""
 
@@ -45,6 +50,13 @@ class ImportedTooEarly(FootplateError, ImportError):
 
     code = "imported_too_early"
     title = "A library was imported before footplate.install()"
+
+
+class SecondModel(FootplateError):
+    """TRL tried to shard a reference or reward model by a plugin of Accelerate, which our strategies do not set."""
+
+    code = "second_model"
+    title = "A second model cannot be sharded"
 
 
 def install() -> list[str]:
@@ -84,6 +96,24 @@ def install_if_asked(environment: Mapping[str, str] = os.environ) -> None:
         raise SettingsError(f"{DROP_IN}={value} means nothing: 1 runs libraries on Footplate's Trainer, 0 does not.")
     if value == "1":
         install()
+
+
+@contextmanager
+def refusing_a_second_model() -> Iterator[None]:
+    """Raises SecondModel in place of the AttributeError with which TRL fails to shard a second model."""
+    try:
+        yield
+    except AttributeError as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        names = {frame.f_code.co_name for frame in frames if frame.f_globals.get("__name__", "").startswith("trl.")}
+        if names.isdisjoint(SHARDING_FUNCTIONS):
+            raise
+        strategy = "deepspeed" if "prepare_deepspeed" in names else "fsdp"
+        raise SecondModel(
+            f"TRL keeps a second model (reference or reward), and Footplate's Trainer cannot shard it with {strategy}",
+            hint="use DDP, or train an adapter (peft_config), because TRL then compares with the model without it. "
+            "GRPO and RLOO need no second model with beta=0",
+        ) from error
 
 
 class _Messages(logging.Handler):

@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from footplate.drop_in import install
+from footplate.drop_in import install, refusing_a_second_model
 
 USAGE = "usage: python -m footplate.run script.py [arguments], or python -m footplate.run -m module [arguments]"
 
@@ -25,12 +25,13 @@ def main(words: list[str]) -> None:
         raise SystemExit(f"python -m footplate.run: there is no file {words[0]}. {USAGE}")
     install()
     sys.argv = words
-    if is_module:
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-    else:
-        # Python looks for a script's imports beside the script. `-m footplate.run` has set the current folder instead.
-        sys.path[0] = str(Path(words[0]).resolve().parent)
-        runpy.run_path(words[0], run_name="__main__")
+    with refusing_a_second_model():
+        if is_module:
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        else:
+            # Python looks for a script's imports beside the script. `-m footplate.run` has set the current folder.
+            sys.path[0] = str(Path(words[0]).resolve().parent)
+            runpy.run_path(words[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from footplate.contract.host.launch import Order
 from footplate.contract.layout import attempt_folder, bundle_file
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Script
-from footplate.drop_in import install_if_asked
+from footplate.drop_in import install_if_asked, refusing_a_second_model
 from footplate.runtime import own_code, process_group, unprepared, working_folder
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
@@ -222,7 +222,8 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
 def _run_function(loop: Component, job: Job) -> Any:
     args = resolved(loop.args, job._order.roots)
     install_if_asked()
-    return own_code.OwnComponent("loops", loop.use).load()(job, **args)
+    with refusing_a_second_model():
+        return own_code.OwnComponent("loops", loop.use).load()(job, **args)
 
 
 def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
@@ -242,7 +243,7 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     find_start = partial(find_starting_point, spec, order, emit) if spec.resume_from is not None else None
     reports = ScriptReports(order, emit, find_start)
     try:
-        with reports.installed():
+        with reports.installed(), refusing_a_second_model():
             runpy.run_path(str(path), run_name="__main__")
         reports.refuse_an_unused_start()
     except ScriptStopped:

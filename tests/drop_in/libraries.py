@@ -329,6 +329,21 @@ def base_of(trainer: Any) -> str:
     )
 
 
+def second_model() -> dict[str, Any]:
+    """Returns the error of a script that lets TRL shard a second model."""
+    from accelerate import Accelerator
+    from trl.models import prepare_fsdp
+
+    from footplate.drop_in import SecondModel, refusing_a_second_model
+
+    try:
+        with refusing_a_second_model():
+            prepare_fsdp(nn.Linear(1, 1), Accelerator(cpu=True))
+    except SecondModel as error:
+        return {"code": error.code, "message": error.message}
+    return {}
+
+
 def side(name: str) -> None:
     if name == "ours":
         import footplate
@@ -341,6 +356,8 @@ def side(name: str) -> None:
             outcomes[case] = outcome(case, make, FOLDER / name / case.replace(" ", "-"))
         except Exception:
             outcomes[case] = {"error": traceback.format_exc()}
+    if name == "ours":
+        outcomes["second model"] = second_model()
     (FOLDER / f"{name}.json").write_text(json.dumps(outcomes, default=str, sort_keys=True))
 
 

@@ -39,6 +39,9 @@ def test_libraries_train_evaluate_and_resume_as_under_transformers(tmp_path: Pat
     subprocess.run([sys.executable, PROGRAM, tmp_path], env=environment, check=True, stdout=subprocess.DEVNULL)
 
     ours, theirs = (json.loads((tmp_path / f"{side}.json").read_text()) for side in ("ours", "theirs"))
+    second_model = ours.pop("second model")
+    assert second_model["code"] == "second_model"
+    assert "fsdp" in second_model["message"]
     specs = {case: ours.pop(case) for case in list(ours) if case.endswith(SPEC)}
     assert ours.keys() == theirs.keys() == CASES
     different = {case: pairs for case in sorted(CASES) if (pairs := differences(ours[case], theirs[case]))}
