@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from typing import ClassVar
 
 from footplate.contract.components import GROUPS, Catalogue, Described
 from footplate.contract.errors import FootplateError
 from footplate.contract.messages import FileRoots
+from footplate.contract.repeated_errors import Repeated
+from service.jobs.installed import read_catalogue
 from service.store import nodes, webhooks
 from service.store.database import Database
+
+log = logging.getLogger("footplate.api")
 
 
 class PolledCache(ABC):
@@ -32,6 +36,7 @@ class PolledCache(ABC):
         self._db = db
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+        self._failures = Repeated(log, f"the cache {type(self).__name__}")
 
     @abstractmethod
     async def _read(self) -> None:
@@ -57,9 +62,14 @@ class PolledCache(ABC):
             await self._try()
 
     async def _try(self) -> None:
-        # If SQL is unreachable, the requests that need SQL report that.
-        with suppress(FootplateError):
+        try:
             await self.refresh()
+        except FootplateError:
+            pass  # SQL is unreachable, which the requests that need SQL report.
+        except Exception as error:
+            self._failures.failed("cannot be read: %r", error, trace=True)
+        else:
+            self._failures.went_well()
 
 
 class Catalogues(PolledCache):
@@ -89,7 +99,7 @@ class Catalogues(PolledCache):
         self.roots = [None if text is None else FileRoots.model_validate_json(text) for text in roots]
         seen = json.dumps(bodies, sort_keys=True)
         if seen != self._seen:
-            self.announced = [Catalogue.model_validate(body) for body in bodies]
+            self.announced = [catalogue for body in bodies if (catalogue := read_catalogue(body)) is not None]
             self._seen, self.current = seen, _union(self.announced)
 
 

@@ -15,12 +15,14 @@ accepted, and its node reports what is missing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
+from pydantic import ValidationError
 
 from footplate.contract.arguments.libraries import BITSANDBYTES, DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKERS, Library
 from footplate.contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
@@ -29,8 +31,19 @@ from footplate.contract.errors import Problem, did_you_mean
 from footplate.contract.files import on_hub
 from footplate.contract.spec import JobSpec
 
+log = logging.getLogger("footplate.control")
+
 EITHER = "|"
 MOST_KEPT = 4096
+
+
+def read_catalogue(body: object) -> Catalogue | None:
+    """Returns a catalogue as a node has sent it. Returns None if it cannot be read, because of the node's version."""
+    try:
+        return Catalogue.model_validate(body)
+    except ValidationError as error:
+        log.warning("the catalogue of a node cannot be read: %s", error)
+        return None
 
 
 def needs_of(spec: JobSpec) -> tuple[str, ...]:

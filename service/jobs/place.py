@@ -7,21 +7,18 @@ Jobs and nodes may have changed meanwhile, so `start` reads the jobs and nodes o
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from sqlalchemy import Connection
 
-from footplate.contract.components import Catalogue
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import Fence, JobId, NodeId
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import Gpu
-from service.jobs.installed import Installed
+from service.jobs.installed import Installed, read_catalogue
 from service.jobs.needs import Needs
 from service.jobs.placement import (
     FreeCapacity,
@@ -41,7 +38,6 @@ from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
 """The most parsed catalogues that are cached, which is far more than nodes have. A full cache is emptied."""
-log = logging.getLogger(__name__)
 _INSTALLED: dict[str, Installed] = {}
 _GPUS = TypeAdapter(tuple[Gpu, ...])
 
@@ -146,19 +142,11 @@ def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installe
     """Returns the parsed catalogue of each hash. Each is cached, because a hash always means the same catalogue."""
     catalogues = {digest: kept for digest in hashes if (kept := _INSTALLED.get(digest)) is not None}
     for digest, body in nodes.catalogues_of(conn, hashes - catalogues.keys()).items():
-        catalogues[digest] = Installed(_understood(body))
+        catalogues[digest] = Installed(read_catalogue(body))
     if len(_INSTALLED) > MOST_CATALOGUES:
         _INSTALLED.clear()
     _INSTALLED.update(catalogues)
     return catalogues
-
-
-def _understood(body: dict[str, Any]) -> Catalogue | None:
-    try:
-        return Catalogue.model_validate(body)
-    except ValidationError as error:
-        log.warning("the catalogue of a node cannot be read: %s", error)
-        return None
 
 
 def _capacity(node: NodeRow, open_sources: list[SourceRow], installed: Mapping[str, Installed]) -> NodeCapacity:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from footplate.contract.components import Catalogue, Described
-from service.caches import _union
+from service.caches import Catalogues, PolledCache, _union
+from service.store.database import Database
+from tests.conformance.acting import Stage
 
 WITH = Described(name="hf/causal-lm", group="models")
 WITHOUT = Described(name="hf/causal-lm", group="models", needs="transformers (pip install 'footplate[hf]')")
@@ -24,3 +28,37 @@ def test_a_component_is_refused_with_the_library_that_no_node_has() -> None:
 
     assert union
     assert union.get("models", "hf/causal-lm") == WITHOUT
+
+
+async def test_a_catalogue_that_cannot_be_read_does_not_hide_those_of_other_nodes(sqlite_url: str) -> None:
+    database = Database(sqlite_url)
+    stage = Stage(database)
+    stage.node(catalogue_hash="broken", catalogue={"models": ["toy/mlp"]})
+    stage.node(catalogue_hash="good", catalogue=Catalogue.of([WITH]).as_json())
+    catalogues, job = Catalogues(database), stage.submitted(None).job
+
+    await catalogues.refresh()
+
+    assert stage.place() == [job.id]
+    assert catalogues.current is not None
+    assert catalogues.current.get("models", "hf/causal-lm") == WITH
+    database.close()
+
+
+async def test_a_cache_is_read_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(PolledCache):
+        SECONDS = 0.001
+        reads, read_again = 0, asyncio.Event()
+
+        async def _read(self) -> None:
+            self.reads += 1
+            if self.reads == 3:
+                self.read_again.set()
+            raise ValueError("not a row of ours")
+
+    cache = Broken(db=None)  # type: ignore[arg-type]
+    await cache.start()
+    await asyncio.wait_for(cache.read_again.wait(), 10)
+    await cache.close()
+
+    assert "not a row of ours" in caplog.text
