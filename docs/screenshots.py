@@ -34,7 +34,7 @@ DESKTOP, TALL, PHONE = (
 def running_system(home: Path) -> Iterator[str]:
     """The address of a service with two nodes, which stops at the end."""
     command = [
-        Path(sys.executable).with_name("footplate"),
+        str(Path(sys.executable).with_name("footplate")),
         "up",
         "--json",
         "--nodes",
@@ -43,10 +43,10 @@ def running_system(home: Path) -> Iterator[str]:
         "0",
         "--no-first-job",
     ]
-    # Started by root, nodes warn on their cards that training has root's rights, unless this is meant.
-    rights = {"FOOTPLATE_TRAINING_USER": "root"} if os.geteuid() == 0 else {}
+    # Started by root, nodes give training users of its own, and warn on their cards if these cannot reach the folder.
+    home.chmod(0o755)
     system = subprocess.Popen(
-        command, env={**os.environ, **rights, "FOOTPLATE_HOME": str(home)}, stdout=subprocess.PIPE, text=True
+        command, env={**os.environ, "FOOTPLATE_HOME": str(home)}, stdout=subprocess.PIPE, text=True
     )
     try:
         assert system.stdout
@@ -72,9 +72,14 @@ def mlp(name: str, learning_rate: float, seed: int = 1, features: int = 8) -> di
 def slow_gpt(name: str, layers: int, **more: Any) -> dict[str, Any]:
     """A job that is still at work when the pictures are taken."""
     text = {"use": "toy/text", "args": {"n": 4096, "seconds_per_item": 0.01}}
+    unseen = {"use": "toy/text", "args": {"n": 64, "seed": 1}}
     model = {"use": "toy/gpt", "args": {"layers": layers}}
-    training = {"max_steps": 3000, "save_steps": 40, "logging_steps": 2}
-    return {"name": name, "model": model, "data": text, "training": training, "tags": ["gpt"], **more}
+    training = {
+        "max_steps": 1000, "save_steps": 80, "logging_steps": 4, "eval_strategy": "steps", "eval_steps": 20,
+        "learning_rate": 1e-3, "warmup_steps": 40,
+    }  # fmt: skip
+    data = {"train": text, "eval": unseen}
+    return {"name": name, "model": model, "data": data, "training": training, "tags": ["gpt"], **more}
 
 
 def train_sweep(client: Client) -> dict[str, str]:
@@ -95,13 +100,13 @@ def train_sweep(client: Client) -> dict[str, str]:
 def train_further(client: Client) -> dict[str, str]:
     """A paused job, two at work, and two that wait. Returns ids by name."""
     paused = client.jobs.create(slow_gpt("gpt-2-layers", 2))
-    until_step(paused, 40)
+    until_step(paused, 160)
     paused.pause()
     working = [
         client.jobs.create(slow_gpt(name, layers)) for name, layers in (("gpt-4-layers", 4), ("gpt-6-layers", 6))
     ]
     for job in working:
-        until_step(job, 80)
+        until_step(job, 420)
     waiting = [
         client.jobs.create(slow_gpt("gpt-next", 2, priority=5)),
         client.jobs.create(slow_gpt("gpt-on-gpu", 2, resources={"pool": "gpu"})),
@@ -133,12 +138,13 @@ def take_try(browser: Browser, client: Client, url: str, ids: dict[str, str]) ->
 def take(browser: Browser, url: str, ids: dict[str, str]) -> None:
     sweep = ",".join(ids[name] for name in ids if name.startswith("mlp-lr"))
     work = ids["gpt-4-layers"]
+    compared = ",".join(ids[name] for name in ids if name.startswith("mlp-lr") and not name.endswith("s3"))
     pictures = [
         ("jobs-light", "light", TALL, f"jobs?sel={sweep}&group=seeds&smooth=0.2"),
         ("jobs-dark", "dark", TALL, f"jobs?sel={sweep}&group=seeds&smooth=0.2"),
-        ("job", "light", DESKTOP, f"jobs/{work}"),
+        ("job", "light", TALL, f"jobs/{work}?smooth=0.5"),
         ("failed", "dark", DESKTOP, f"jobs/{ids['mlp-wide-input']}"),
-        ("compare", "light", DESKTOP, f"compare?sel={sweep}"),
+        ("compare", "light", TALL, f"compare?sel={compared}"),
         ("submit", "light", DESKTOP, "submit"),
         ("cluster", "dark", DESKTOP, "cluster"),
         ("phone-jobs", "light", PHONE, f"jobs?sel={work}"),
