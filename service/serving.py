@@ -20,7 +20,6 @@ from redis.asyncio import Redis
 from starlette.requests import ClientDisconnect
 
 from footplate.contract import keys
-from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
@@ -128,8 +127,7 @@ async def send_request(services: Services, question: Question, is_gone: Gone) ->
     RequestRefused.
     """
     deadline = time.monotonic() + question.wait_seconds
-    # Other nodes may see no shared folder, so adapters of other jobs are read only if the artifact store is one.
-    shares = not isinstance(services.settings.store, RemoteStore)
+    shares = True
     session: JobId | None = None
     for _ in range(MOST_SESSIONS):
         served = await _session(services, question, shares=shares)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import redis as redis_py
 
 from footplate.contract import keys
 from footplate.contract.ids import JobId, new_job_id
-from footplate.contract.serving import SLOT_WANTED, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import SLOT_WANTED, AdapterOffer, Piece, PieceKind, ServingRequest, Work
 from tests.support.processes import until
 from tests.support.redis_server import RedisServer
 from worker.attempt.serve_link import ServeLink
@@ -32,8 +33,8 @@ class Linked:
     def be_ready(self) -> None:
         self.say("", PieceKind.ALIVE)
 
-    def ask(self, name: str) -> None:
-        request = ServingRequest(id=name, work=Work.PREDICT, body={"inputs": [name]})
+    def ask(self, name: str, adapter: AdapterOffer | None = None) -> None:
+        request = ServingRequest(id=name, work=Work.PREDICT, body={"inputs": [name]}, adapter=adapter)
         self.client.set(keys.serving_request(name), request.model_dump_json())
         self.client.rpush(keys.serving_queue(self.session), name)
 
@@ -69,6 +70,28 @@ def test_a_request_reaches_the_process_and_its_pieces_come_back(linked: Linked) 
     linked.say("a", PieceKind.STARTED)
     linked.say("a", PieceKind.DONE, predictions=[1])
     assert [linked.answer("a").kind for _ in range(2)] == [PieceKind.STARTED, PieceKind.DONE]
+
+
+def test_a_request_with_an_adapter_reaches_the_process_after_the_adapter(linked: Linked) -> None:
+    offer = AdapterOffer(id="ckpt_1", path="jobs/a/1/checkpoint-1", manifest_sha256="0" * 64)
+    asked_for, fetched = threading.Event(), threading.Event()
+
+    def fetch(adapter: AdapterOffer) -> threading.Event:
+        assert adapter == offer
+        asked_for.set()
+        return fetched
+
+    linked.link.fetch_adapter = fetch
+    linked.ask("a", adapter=offer)
+    linked.be_ready()
+    assert asked_for.wait(20)
+    linked.process.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        linked.process.recv(1)
+    linked.process.settimeout(20)
+    fetched.set()
+
+    assert linked.taken()["adapter"]["id"] == "ckpt_1"
 
 
 def test_no_more_requests_are_taken_than_the_process_can_hold(linked: Linked) -> None:

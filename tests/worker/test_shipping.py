@@ -21,6 +21,7 @@ from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
 from footplate.contract.messages import CheckpointOffer, Grant
+from footplate.contract.serving import AdapterOffer
 from footplate.contract.spec import JobSpec
 from footplate.runtime.starting_point import StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
@@ -189,6 +190,26 @@ def test_an_attempt_starts_from_a_checkpoint_of_another_node(attempt: Make, stor
     assert (Path(began.folder) / "deep" / "model.safetensors").read_text() == "weights"
     assert (Path(began.folder).parent / RECORD).exists(), "what its data looked like comes with it"
     assert not (second.root / events[0]["data"]["path"]).exists(), "one is enough"
+
+
+def test_an_adapter_of_another_job_is_fetched_once_for_a_session(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = attempt(1)
+    [event] = trained.send(trained.save(10))
+    offer = offer_of(event)
+    adapter = AdapterOffer(id=offer.id, path=offer.path, manifest_sha256=offer.manifest_sha256)
+    session = attempt(2)
+
+    assert session.shipping.fetch_adapter(adapter).wait(30)
+    fetched = session.root / offer.path
+    assert (fetched / "deep" / "model.safetensors").read_text() == "weights"
+    monkeypatch.setattr(store, "read", lambda path: pytest.fail("it reads the store for each request"))
+    assert session.shipping.fetch_adapter(adapter).wait(30)
+    missing = adapter.model_copy(update={"id": new_checkpoint_id(), "path": "jobs/none/1/checkpoint-1"})
+    monkeypatch.undo()
+    assert session.shipping.fetch_adapter(missing).wait(30), "the process reports what is missing"
+    assert session.settled() == []
 
 
 def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:

@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 import shutil
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.safe_paths import NOT_THERE, link_below
+from footplate.contract.serving import AdapterOffer
 from footplate.contract.spec import JobSpec
 from worker.attempt.background import Background, Event
 from worker.attempt.output_files import AttemptOutputs
@@ -48,6 +50,8 @@ class ArtifactSync(Background):
         self._files = AttemptFiles(root, grant.job, grant.attempt)
         self._outputs = AttemptOutputs(store, grant, self._files, is_script=spec.is_script)
         self._uploaded: set[Path] = set()
+        self._adapters: set[str] = set()
+        """The ids of the checkpoints that `fetch_adapter` has fetched."""
         self._unreported_deletions: list[str] = []
         """Paths of deleted checkpoints, from events that were not reported. The next reported event adds them."""
 
@@ -69,6 +73,25 @@ class ArtifactSync(Background):
 
     def upload_outputs(self) -> None:
         self._add(partial(self._retry_while_unreachable, "the upload of the attempt's files", self._upload_outputs))
+
+    def fetch_adapter(self, offer: AdapterOffer) -> threading.Event:
+        """Fetches another job's checkpoint for a serving session. The event is set once no more files will come.
+
+        The serving process reports a checkpoint that could not be fetched. Its request then goes to another session.
+        """
+        is_over = threading.Event()
+
+        def fetch() -> None:
+            try:
+                if offer.id not in self._adapters and self._fetch_verified(offer.path, offer.manifest_sha256):
+                    self._adapters.add(offer.id)
+            except (StoreUnreachable, OSError) as error:
+                self._note(f"cannot fetch the adapter {offer.path} from the artifact store: {error}")
+            finally:
+                is_over.set()
+
+        self._add(fetch)
+        return is_over
 
     def give_up(self) -> None:
         """Ends all retries. A checkpoint whose upload is not complete is not committed."""

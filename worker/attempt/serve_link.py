@@ -22,7 +22,15 @@ from pydantic import ValidationError
 from footplate.contract import keys
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import Repeated
-from footplate.contract.serving import ALIVE_SECONDS, MAX_PIECE_BYTES, SLOT_WANTED, Piece, PieceKind
+from footplate.contract.serving import (
+    ALIVE_SECONDS,
+    MAX_PIECE_BYTES,
+    SLOT_WANTED,
+    AdapterOffer,
+    Piece,
+    PieceKind,
+    ServingRequest,
+)
 from worker.redis_client import REDIS_ERRORS
 
 log = logging.getLogger("footplate.worker")
@@ -40,6 +48,8 @@ class ServeLink:
         self._client, self._session, self._limit, self._clean = client, session, limit, clean
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         """The two ends of the socket pair. The serving process inherits `theirs`."""
+        self.fetch_adapter: Callable[[AdapterOffer], threading.Event] | None = None
+        """Fetches an adapter from a bucket. It is None if the artifact store is a folder, which the process reads."""
         self._taken: dict[str, bool] = {}
         """The requests that the serving process has, by id. True: it has begun to answer."""
         self._guard = threading.Lock()
@@ -106,8 +116,17 @@ class ServeLink:
             return
         with self._guard:
             self._taken[request] = False
+        self._fetch_adapter_of(body)
         if self._closing.is_set() or not self._send(body):
             self._end(request)
+
+    def _fetch_adapter_of(self, body: bytes) -> None:
+        """Waits until the adapter that the request needs is on this node. Waiting requests count as alive."""
+        if self.fetch_adapter is None or (adapter := ServingRequest.model_validate_json(body).adapter) is None:
+            return
+        is_over = self.fetch_adapter(adapter)
+        while not self._closing.is_set() and not is_over.wait(POP_SECONDS):
+            self._report_alive()
 
     def _withdraw(self, request: str) -> None:
         if request in self._taken or request == SLOT_WANTED:

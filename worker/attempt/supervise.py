@@ -103,6 +103,8 @@ def artifact_folder(attempt: Attempt) -> Iterator[None]:
         # Training's user must not list the folder, because the names of bundles and uploaded files are secret.
         root.chmod(0o711)
         attempt.sync = ArtifactSync(bucket, attempt.grant, attempt.spec, root, attempt.wake)
+        if attempt.serving is not None:
+            attempt.serving.fetch_adapter = attempt.sync.fetch_adapter
         try:
             yield
         finally:
