@@ -204,7 +204,7 @@ def _base_of(job: JobRow) -> Any:
     args = {name: value for name, value in model["args"].items() if name != "peft"}
     if not model["args"].get("peft") or not args.get("path") or args.get("from_scratch"):
         return None
-    training = {name: value for name, value in spec["training"].items() if name in KEPT_TRAINING}
+    training = {name: value for name, value in spec["training"].items() if name in KEPT_TRAINING and name != "seed"}
     same = {name: spec.get(name) for name in ("processor", "collator", "code", "env", "secrets")}
     return model["use"], args, spec["data"]["map"], training, spec["resources"]["pool"], same
 

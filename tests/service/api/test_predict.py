@@ -270,7 +270,8 @@ async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one
 async def test_adapters_of_one_base_model_share_a_session(api: Api, node: Node) -> None:
     def adapted(rank: int, path: str = "models://base") -> dict[str, Any]:
         model = {"use": "hf/causal-lm", "args": {"path": path, "peft": {"r": rank}}}
-        return {"model": model, "data": "data://rows.jsonl"}
+        # Seeds differ, too: adapters are loaded, so the session draws no weights.
+        return {"model": model, "data": "data://rows.jsonl", "training": {"seed": rank}}
 
     first, second, other = [await trained(api, **adapted(2)), await trained(api, **adapted(8)),
                             await trained(api, **adapted(2, "models://another"))]  # fmt: skip
