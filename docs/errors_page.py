@@ -103,6 +103,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "needs_own_code": ("This field takes code of yours only.", "Name it as `module:Attr`."),
         "no_main_loss": ("No optimizer uses the loss of the model.", "Leave out `loss` for one of them."),
         "no_reader": ("The suffix of a path says no format.", "Name a reader, such as `files/csv`."),
+        "no_column": ("A map names a column that the uploaded file lacks.", "Choose one of the columns that the message lists."),
         "no_row_left": ("A split would leave out every row of the training set.", "Choose a smaller `test_size`, such as 0.1."),
         "no_such_loop": ("The job has a loop of your own, which takes no commands.", "Cancel it and submit a changed spec."),
         "no_tokenizer": ("The service sees no such tokenizer.", "Leave it out, or name a folder below `models://`."),

@@ -34,6 +34,7 @@ from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
 from service.jobs import references as referred
 from service.jobs.file_kinds import check_content, checked_name
+from service.jobs.mapped_columns import missing_columns
 from service.jobs.rows import no_row_to_train_on, wrong_rows
 from service.problems import BodyTooLarge, InvalidQuery
 from service.row_reports import row_report
@@ -226,6 +227,8 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     problems += referred.not_listed(services.settings, arguments)
     if any(named_in(arguments)):
         problems += await services.db.read(partial(referred.missing_files, project=spec.project, arguments=arguments))
+        if not problems and spec.data.map:
+            problems += await services.db.read(partial(missing_columns, spec=spec))
         if not problems and spec.data.split is not None:
             problems += await services.db.read(partial(no_row_to_train_on, spec=spec))
         if not problems and spec.library_trainer is not None and services.catalogues.current is not None:

@@ -376,6 +376,24 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
         assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"
 
 
+async def test_a_map_that_names_a_column_which_the_upload_lacks_is_refused(api: Api) -> None:
+    file = (await post(api, b"review,verdict\nfine,good\n", "rows.csv")).json()["id"]
+
+    async def answer(name: str, **args: Any) -> Any:
+        data = {
+            "train": {"use": "files/csv", "args": {"paths": [file], **args}},
+            "map": [{"use": "drop", "args": {"columns": [name]}}],
+        }
+        return await api.client.post("/jobs", json={**SPEC, "data": data})
+
+    (problem,) = (await answer("verdit")).json()["errors"]
+    assert (problem["pointer"], problem["code"]) == ("/data/map/0/args/columns/0", "no_column")
+    assert "there is: review, verdict" in problem["detail"]
+    assert "verdict" in problem["hint"]
+    assert (await answer("verdict")).status_code == 201
+    assert (await answer("b", columns=["a", "b"])).status_code == 201, "the columns of the file are not known"
+
+
 def test_parsing_a_long_first_line_delays_no_request() -> None:
     line = b"{" + b",".join(b'"%d":{}' % number for number in range(90_000)) + b"}"
 

@@ -1,0 +1,99 @@
+"""Checks at POST that the columns which `data.map` names are in the uploaded files.
+
+The report of an upload lists a file's columns. The maps are followed in their order until one changes the columns in a
+way that only the node knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import NotFound, Problem, did_you_mean
+from footplate.contract.ids import FileId, is_file
+from footplate.contract.row_report import NAME_CHARS
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Component
+from service.store.content import FILES
+
+READ_IN_PLACE = {"tokenize": ("column", "pair", "target"), "labels": ("column",)}
+"""The arguments of maps that name one column each."""
+READERS = ("files/jsonl", "files/csv", "files/parquet")
+"""The datasets whose rows have the columns that the report of an upload lists."""
+MOST_SHOWN = 20
+
+
+def missing_columns(conn: Connection, spec: JobSpec) -> list[Problem]:
+    """Returns the problems of maps that name a column which no uploaded file of the training data has."""
+    if spec.data.train is None or not spec.data.map:
+        return []
+    columns = _columns_of(conn, spec.project, spec.data.train)
+    return [] if columns is None else list(column_problems(columns, spec.data.map))
+
+
+def column_problems(columns: set[str], maps: Sequence[Component]) -> Iterator[Problem]:
+    """Yields a problem for each column that a map names and the rows lack, until the columns are not known."""
+    for index, part in enumerate(maps):
+        place = ("data", "map", index, "args")
+        if part.use in ("rename", "keep", "drop"):
+            names: Any = part.args.get("columns")
+            if not isinstance(names, dict | list) or not all(isinstance(name, str) for name in names):
+                return
+            for at, name in enumerate(names):
+                if name not in columns:
+                    yield _missing(
+                        pointer_to(*place, "columns", name if isinstance(names, dict) else at), name, columns
+                    )
+            columns = _after(part.use, names, columns)
+        elif part.use in READ_IN_PLACE:
+            for argument in READ_IN_PLACE[part.use]:
+                name = part.args.get(argument)
+                if isinstance(name, str) and name not in columns:
+                    yield _missing(pointer_to(*place, argument), name, columns)
+            if part.use != "labels":
+                return
+        else:
+            return
+
+
+def _after(use: str, names: dict[str, Any] | list[str], columns: set[str]) -> set[str]:
+    """Returns the columns after a map. A missing column counts as present, so that it is reported once."""
+    if isinstance(names, dict):
+        return (columns - names.keys()) | {str(name) for name in names.values()}
+    return set(names) if use == "keep" else columns - set(names)
+
+
+def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
+    shown = sorted(columns)
+    more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
+    there = f"{', '.join(shown[:MOST_SHOWN])}{more}" if shown else "none"
+    return Problem(
+        pointer, "no_column", f"the rows have no column {name!r}; there is: {there}", did_you_mean(name, shown)
+    )
+
+
+def _columns_of(conn: Connection, project: str, dataset: Component) -> set[str] | None:
+    """Returns the columns of a dataset's uploaded files, or None if their reports do not list all of them."""
+    names: Any = dataset.args.get("paths")
+    if dataset.use not in READERS or not isinstance(names, list):
+        return None
+    if dataset.args.get("columns") or dataset.args.get("delimiter"):
+        return None
+    if not all(isinstance(name, str) and is_file(name) for name in names):
+        return None
+    columns: set[str] = set()
+    for name in names:
+        try:
+            file = FILES.get(conn, project, FileId(name))
+        except NotFound:
+            # The file was deleted a moment ago. The transaction that writes the job reports that.
+            return None
+        report = None if file.report is None else json.loads(file.report)
+        if not report or report["notes"] or not report["is_complete"] or file.bad_rows:
+            return None
+        columns |= {column["name"] for column in report["columns"]}
+    return columns if columns and all(len(name) < NAME_CHARS for name in columns) else None
