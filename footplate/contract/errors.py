@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -41,9 +41,12 @@ class Problem:
     code: str
     detail: str
     hint: str | None = None
+    expected: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The names or the type that would be accepted. Better hints are made from them. `detail` has them for clients."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        names = ("pointer", "code", "detail", "hint")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class FootplateError(Exception):

@@ -14,6 +14,8 @@ from footplate.contract.fields import PATTERNS
 
 Path = tuple[str | int, ...]
 
+BELONGS_AT = "it belongs at"
+"""The beginning of the hint for a field that was written in the wrong place."""
 NEEDED = {
     "string": "a string", "int": "a whole number", "float": "a number", "finite_number": "a finite number",
     "bool": "true or false", "dict": "an object", "tuple": "a list", "list": "a list", "model": "an object",
@@ -57,8 +59,9 @@ def explain(
             name, model = str(detail["loc"][-1]), model_at(detail["loc"][:-1])
             field_names = list(model.model_fields) if model else []
             there = f"; there is: {', '.join(field_names)}" if field_names else ""
-            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], field_names)
-            yield Problem(pointer, "unknown_field", f"no field is named {name[:80]!r}{there}", hint)
+            hint = f"{BELONGS_AT} {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], field_names)
+            text = f"no field is named {name[:80]!r}{there}"
+            yield Problem(pointer, "unknown_field", text, hint, tuple(field_names))
         else:
             yield problem(pointer, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
 
@@ -87,7 +90,7 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
         return Problem(pointer, "missing", f"has no field {context['discriminator']}, which selects the kind")
     needed = NEEDED.get(kind.removesuffix("_type").removesuffix("_attributes"))
     if needed:
-        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, {needed} is needed")
+        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, {needed} is needed", expected=(needed,))
     return Problem(pointer, kind, message)
 
 

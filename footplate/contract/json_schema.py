@@ -71,7 +71,7 @@ def _is(value: object, name: str) -> bool:
 
 def _wrong_type(types: list[str], value: object, pointer: str) -> Problem:
     needed = " or ".join(dict.fromkeys(NAMES.get(name, name) for name in types))
-    return Problem(pointer, "wrong_type", f"is {kind_of(value)}, {needed} is needed")
+    return Problem(pointer, "wrong_type", f"is {kind_of(value)}, {needed} is needed", expected=(needed,))
 
 
 def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Schema) -> Iterator[Problem]:
@@ -142,6 +142,6 @@ def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Sc
         elif others is False:
             names = f"; there is: {', '.join(properties)}" if properties else "; there are none"
             detail = f"no argument is named {name[:80]!r}{names}"
-            yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties))
+            yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties), tuple(properties))
         elif isinstance(others, dict):
             yield from _violations(others, item, here, definitions)

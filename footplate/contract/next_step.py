@@ -16,6 +16,7 @@ from typing import Any
 
 from footplate.contract.arguments.read import OTHER_WORDS
 from footplate.contract.errors import Problem
+from footplate.contract.explain import BELONGS_AT
 from footplate.contract.files import INSTEAD
 
 MOST_SHOWN = 120
@@ -172,11 +173,10 @@ def _other_word(problem: Problem, name: str, parent: Any) -> str | None:
 
     Returns None if no hint is better than the one that the problem already has.
     """
-    if problem.hint is not None and problem.hint.startswith("it belongs at"):
+    if problem.hint is not None and problem.hint.startswith(BELONGS_AT):
         return None
     where = problem.pointer.rpartition("/")[0]
-    names = problem.detail.partition("; there is: ")[2].split(", ")
-    if _ARGUMENTS.get(name) in names:
+    if _ARGUMENTS.get(name) in problem.expected:
         return f"did you mean {_ARGUMENTS[name]!r}?"
     if where in ("", "/data", "/training") and (place := _place_of(name, where)) is not None:
         return place
@@ -184,7 +184,7 @@ def _other_word(problem: Problem, name: str, parent: Any) -> str | None:
         return f"for example {_EXAMPLES['/data']}"
     if where == "/code":
         return f"for example {_EXAMPLES['/code']}"
-    if problem.hint is not None or names[0] not in ("use", "id"):
+    if problem.hint is not None or problem.expected[:1] not in (("use",), ("id",)):
         return None
     if isinstance(parent, dict) and isinstance(use := parent.get("use"), str):
         component = {"use": use[:MOST_SHOWN], "args": {name[:80]: "…"}}
@@ -194,11 +194,9 @@ def _other_word(problem: Problem, name: str, parent: Any) -> str | None:
 
 def _place_of(name: str, where: str) -> str | None:
     if name in OTHER_WORDS and where != "/training":
-        return f"it belongs at training.{OTHER_WORDS[name]}"
+        return f"{BELONGS_AT} training.{OTHER_WORDS[name]}"
     place = _FIELDS.get(name)
-    return (
-        None if place is None else f"it is {place}" if place.startswith(("an ", "the ")) else f"it belongs at {place}"
-    )
+    return None if place is None else f"it is {place}" if place.startswith(("an ", "the ")) else f"{BELONGS_AT} {place}"
 
 
 def _field_of(pointer: str) -> str:
@@ -234,7 +232,7 @@ def _other_component(pointer: str, value: Any) -> str | None:
 
 def _in_its_form(problem: Problem, value: Any) -> str | None:
     """Returns a hint for a value of the wrong type: the same value converted to the right type, or an example."""
-    pointer, needed = problem.pointer, problem.detail.partition(", ")[2].removesuffix(" is needed")
+    pointer, needed = problem.pointer, "".join(problem.expected)
     may_repeat = _field_of(pointer) in _NAMES and pointer not in ("/optimizers", "/resources/gpu")
     written = _number_or_bool(needed, value) or (_component(needed, value) if may_repeat else None)
     if pointer == "/resources/gpu" or written is None or len(written) > MOST_SHOWN:

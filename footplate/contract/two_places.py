@@ -80,7 +80,8 @@ def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Pro
         return None
     words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
     if not (value is True or isinstance(value, str | list)) or not all(isinstance(word, str) for word in words):
-        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, and true or false is needed")
+        detail = f"is {kind_of(value)}, and true or false is needed"
+        return Problem(f"/training/{name}", "wrong_type", detail, expected=("true or false",))
     try:
         options = {**options_of_words(words), **config}
     except ValueError as error:

@@ -10,6 +10,7 @@ import pytest
 from footplate.contract.body import read_json
 from footplate.contract.components import GROUPS, Catalogue, Described, names
 from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.next_step import with_next_steps
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY
 
@@ -146,3 +147,10 @@ def test_a_text_that_may_be_a_secret_is_not_repeated_in_a_hint() -> None:
     }
 
     assert "hunter2" not in str(problems_of(json.dumps(body)))
+
+
+def test_a_hint_does_not_depend_on_the_words_of_the_problem() -> None:
+    problem = Problem("/priority", "wrong_type", "any sentence", expected=("a whole number",))
+
+    assert with_next_steps([problem], {"priority": "5"})[0].hint == "write 5, without quotes"
+    assert problem.as_dict() == {"pointer": "/priority", "code": "wrong_type", "detail": "any sentence"}
