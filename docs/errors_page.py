@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from footplate.contract.lifecycle import Reason
@@ -188,7 +189,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
 def errors_page(made: str) -> str:
     """Returns the page. Raises ValueError if it and the source have different codes."""
     explained = {code for codes in CURES.values() for code in codes}
-    in_source = set(source_codes())
+    in_source = source_codes()
     if unexplained := in_source - explained:
         raise ValueError(f"add the cause and the cure of {sorted(unexplained)} to docs/errors_page.py")
     if stale := explained - in_source - {reason.value for reason in Reason}:
@@ -215,12 +216,16 @@ def section(title: str, codes: dict[str, tuple[str, str]]) -> Iterator[str]:
         yield f"| `{code}` | {cause} | {cure} |"
 
 
-def source_codes() -> Iterator[str]:
-    """Yields the codes of all error classes and of all problems that the source creates."""
-    for folder in ("footplate", "service", "worker"):
-        for path in sorted((REPOSITORY / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                yield from class_code(node) if isinstance(node, ast.ClassDef) else call_code(node)
+@cache
+def source_codes() -> frozenset[str]:
+    """Returns the codes of all error classes and of all problems that the source creates."""
+    return frozenset(
+        code
+        for folder in ("footplate", "service", "worker")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for code in (class_code(node) if isinstance(node, ast.ClassDef) else call_code(node))
+    )
 
 
 def class_code(node: ast.ClassDef) -> Iterator[str]:

@@ -86,7 +86,7 @@ def tell(seed: int, ground: Ground) -> str:
             f"It takes: {', '.join(sorted(weather.faults)) or 'nothing in particular'}; "
             f"network: {', '.join(f'{name} {getattr(weather, name):g}' for name in NETWORK if getattr(weather, name))}",
             *lines[-TELL:],
-            f"Again: {VARIABLE}={seed} pytest tests/simulation -k one_seed",
+            f"Again: {VARIABLE}={seed} pytest tests/simulation -k many_seeds",
         ]
     )
 
