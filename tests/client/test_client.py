@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from footplate import AsyncClient, Client, Job, JobCancelled, JobFailed
-from footplate.errors import Conflict, InvalidRequest, NotFound, VersionChanged, WaitTimeout
+from footplate.errors import Conflict, NotFound, VersionChanged, WaitTimeout
 from tests.client.conftest import FAILING
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
@@ -100,15 +100,6 @@ def test_a_failed_job_says_what_went_wrong_and_where(client: Client) -> None:
     assert failed.value.code == "error"
     assert "shapes cannot be multiplied" in failed.value.message
     assert "Traceback" in (failed.value.traceback or "")
-
-
-def test_a_spec_that_is_wrong_is_refused_with_every_place(client: Client) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        client.jobs.create({"model": "toy/mlp", "data": "toy/regression", "training": {"learning_rat": 1}, "tag": 2})
-
-    assert {problem.pointer for problem in refused.value.problems} == {"/training/learning_rat", "/tag"}
-    assert "did you mean 'learning_rate'?" in str(refused.value)
-    assert refused.value.request_id
 
 
 def test_the_list_goes_through_every_page(client: Client, standing: System, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,17 +244,3 @@ def test_a_download_that_breaks_is_taken_up_where_it_broke(standing: System, cli
     with pytest.raises(NotFound, match=r"metrics\.json, model\.safetensors, spec\.json"):
         job.outputs.download(tmp_path, only=["model.bin"])
     assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["model.safetensors"]
-
-
-def test_a_job_is_forked_and_the_new_one_says_what_differs(client: Client) -> None:
-    job = client.jobs.create(SHORT_TOY).wait(timeout=PATIENCE)
-
-    fork = job.fork(patch={"training": {"max_steps": 25}})
-
-    assert fork.id != job.id
-    assert fork.info.fork
-    assert (fork.info.fork.job, fork.info.fork.checkpoint.step) == (job.id, 20)
-    assert [(change.pointer, change.old, change.new) for change in fork.info.fork.changes] == [
-        ("/training/max_steps", 20, 25)
-    ]
-    assert fork.wait(timeout=PATIENCE).progress.step == 25  # type: ignore[union-attr]

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 
 from footplate.components import toy
 from footplate.components.callbacks import Ema
-from footplate.runtime.build import load, registered
-from footplate.runtime.catalogue import arguments_schema
+from footplate.runtime.build import load
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import StopAt, digest, fingerprint
@@ -43,12 +42,6 @@ def trainer(folder: Path, *callbacks: Any, model: Any = None, **values: Any) -> 
 
 def logs(made: Trainer) -> list[dict[str, Any]]:
     return [log for log in made.state.log_history if "loss" in log]
-
-
-def test_every_argument_of_a_callback_has_a_description() -> None:
-    for name in registered("callbacks"):
-        for argument, schema in arguments_schema(load("callbacks", name))["properties"].items():
-            assert schema.get("description"), f"{name} does not say what {argument} is"
 
 
 def test_the_learning_rate_of_every_parameter_group_is_logged_at_its_step(tmp_path: Path) -> None:
