@@ -42,7 +42,7 @@ def a_job(wire: FakeWire) -> AsyncJob:
     return AsyncJob(wire, JobInfo.model_validate(JOB), 0.0)
 
 
-def test_a_program_that_is_in_a_span_sends_its_traceparent() -> None:
+def test_a_request_within_a_span_sends_its_traceparent() -> None:
     inside = trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(1, 2, False, trace.TraceFlags(1))))
     token = context.attach(inside)
     try:
@@ -54,7 +54,7 @@ def test_a_program_that_is_in_a_span_sends_its_traceparent() -> None:
     assert "traceparent" not in ApiRequest("GET", "/nodes").on(FakeWire()).headers
 
 
-async def test_a_get_is_sent_again_after_as_long_as_the_service_asks() -> None:
+async def test_a_get_is_retried_after_the_services_retry_after() -> None:
     wire = FakeWire(answer(503, Retry_After="7"), httpx2.ReadTimeout("late"), answer())
 
     assert (await send(wire, ApiRequest("GET", "/nodes"))).status_code == 200
@@ -64,7 +64,7 @@ async def test_a_get_is_sent_again_after_as_long_as_the_service_asks() -> None:
     assert wire.waited[1] < 1
 
 
-async def test_curves_are_asked_for_a_range_of_steps() -> None:
+async def test_the_client_can_request_a_range_of_steps_of_curves() -> None:
     wire = FakeWire(*[answer(value={"x": "step", "data": [], "next_cursor": None})] * 2)
 
     await a_job(wire).metrics.series("loss", first_step=0, last_step=20)
@@ -76,7 +76,7 @@ async def test_curves_are_asked_for_a_range_of_steps() -> None:
     assert of_several["last_step"] == "20"
 
 
-async def test_it_is_given_up_with_the_address_after_so_many_tries() -> None:
+async def test_a_request_fails_with_the_address_after_its_last_try() -> None:
     wire = FakeWire(*[httpx2.ConnectError("refused")] * 4)
 
     with pytest.raises(Unreachable, match=URL):
@@ -85,7 +85,7 @@ async def test_it_is_given_up_with_the_address_after_so_many_tries() -> None:
     assert (len(wire.asked), len(wire.waited)) == (4, 3)
 
 
-async def test_a_service_that_stays_busy_is_told_as_what_it_said() -> None:
+async def test_a_service_that_stays_unavailable_raises_its_own_message() -> None:
     wire = FakeWire(*[answer(503, {"code": "unavailable", "detail": "the database is away"})] * 4)
 
     with pytest.raises(ServiceError, match="the database is away"):
@@ -102,7 +102,7 @@ async def test_every_try_of_a_submit_has_the_same_key_and_the_same_bytes() -> No
     assert len({request.content for request in wire.asked}) == 1
 
 
-async def test_a_change_of_one_version_is_not_sent_twice_once_it_may_have_arrived() -> None:
+async def test_a_change_with_if_match_is_not_repeated_once_it_may_have_arrived() -> None:
     wire = FakeWire(httpx2.ConnectError("refused"), httpx2.ReadError("cut off"))
 
     with pytest.raises(Unreachable):
@@ -111,14 +111,14 @@ async def test_a_change_of_one_version_is_not_sent_twice_once_it_may_have_arrive
     assert [request.headers["if-match"] for request in wire.asked] == ['"3"', '"3"']
 
 
-async def test_a_delete_whose_answer_was_lost_is_not_called_a_failure() -> None:
+async def test_a_delete_whose_answer_was_lost_is_a_success() -> None:
     await a_job(FakeWire(httpx2.ReadError("cut off"), answer(404, {"code": "not_found"}))).delete()
 
     with pytest.raises(NotFound):
         await a_job(FakeWire(answer(404, {"code": "not_found"}))).delete()
 
 
-async def test_something_else_at_that_address_is_told_as_that() -> None:
+async def test_another_program_at_the_address_is_named_as_such() -> None:
     page = httpx2.Response(200, html="<html>")
 
     with pytest.raises(Unreachable, match=f"{URL}.*not a Footplate service"):
@@ -128,7 +128,7 @@ async def test_something_else_at_that_address_is_told_as_that() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, NotFound), (409, Conflict)])
-def test_each_refusal_has_a_type_and_carries_what_the_service_said(status: int, kind: type[Exception]) -> None:
+def test_each_refusal_has_its_exception_with_the_services_answer(status: int, kind: type[Exception]) -> None:
     document = {"code": "some", "detail": "no", "hint": "do this", "request_id": "req_1", "allowed": ["resume"]}
     error = of_answer(status, document)
 
@@ -136,7 +136,7 @@ def test_each_refusal_has_a_type_and_carries_what_the_service_said(status: int, 
     assert (error.code, error.message, error.hint, error.request_id) == ("some", "no", "do this", "req_1")
 
 
-def test_who_has_no_key_hears_where_one_goes_and_nothing_of_headers() -> None:
+def test_a_missing_key_names_the_variable_to_set_and_no_header() -> None:
     error = of_answer(
         401, {"code": "unauthorized", "detail": "the request needs a key", "hint": "send it as 'Authorization: …'"}
     )
@@ -146,7 +146,7 @@ def test_who_has_no_key_hears_where_one_goes_and_nothing_of_headers() -> None:
     assert "Authorization" not in str(error)
 
 
-def test_pauses_double_and_end_somewhere() -> None:
+def test_pauses_between_tries_double_up_to_a_limit() -> None:
     assert 0.25 <= pause(1) < 0.32
     assert 1.0 <= pause(3) < 1.26
     assert pause(1000) <= 25

@@ -93,7 +93,7 @@ def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, s
         job.refresh()
 
 
-def test_a_failed_job_says_what_went_wrong_and_where(client: Client) -> None:
+def test_a_failed_job_raises_its_error_with_the_traceback(client: Client) -> None:
     with pytest.raises(JobFailed) as failed:
         client.jobs.create(FAILING).wait(timeout=PATIENCE).raise_for_status()
 
@@ -102,7 +102,9 @@ def test_a_failed_job_says_what_went_wrong_and_where(client: Client) -> None:
     assert "Traceback" in (failed.value.traceback or "")
 
 
-def test_the_list_goes_through_every_page(client: Client, standing: System, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_jobs_goes_through_every_page(
+    client: Client, standing: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("footplate.sdk.jobs.PAGE", 2)
     made = [client.jobs.create(ELSEWHERE, tags=["pages"]).pause().id for _ in range(5)]
 
@@ -141,7 +143,7 @@ class Cut(httpx2.SyncByteStream):
                 raise httpx2.ReadError("cut off")
 
 
-def test_where_upgrades_are_taken_out_on_the_way_events_come_as_messages(standing: System) -> None:
+def test_events_come_by_server_sent_events_if_a_proxy_removes_upgrades(standing: System) -> None:
     def no_upgrades(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
         for name in ("connection", "upgrade"):
             request.headers.pop(name, None)
@@ -225,7 +227,7 @@ async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
     assert listening.pongs == listening.pings >= 5
 
 
-def test_a_download_that_breaks_is_taken_up_where_it_broke(standing: System, client: Client, tmp_path: Path) -> None:
+def test_a_broken_download_continues_where_it_stopped(standing: System, client: Client, tmp_path: Path) -> None:
     job = client.jobs.create(SHORT_TOY).wait(timeout=PATIENCE)
     asked: list[str] = []
 

@@ -28,7 +28,7 @@ SHORT = json.dumps(SHORT_TOY)
 LONG = json.dumps({**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60, "dataloader_num_workers": 1}})
 
 
-def test_submit_and_watch_tells_the_whole_story_in_plain_lines(command: Command, standing: System) -> None:
+def test_submit_with_watch_prints_every_state_and_log_in_plain_lines(command: Command, standing: System) -> None:
     (command.folder / "job.json").write_text(SHORT)
 
     done = command.run("submit", "job.json", "--set", "training.logging_steps=5", "--name", "told", "--watch")
@@ -55,7 +55,7 @@ def test_submit_and_validate_print_the_warnings_about_a_spec(command: Command) -
     assert any(line.startswith(begins) for line in validated.stdout.splitlines())
 
 
-def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(command: Command) -> None:
+def test_a_job_is_found_by_the_ends_of_its_id_its_name_and_as_last(command: Command) -> None:
     job = command.good("submit", SHORT, "--name", "found by name").strip()
 
     for word in (job[-8:], job[:-2], "found by name"):
@@ -71,7 +71,7 @@ def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(comman
     assert job in several.stderr
 
 
-def test_bash_completes_verbs_options_and_jobs_and_runs_no_name(command: Command) -> None:
+def test_bash_completes_actions_options_and_jobs_without_running_names(command: Command) -> None:
     for name in ("$(touch pwned)", "two words"):
         command.good("submit", SHORT, "--name", name)
     lines = ["ca", "submit --wa", "show two", r"diff @last \$\(", "keys cr"]
@@ -97,13 +97,13 @@ def test_bash_completes_verbs_options_and_jobs_and_runs_no_name(command: Command
     assert not (command.folder / "pwned").exists()
 
 
-def test_no_job_completes_a_line_while_no_service_runs(command: Command) -> None:
+def test_no_job_is_completed_without_a_running_service(command: Command) -> None:
     nobody = Namespace(url=f"http://127.0.0.1:{free_port()}")
 
     assert words_of_jobs(nobody) == []
 
 
-def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: System) -> None:
+def test_ctrl_c_stops_the_watching_but_not_the_job(command: Command, standing: System) -> None:
     job = command.good("submit", "-", "--set", "training.max_steps=100000", stdin=LONG).strip()
     watch = command.start("watch", job, "--after", "0")
     watch.until(lambda: "step 3 " in watch.output, within=60, what="it shows step 3")
@@ -123,7 +123,7 @@ def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: Syste
     assert f"{job} cancelled" in ended.stderr
 
 
-def test_watching_goes_on_while_the_service_is_killed_and_started_twice(command: Command, standing: System) -> None:
+def test_a_watch_continues_after_two_kills_of_the_service(command: Command, standing: System) -> None:
     gate = standing.gate()
     # Otherwise the job would end while the service is unreachable.
     job = command.good("submit", json.dumps({**json.loads(LONG), "callbacks": [gate.at(31)]})).strip()
@@ -141,7 +141,7 @@ def test_watching_goes_on_while_the_service_is_killed_and_started_twice(command:
     assert [json.loads(line) for line in lines if line.startswith("{")] == standing.events(job)
 
 
-def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> None:
+def test_a_watch_of_a_failed_job_exits_with_1_and_shows_the_error(command: Command) -> None:
     done = command.run("submit", json.dumps(FAILING), "--watch")
 
     assert done.returncode == 1
@@ -172,7 +172,7 @@ def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> N
         (["validate", SHORT, "--code", "/etc/hostname"], "not a folder, a .py file or a zip"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
+def test_a_wrong_command_line_names_its_fix_and_exits_with_2(
     words: list[str],
     said: str,
     standing: System,
@@ -198,7 +198,7 @@ def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
         (["show", "nothing"], "name 'nothing'"),
     ],
 )
-def test_what_is_not_there_ends_with_three(
+def test_an_unknown_name_exits_with_3(
     words: list[str], said: str, standing: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FOOTPLATE_URL", standing.url)
@@ -208,7 +208,7 @@ def test_what_is_not_there_ends_with_three(
 
 
 @pytest.mark.parametrize("words", [["ls", "--limit", "-1"], ["webhooks", "deliveries", "hook", "--limit", "x"]])
-def test_how_many_is_never_less_than_none(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_negative_limit_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
 
@@ -216,7 +216,7 @@ def test_how_many_is_never_less_than_none(words: list[str], capsys: pytest.Captu
     assert f"--limit: {words[-1]!r}" in capsys.readouterr().err
 
 
-def test_nobody_there_ends_with_four_at_once(command: Command) -> None:
+def test_an_unreachable_service_exits_with_4_at_once(command: Command) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     began = time.monotonic()
 
@@ -230,7 +230,7 @@ def test_nobody_there_ends_with_four_at_once(command: Command) -> None:
     assert took < at_ease(5)
 
 
-def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, standing: System) -> None:
+def test_metrics_are_printed_as_a_table_csv_or_json(command: Command, standing: System) -> None:
     command.good("submit", SHORT, "--watch")
 
     assert command.good("queue", "@last") == ""
@@ -250,7 +250,7 @@ def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, 
     assert all(name in unknown.stderr for name in ("'no_such'", "it has: loss"))
 
 
-def test_metrics_of_several_jobs_stand_below_each_other(command: Command) -> None:
+def test_metrics_of_several_jobs_are_in_one_table(command: Command) -> None:
     for name in ("slower", "faster"):
         command.good("submit", SHORT, "--name", name, "--watch")
 
@@ -263,7 +263,7 @@ def test_metrics_of_several_jobs_stand_below_each_other(command: Command) -> Non
     assert (both.returncode, "--follow" in both.stderr) == (2, True)
 
 
-def test_submit_says_where_the_job_starts_and_fork_that_no_step_is_left(command: Command) -> None:
+def test_submit_names_the_reason_to_wait_and_fork_that_no_step_is_left(command: Command) -> None:
     submitted = command.run("submit", SHORT, "--name", "forked")
     waiting = command.run("submit", SHORT, "--set", 'resources={"gpus_per_node": 64}')
     command.good("watch", "forked")
@@ -276,7 +276,7 @@ def test_submit_says_where_the_job_starts_and_fork_that_no_step_is_left(command:
     command.good("cancel", waiting.stdout.strip())
 
 
-def test_an_upload_prints_its_id_and_what_is_wrong_with_its_rows(command: Command) -> None:
+def test_an_upload_prints_its_id_and_its_wrong_rows(command: Command) -> None:
     (command.folder / "rows.csv").write_text("text,label\ngood,1\nbad,x\none,two,three\n")
 
     uploaded = command.run("upload", "rows.csv")
@@ -288,7 +288,7 @@ def test_an_upload_prints_its_id_and_what_is_wrong_with_its_rows(command: Comman
     assert "row 4" in shown
 
 
-def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command) -> None:
+def test_a_terminal_shows_a_progress_bar_and_all_else_as_lines(command: Command) -> None:
     job = command.good("submit", LONG).strip()
     keeper, terminal = pty.openpty()
     watch = subprocess.Popen([PROGRAM, "watch", job], stdout=terminal, stderr=terminal, env=command.env, close_fds=True)
@@ -310,19 +310,19 @@ def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command
     assert max(map(len, drawn)) <= 80
 
 
-def test_what_training_printed_cannot_move_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_training_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_lines("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay", "re\u202eversed")
 
     assert capsys.readouterr().out == "a name�[2J��31m that clears\ntabs\tand größe stay\nre�versed\n"
 
 
-def test_a_table_s_cell_neither_begins_a_line_nor_turns_the_text_around(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_of_a_table_cannot_break_lines_or_reverse_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     table(["name", "state"], [["one\nforged  succeeded", "re\u202eversed\u2069\t\x9b"]], empty="none")
 
     assert capsys.readouterr().out.splitlines()[1:] == ["one�forged  succeeded  re�versed���"]
 
 
-def test_json_says_what_a_terminal_would_obey_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"name\u202e": "\x1b[2J\x9b31m\x7f\u2028größe"}
 
     print_json(value)
@@ -332,7 +332,7 @@ def test_json_says_what_a_terminal_would_obey_by_its_number(capsys: pytest.Captu
     assert json.loads(printed) == value
 
 
-def test_without_the_right_key_the_command_says_so_and_with_it_works(command: Command, standing: System) -> None:
+def test_the_command_reports_a_wrong_key_and_works_with_the_right_one(command: Command, standing: System) -> None:
     url_file = standing.folder / "keyed.url"
     words = {"FOOTPLATE_API_KEY": "right" * 8, "FOOTPLATE_PORT": "0", "FOOTPLATE_URL_FILE": str(url_file)}
     service = standing.run("service", "api", name="keyed", **words)
@@ -349,7 +349,7 @@ def test_without_the_right_key_the_command_says_so_and_with_it_works(command: Co
     service.terminate()
 
 
-def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: Command) -> None:
+def test_the_doctor_reports_each_part_with_its_fix(command: Command) -> None:
     well = [json.loads(line) for line in command.good("doctor", "--json").splitlines()]
 
     # Whether training can give up root depends on this machine. The node reports it, and the doctor repeats it.
@@ -369,7 +369,7 @@ def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: 
     assert "did you mean FOOTPLATE_URL?" in misspelt.stderr
 
 
-def test_who_has_read_enough_of_a_list_hears_no_complaint(command: Command) -> None:
+def test_a_closed_pipe_ends_a_list_without_an_error(command: Command) -> None:
     script = f"set -o pipefail; {PROGRAM} components --json | head -1"
     done = subprocess.run(["bash", "-c", script], env=command.env, capture_output=True, text=True, check=False)
 

@@ -38,7 +38,7 @@ def test_every_snippet_of_the_page_about_the_command_runs(command: Command) -> N
     assert (command.folder / "out/model.safetensors").exists()
 
 
-def test_what_the_readme_shows_of_both_runs(command: Command) -> None:
+def test_the_shell_and_python_examples_of_the_readme_run(command: Command) -> None:
     section = (
         (REPOSITORY / "README.md").read_text().partition("## From a shell, and from Python")[2].partition("\n## ")[0]
     )
@@ -53,7 +53,7 @@ def test_what_the_readme_shows_of_both_runs(command: Command) -> None:
     assert "model.safetensors" in followed
 
 
-def test_the_page_names_every_verb(command: Command) -> None:
+def test_the_page_about_the_command_names_every_subcommand(command: Command) -> None:
     page = (REPOSITORY / "docs/reference/cli.md").read_text()
     verbs = re.findall(r"^    (\w+)(?:  |$)", command.good("--help"), re.MULTILINE)
 

@@ -22,7 +22,7 @@ def cursors(wire: FakeWire) -> list[str]:
     return [request.url.params["after"] for request in wire.asked]
 
 
-async def test_a_connection_that_breaks_is_followed_by_one_from_the_last_event() -> None:
+async def test_a_broken_stream_reconnects_after_its_last_event() -> None:
     first, second = Socket(), Socket()
     wire = FakeWire(
         FakeLine(first.events(1, 2), first.events(3)),
@@ -33,14 +33,14 @@ async def test_a_connection_that_breaks_is_followed_by_one_from_the_last_event()
     assert cursors(wire) == ["0", "3"]
 
 
-async def test_what_comes_twice_is_told_once_and_what_nobody_knows_is_passed_over() -> None:
+async def test_repeated_events_are_yielded_once_and_unknown_frames_ignored() -> None:
     line = Socket()
     wire = FakeWire(FakeLine(line.events(1, 2), line.events(2, 3), line.events(4, kind="aura"), line.frame(END)))
 
     assert await read(wire) == [1, 2, 3]
 
 
-async def test_a_frame_may_come_in_pieces_and_two_at_once() -> None:
+async def test_a_frame_may_arrive_in_pieces_or_together_with_another() -> None:
     line = Socket()
     whole = line.events(1, 2) + line.fragments({"events": [event(3)]}) + line.frame(END)
     wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)]))
@@ -48,7 +48,7 @@ async def test_a_frame_may_come_in_pieces_and_two_at_once() -> None:
     assert await read(wire) == [1, 2, 3]
 
 
-async def test_a_slow_reader_comes_back_at_once_and_quietly_and_after_a_restart_soon(
+async def test_a_slow_reader_reconnects_at_once_and_after_a_restart_soon(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second, third, fourth = Socket(), Socket(), Socket(), Socket()
@@ -68,7 +68,7 @@ async def test_a_slow_reader_comes_back_at_once_and_quietly_and_after_a_restart_
     ]  # fmt: skip
 
 
-async def test_a_service_that_closes_again_and_again_is_asked_with_pauses_in_between() -> None:
+async def test_reconnects_to_a_service_that_keeps_closing_have_pauses() -> None:
     wire = FakeWire(*[FakeLine(Socket().close(1011, "keepalive ping timeout")) for _ in range(4)])
 
     with pytest.raises(Unreachable):
@@ -78,7 +78,7 @@ async def test_a_service_that_closes_again_and_again_is_asked_with_pauses_in_bet
     assert all(seconds > 0 for seconds in wire.waited[1:])
 
 
-async def test_a_deadline_holds_among_comments_that_only_show_that_the_service_lives() -> None:
+async def test_a_deadline_holds_even_if_keepalive_comments_arrive() -> None:
     comments = [b": still here\n\n"] * 3
     line = FakeLine(*comments, status=200, content_type="text/event-stream")
     place = Position(deadline=time.monotonic() + 60)
@@ -102,21 +102,21 @@ async def test_every_ping_is_answered_by_a_pong_with_its_payload() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(4401, Unauthorized), (4404, NotFound), (4400, FootplateError)])
-async def test_what_no_second_try_would_change_is_raised(code: int, kind: type[Exception]) -> None:
+async def test_a_close_code_that_no_retry_would_change_is_raised(code: int, kind: type[Exception]) -> None:
     wire = FakeWire(FakeLine(Socket().close(code, "that is why")))
 
     with pytest.raises(kind, match="that is why"):
         await read(wire)
 
 
-async def test_too_many_streams_are_told_as_that_when_none_becomes_free() -> None:
+async def test_too_many_open_streams_raise_their_own_error() -> None:
     full = [FakeLine(Socket().close(4429, "this key has 2000 streams open")) for _ in range(4)]
 
     with pytest.raises(ServiceError, match="2000 streams"):
         await read(FakeWire(*full))
 
 
-async def test_a_service_that_was_never_there_is_given_up_soon_and_one_that_was_late() -> None:
+async def test_a_service_that_never_answered_is_given_up_sooner_than_a_known_one() -> None:
     with pytest.raises(Unreachable):
         await read(FakeWire(*[FakeLine() for _ in range(4)]))
 
@@ -132,7 +132,7 @@ async def test_a_service_that_was_never_there_is_given_up_soon_and_one_that_was_
         await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), Position(patience=-1))
 
 
-async def test_who_waits_for_a_job_that_it_knows_bears_a_service_that_is_away_at_first() -> None:
+async def test_waiting_for_a_known_job_tolerates_an_unreachable_service() -> None:
     line = Socket()
     away = [FakeLine() for _ in range(20)]
     wire = FakeWire(*away, FakeLine(line.events(1) + line.frame(END)))
@@ -140,6 +140,6 @@ async def test_who_waits_for_a_job_that_it_knows_bears_a_service_that_is_away_at
     assert [event.no async for event in follow(wire, "/stream", Position(), was_connected=True)] == [1]
 
 
-async def test_a_deadline_that_passes_is_told_as_that() -> None:
+async def test_a_deadline_that_passes_raises_its_own_error() -> None:
     with pytest.raises(WaitTimeout):
         await read(FakeWire(), Position(deadline=0.0))

@@ -40,7 +40,7 @@ async def read(wire: Wire, where: Positions, frames: Found | None = None) -> Fou
     return frames
 
 
-async def test_a_connection_that_breaks_goes_on_from_each_job_s_last_event() -> None:
+async def test_a_stream_of_jobs_reconnects_after_each_jobs_last_event() -> None:
     wire = FakeWire(
         line(told(A, 1, 2), told(B, 1), ended(A, 2)),
         line(told(B, 2), {"job": B, "caught_up": 2}, ended(B, 2)),
@@ -50,7 +50,7 @@ async def test_a_connection_that_breaks_goes_on_from_each_job_s_last_event() -> 
     assert [request.url.params["jobs"] for request in wire.asked] == [f"{A},{B}", f"{B}:1"]
 
 
-async def test_a_filtered_stream_reconnects_with_its_jobs_and_the_time_of_the_last_frame() -> None:
+async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() -> None:
     wire = FakeWire(
         line({"since": "2026-01-01T12:00:00.000Z"}, told(A, 1), told(B, 1, 2), ended(B, 2)),
         line(told(B, 1, 2), ended(B, 2), told(A, 2), told(B, 3)),
@@ -68,7 +68,7 @@ async def test_a_filtered_stream_reconnects_with_its_jobs_and_the_time_of_the_la
     ]
 
 
-def test_of_more_jobs_than_an_address_holds_the_longest_are_named() -> None:
+def test_the_url_of_too_many_jobs_names_those_with_the_most_events() -> None:
     where = places(tag="mine")
     where.cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
 

@@ -55,7 +55,7 @@ async def test_a_job_is_created_from_a_file_a_dict_and_keywords(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
-async def test_a_file_that_is_no_spec_is_refused_by_its_name(tmp_path: Path, text: str | None) -> None:
+async def test_a_file_without_a_spec_is_refused_by_its_name(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "job.json").write_text(text)
 
@@ -63,7 +63,7 @@ async def test_a_file_that_is_no_spec_is_refused_by_its_name(tmp_path: Path, tex
         await AsyncJobs(FakeWire(), 0.0).create(tmp_path / "job.json")
 
 
-async def test_a_name_that_several_jobs_have_and_one_that_none_has_say_what_would_work() -> None:
+async def test_an_ambiguous_or_unknown_name_of_a_job_is_refused_with_a_hint() -> None:
     several = AsyncJobs(FakeWire(page(named("mine"), named("mine", 1))), 0.0)
     none = AsyncJobs(FakeWire(page(), page(named("my-bert"), named(None, 1))), 0.0)
     empty = AsyncJobs(FakeWire(page(), page()), 0.0)
@@ -76,7 +76,7 @@ async def test_a_name_that_several_jobs_have_and_one_that_none_has_say_what_woul
         await empty.get("first")
 
 
-def test_a_list_indexes_and_loads_no_more_than_is_needed() -> None:
+def test_a_list_loads_only_the_pages_that_are_needed() -> None:
     numbers = count()
     loaded = Listing((next(numbers) for _ in range(10)), html=str)
 
@@ -93,7 +93,7 @@ async def test_await_loads_all_jobs_of_an_asynchronous_list() -> None:
     assert [job.name for job in await jobs.list()] == ["a", "b"]
 
 
-async def test_tables_escape_what_users_have_written() -> None:
+async def test_tables_in_notebooks_escape_text_of_users() -> None:
     jobs = AsyncJobs(FakeWire(page(named("<b>bold</b>"))), 0.0)
     failed = a_job(FakeWire())
     failed.info.metrics["<i>"] = 0.123456789
@@ -108,7 +108,7 @@ async def test_tables_escape_what_users_have_written() -> None:
     assert "<table>" in (await AsyncCheckpoints(FakeWire(page()), "/jobs/1").list())._repr_html_()  # type: ignore[attr-defined]
 
 
-def test_an_address_needs_no_scheme_and_a_missing_package_is_named() -> None:
+def test_an_address_needs_no_scheme_and_missing_packages_are_named() -> None:
     assert http_arguments("localhost:8080", None, 1.0)["base_url"] == "http://localhost:8080"
     with pytest.raises(PackageMissing, match=r"to_polars\(\).*polars_of_nobody"):
         optional("polars_of_nobody", "to_polars()")
@@ -156,7 +156,7 @@ def test_the_example_notebook_runs_from_its_first_cell_to_its_last(
     assert "<table>" in names["fast"].checkpoints.list()._repr_html_()
 
 
-def test_outside_of_a_notebook_a_watched_job_is_printed_line_by_line(
+def test_a_watched_job_is_printed_line_by_line_outside_of_notebooks(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = client.jobs.create(model="toy/mlp", data="toy/regression", training={"max_steps": 4, "logging_steps": 2})

@@ -21,7 +21,7 @@ def part(**choice: object) -> bytes:
     return event({"choices": [{"index": 0, **choice}]})
 
 
-async def test_parts_arrive_in_order_however_they_are_cut() -> None:
+async def test_parts_of_a_text_stream_arrive_in_order_however_they_are_cut() -> None:
     whole = part(delta={"role": "assistant", "content": ""}) + part(delta={"content": "at"})
     whole += part(delta={"content": " dawn"}) + part(delta={}) + event("[DONE]")
     wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)], status=200))
@@ -36,14 +36,14 @@ async def test_parts_arrive_in_order_however_they_are_cut() -> None:
     }  # fmt: skip
 
 
-async def test_an_answer_that_breaks_off_is_an_error() -> None:
+async def test_a_text_stream_that_breaks_off_is_an_error() -> None:
     wire = FakeWire(FakeLine(part(text="at"), status=200))
 
     with pytest.raises(Unreachable):
         [text async for text in generated(wire, "job_1", "a", None, {})]
 
 
-async def test_an_error_within_a_stream_and_one_before_it_are_raised() -> None:
+async def test_errors_before_and_within_a_text_stream_are_raised() -> None:
     error = {"error": {"message": "the serving session job_2 ended", "code": "serving_ended"}}
     broken = FakeWire(FakeLine(part(text="at") + event(error), status=200))
     missing = FakeWire(FakeLine(json.dumps(error).encode(), status=404))

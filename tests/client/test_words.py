@@ -44,7 +44,7 @@ def test_a_spec_is_a_file_of_json_or_yaml_stdin_or_json_itself(tmp_path: Path, m
     assert said == [{"model": "toy/mlp", "data": "toy/regression"}] * 4
 
 
-def test_set_replaces_one_value_by_json_or_text_and_makes_what_lies_on_the_way() -> None:
+def test_set_replaces_one_value_and_creates_missing_objects() -> None:
     changes = ["training.max_steps=50", "training.bf16=true", "model.use=toy/gpt", "name=5e", 'tags=["a"]']
 
     spec = read('{"model": {"use": "toy/mlp"}}', changes)
@@ -57,12 +57,12 @@ def test_set_replaces_one_value_by_json_or_text_and_makes_what_lies_on_the_way()
     }
 
 
-def test_what_json_would_swallow_in_a_spec_is_refused_with_its_place() -> None:
+def test_a_repeated_field_in_a_spec_is_refused_with_its_place() -> None:
     with pytest.raises(InvalidSpec, match="/model"):
         read('{"model": "a", "model": "b"}', [])
 
 
-def test_a_file_that_holds_no_object_is_refused_with_an_example(tmp_path: Path) -> None:
+def test_a_spec_file_without_an_object_is_refused_with_an_example(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("[1]")
 
     with pytest.raises(UsageError, match=r"job\.json.*an object"):
@@ -81,7 +81,7 @@ def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
     assert "pyyaml" in (refused.value.hint or "")
 
 
-def test_a_curve_is_the_mean_of_each_stretch_between_the_least_and_the_most() -> None:
+def test_a_drawn_curve_shows_the_means_of_equal_parts() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([5.0, 5.0]) == "▁▁"
     assert sparkline([1.0, math.nan, 2.0, math.inf]) == "▁█"
@@ -96,12 +96,12 @@ def test_durations_have_two_parts_at_most(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_the_command_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"footplate {version('footplate')}\n"
 
 
-def test_numbers_are_short() -> None:
+def test_numbers_are_printed_with_few_digits() -> None:
     assert [number(value) for value in (0.123456, 3, None, "NaN", math.nan)] == ["0.1235", "3", "", "NaN", "nan"]
     assert [size(count) for count in (12, 20472, 3.2e9, 5e12)] == ["12 B", "20.5 kB", "3.2 GB", "5.0 TB"]
 
@@ -115,7 +115,7 @@ def test_a_table_has_numbers_to_the_right_and_says_when_it_is_empty(capsys: pyte
     assert err == "footplate: nothing is there\n"
 
 
-def test_no_line_of_the_doctor_is_ok_and_says_that_something_is_broken(
+def test_the_doctor_does_not_print_ok_for_something_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     details = {"redis": "Redis is unreachable", "disk": "0.1 GB are left"}
@@ -138,13 +138,13 @@ def test_no_line_of_the_doctor_is_ok_and_says_that_something_is_broken(
     assert not [line for line in said.values() if line.startswith("ok") and "degraded" in line]
 
 
-def test_an_unknown_verb_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sumbit", "job.json"]) == 2
 
     assert capsys.readouterr().err == "footplate: there is no verb 'sumbit'; did you mean 'submit'?\n"
 
 
-def test_a_verb_that_is_near_to_none_is_answered_with_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_subcommand_without_a_near_one_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["xyzzy"]) == 2
 
     assert "up, submit, " in capsys.readouterr().err
@@ -208,7 +208,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     ("words", "sort"),
     [([], "-created"), (["--sort", "name"], "name"), (["--sort", "priority", "--reverse"], "priority")],
 )
-def test_ls_asks_the_service_for_the_order(words: list[str], sort: str, asked: list[httpx2.URL]) -> None:
+def test_ls_requests_its_order_from_the_service(words: list[str], sort: str, asked: list[httpx2.URL]) -> None:
     assert main(["ls", *words]) == 0
 
     assert asked[0].params["sort"] == sort

@@ -123,7 +123,7 @@ def test_scripts_of_sentence_transformers_and_setfit_train_on_our_trainer(trl: E
     assert "model.safetensors" in trl.outputs(done["id"])
 
 
-def test_what_trl_has_trained_chats_with_openai_s_client(trl: Examples) -> None:
+def test_a_model_trained_by_trl_chats_with_openais_client(trl: Examples) -> None:
     system, job = trl.system, trl.submit("fine-tuning/sft-lora.json")
     assert trl.ended(job)["state"] == "succeeded"
     client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
@@ -142,7 +142,7 @@ def test_what_trl_has_trained_chats_with_openai_s_client(trl: Examples) -> None:
     assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0
 
 
-def test_reinforcement_with_openai_s_sdk_teaches_what_a_python_grader_rewards(trl: Examples) -> None:
+def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Examples) -> None:
     trl.prepare("fine-tuning")
     system = trl.system
     client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")

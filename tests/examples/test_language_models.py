@@ -22,7 +22,7 @@ BARS = {
 """Bars that an untrained model misses by far: it has 36 tokens, so its perplexity is 36 and its loss 3.6."""
 
 
-def test_every_example_here_has_a_bar() -> None:
+def test_every_example_of_a_language_model_has_a_target_loss() -> None:
     assert {path.stem for path in (EXAMPLES / "language-models").glob("*.json")} == BARS.keys()
 
 
@@ -35,7 +35,9 @@ def submitted(examples: Examples) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     "name", [name if name == "causal-lm" else pytest.param(name, marks=pytest.mark.matrix) for name in BARS]
 )
-def test_a_language_model_learns_its_stories(examples: Examples, submitted: Callable[[str], str], name: str) -> None:
+def test_a_language_model_reaches_its_target_loss(
+    examples: Examples, submitted: Callable[[str], str], name: str
+) -> None:
     job = submitted(name)
     done = examples.ended(job)
 

@@ -57,7 +57,7 @@ def test_early_stopping_ends_a_job_and_its_figures_are_logged(examples: Examples
 
 
 @pytest.mark.matrix
-def test_four_metrics_a_cosine_and_a_test_set(examples: Examples, tmp_path: Path) -> None:
+def test_a_job_with_four_metrics_a_cosine_schedule_and_a_test_set_trains(examples: Examples, tmp_path: Path) -> None:
     ended = examples.run("four-metrics/job.json")
     assert ended["state"] == "succeeded", ended
     result = outputs(examples.system, ended["id"])

@@ -61,7 +61,7 @@ print("trained", Mine(tiny(), arguments, train_dataset=rows()).train().global_st
 }
 
 
-def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
+def test_a_trainer_class_of_the_user_trains(examples: Examples) -> None:
     job = examples.system.submit(examples.with_code("overrides/job.json"))
     done = examples.ended(job)
 
@@ -72,7 +72,7 @@ def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
     assert done["metrics"]["eval_loss"] < 0.6 * losses[5]
 
 
-def test_variables_and_secrets_reach_the_job_that_names_them_and_nobody_else(examples: Examples) -> None:
+def test_variables_and_secrets_reach_only_the_job_that_names_them(examples: Examples) -> None:
     code = {"bundle": examples.system.upload({"my_code.py": SAYS})}
     wanted = {**TOY, "code": code, "env": {"EXAMPLE_FLAG": "up"}, "secrets": ["EXAMPLE_TOKEN"]}
     said, failed, without = (

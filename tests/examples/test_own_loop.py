@@ -14,7 +14,7 @@ SLOW = {"use": "my_code:main", "args": {"epochs": 12, "pause": 0.15}}
 """The same, with a second and more for each epoch: a machine may stand still for some before it is disturbed."""
 
 
-def test_an_own_loop_is_followed_killed_paused_and_ends_as_if_nothing_had_been(examples: Examples) -> None:
+def test_an_own_loop_that_is_killed_and_paused_ends_as_if_undisturbed(examples: Examples) -> None:
     system = examples.system
     quiet, job = (system.submit(examples.with_code("own-loop/job.json", loop=loop)) for loop in (QUICK, SLOW))
     system.until_checkpoint(job, 2)
@@ -38,7 +38,7 @@ def test_an_own_loop_is_followed_killed_paused_and_ends_as_if_nothing_had_been(e
     assert_whole(system.events(job))
 
 
-def test_a_script_runs_as_it_is_and_continues_where_its_own_code_does(examples: Examples) -> None:
+def test_a_script_runs_unchanged_and_continues_by_its_own_code(examples: Examples) -> None:
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
     spec = examples.with_code("own-loop/script.json", loop=script)
     job = examples.system.submit({**spec, "retry": {"on": ["crashed"]}})
@@ -74,7 +74,7 @@ sys.exit(3 if lines == 1 else 0)
 }
 
 
-def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downloaded(
+def test_a_script_runs_in_a_copy_of_its_bundle_and_its_files_can_be_downloaded(
     examples: Examples,
 ) -> None:
     spec = {"loop": {"script": "train.py"}, "code": {"bundle": examples.system.upload(AS_IT_IS)}}

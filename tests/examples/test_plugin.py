@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.examples.conftest import Examples
 
 
-def test_what_a_plugin_registers_is_shown_checked_and_trained(examples: Examples) -> None:
+def test_components_of_a_plugin_are_listed_checked_and_trained(examples: Examples) -> None:
     system = examples.system
     spec = examples.spec("plugin/job.json")
     job = system.submit(spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.examples.conftest import Examples
 
 
-def test_everything_of_ones_own_trains_and_is_measured(examples: Examples) -> None:
+def test_a_model_dataset_and_metric_of_the_user_are_trained(examples: Examples) -> None:
     standing = examples.system
     job = standing.submit(examples.with_code("point-clouds/job.json"))
     done = standing.until_settled(job)

@@ -11,7 +11,7 @@ from tests.examples.conftest import Examples
 
 
 @pytest.mark.matrix
-def test_bert_learns_sentences_and_leaves_what_from_pretrained_loads(examples: Examples, tmp_path: Path) -> None:
+def test_bert_learns_sentences_and_its_output_loads_by_from_pretrained(examples: Examples, tmp_path: Path) -> None:
     done = examples.run("sentences/job.json")
 
     assert (done["state"], done["reason"]) == ("succeeded", "completed"), done

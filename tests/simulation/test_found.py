@@ -16,7 +16,7 @@ from tests.conformance.acting import Stage
 HOUR_SECONDS = 3600
 
 
-def test_a_retry_waits_no_longer_because_the_wall_clock_was_set_back(stage: Stage) -> None:
+def test_a_wall_clock_set_back_does_not_lengthen_a_backoff(stage: Stage) -> None:
     stage.settings = ServiceSettings(retry_backoff_seconds=5)
     job, worker = stage.running(retry={"backoff": 5})
     worker.fails()
@@ -27,7 +27,7 @@ def test_a_retry_waits_no_longer_because_the_wall_clock_was_set_back(stage: Stag
     assert stage.place() == [job]
 
 
-def test_an_attempt_that_beats_and_never_runs_is_closed_and_tried_again(stage: Stage) -> None:
+def test_an_attempt_that_sends_heartbeats_and_never_runs_is_retried(stage: Stage) -> None:
     """The supervisor hangs. It would have noticed silence of training itself."""
     stage.settings = ServiceSettings(start_seconds=100, retry_backoff_seconds=0)
     stage.node()
@@ -64,7 +64,7 @@ def test_every_node_of_an_attempt_continues_from_the_same_place(stage: Stage) ->
     assert late.answer.checkpoints == []
 
 
-def test_a_long_line_of_one_shape_keeps_no_other_waiting(stage: Stage) -> None:
+def test_a_long_queue_of_one_shape_delays_no_other_shape(stage: Stage) -> None:
     stage.node(slots=2)
     impossible = [stage.submit(resources={"pool": "nowhere"}, priority=9) for _ in range(10)]
     possible = [stage.submit() for _ in range(5)]
@@ -76,7 +76,7 @@ def test_a_long_line_of_one_shape_keeps_no_other_waiting(stage: Stage) -> None:
     assert {stage.job(job).reason for job in possible[2:]} == {Reason.CAPACITY}
 
 
-def test_only_who_holds_a_job_hears_that_its_checkpoint_is_stored(stage: Stage) -> None:
+def test_only_the_current_attempt_gets_checkpoints_acknowledged(stage: Stage) -> None:
     """A superseded attempt that heard it of its own late one would delete the one that the next continues from."""
     job, worker = stage.running()
     report = worker.checkpoints(5).replies[worker.claim]
@@ -98,7 +98,7 @@ def test_only_who_holds_a_job_hears_that_its_checkpoint_is_stored(stage: Stage) 
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_stop_has_its_time_whatever_the_wall_clock_does_meanwhile(stage: Stage, hours: int) -> None:
+def test_a_jump_of_the_wall_clock_does_not_change_the_time_of_a_stop(stage: Stage, hours: int) -> None:
     job, worker = stage.running()
     stage.pause(job)
     stage.rescue()
@@ -113,7 +113,7 @@ def test_a_stop_has_its_time_whatever_the_wall_clock_does_meanwhile(stage: Stage
 
 @pytest.mark.own_statement
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_lost_attempt_ran_for_as_long_as_it_says_whatever_the_wall_clock_does(stage: Stage, hours: int) -> None:
+def test_a_jump_of_the_wall_clock_does_not_change_the_time_that_an_attempt_ran(stage: Stage, hours: int) -> None:
     job, worker = stage.running()
     stage.rescue()
     worker.send(worker.write(Kind.SYSTEM, {"running_s": 40.5}))
@@ -126,7 +126,7 @@ def test_a_lost_attempt_ran_for_as_long_as_it_says_whatever_the_wall_clock_does(
     assert stage.job(job).running_ms == 40_500
 
 
-def test_who_was_read_before_an_outage_and_is_answered_behind_it_has_a_full_lease() -> None:
+def test_an_attempt_read_before_an_outage_gets_a_full_lease_after_it() -> None:
     timers = Timers()
     timers.restart_all(20.0)
 

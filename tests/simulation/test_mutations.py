@@ -197,7 +197,7 @@ def a_journal_takes_any_word_for_all_of_it() -> Off:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_without_it_the_simulation_goes_red(name: str, ground: Ground) -> None:
+def test_the_simulation_fails_without_this_protection(name: str, ground: Ground) -> None:
     turn_off, says = MUTATIONS[name]
     patches = turn_off()
     for mutation in patches:

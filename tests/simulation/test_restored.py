@@ -65,7 +65,7 @@ def gaps(story: Story) -> list[tuple[int, int]]:
     return [(data["from"], data["to"]) for data in (json.loads(row[0]) for row in rows)]
 
 
-def test_what_nobody_has_any_more_is_said_to_be_missing(story: Story) -> None:
+def test_events_that_no_node_has_any_more_are_reported_as_missing(story: Story) -> None:
     then, now = story.run()
 
     assert {(job.state, job.attempt) for job in story.railway.books.jobs.values()} == {("succeeded", 1)}
@@ -74,7 +74,7 @@ def test_what_nobody_has_any_more_is_said_to_be_missing(story: Story) -> None:
 
 
 @pytest.mark.matrix
-def test_an_ingest_that_waits_for_what_is_gone_is_stuck(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ingest_that_waits_for_lost_events_is_detected(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Ledger, "_declare_gap", lambda *_: None)
 
     with pytest.raises(Violation, match="not quiet"):

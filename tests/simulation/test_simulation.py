@@ -48,14 +48,14 @@ def test_ten_thousand_seeds_break_no_promise(share: int, ground: Ground) -> None
     all_go_well(seeds, ground)
 
 
-def test_a_seed_always_tells_the_same_story(ground: Ground) -> None:
+def test_a_seed_always_gives_the_same_history(ground: Ground) -> None:
     stories = {run(7, ground).world.story() for _ in range(2)}
 
     assert len(stories) == 1
     assert "is granted" in stories.pop()
 
 
-def test_a_failing_seed_tells_its_story_and_how_to_see_it_again(
+def test_a_failing_seed_prints_its_history_and_how_to_repeat_it(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here nobody may be granted anything, whatever the weather: so nothing of the weather is left in its story."""
