@@ -1,4 +1,4 @@
-"""The built-in components."""
+"""The arguments of all built-in components, the toy models and datasets, and files of JSON lines."""
 
 from __future__ import annotations
 
