@@ -120,23 +120,23 @@ def test_loader_workers_share_a_stream_without_repeating_rows(tmp_path: Path, ma
     assert rows == ROWS
 
 
-def test_an_unusable_row_of_a_stream_is_reported_with_file_and_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_unusable_row_is_reported_with_file_and_line(tmp_path: Path, streaming: bool) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n\n{"x": 2\n[3]\n')
-    stream = files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=True)
-    reading = iter(maps.rename(stream, columns={"x": "y"}))
+    rows: Any = files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=streaming)
+    reading = iter(maps.rename(rows, columns={"x": "y"}))
     assert next(reading) == {"y": 1}
     with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: "):
         next(reading)
-    misnamed = maps.keep(files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=True), columns=["z"])
     with pytest.raises(DatasetError, match=r"a\.jsonl.*line 1.*'z', only: x"):
-        next(iter(misnamed))
-    gone = files.jsonl(paths=[str(tmp_path / "gone.jsonl")], streaming=True)
+        next(iter(maps.keep(rows, columns=["z"])))
     with pytest.raises(DatasetError, match=r"gone\.jsonl.*No such file"):
-        next(iter(gone))
+        next(iter(files.jsonl(paths=[str(tmp_path / "gone.jsonl")], streaming=streaming)))
 
 
-def test_a_stream_with_a_missing_column_or_file_fails_before_the_first_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_files_with_a_missing_column_or_without_a_file_are_refused_at_once(tmp_path: Path, streaming: bool) -> None:
     with pytest.raises(DatasetError, match="'txt', only: text, label"):
-        parquet(tmp_path, columns=["txt"], streaming=True)
+        parquet(tmp_path, columns=["txt"], streaming=streaming)
     with pytest.raises(DatasetError, match="has no file"):
-        files.jsonl(paths=[], streaming=True)
+        files.jsonl(paths=[], streaming=streaming)

@@ -11,7 +11,6 @@ import pytest
 
 from footplate.components import files, toy
 from footplate.contract.components import GROUPS
-from footplate.contract.errors import DatasetError
 from footplate.runtime.build import load, registered
 from footplate.runtime.catalogue import arguments_schema
 from footplate.trainer.arguments import TrainingArguments
@@ -64,21 +63,3 @@ def test_rows_of_several_files_are_indexed_consecutively(tmp_path: Path) -> None
     assert pickle.loads(pickle.dumps(rows))[1] == {"x": 2}
     with pytest.raises(IndexError):
         rows[3]
-
-
-def test_a_broken_row_is_named_by_file_and_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"x": 1}\n\n{"x": \n[1]\n')
-    rows = files.jsonl(paths=[str(path)])
-
-    with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: "):
-        rows[1]
-    with pytest.raises(DatasetError, match=r"a\.jsonl.*line 4.*a list"):
-        rows[2]
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"gone\.jsonl.*No such file"):
-        files.jsonl(paths=[str(tmp_path / "gone.jsonl")])
-    with pytest.raises(DatasetError, match="has no file"):
-        files.jsonl(paths=[])
