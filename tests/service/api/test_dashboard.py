@@ -162,6 +162,15 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
 
     await page.get_by_label("Show curves of run-0").click()
     await page.get_by_label("Show curves of run-1").click()
+    await page.get_by_label("Search jobs").fill("run-0")
+    selection = page.get_by_role("group", name="Selected jobs")
+    await expect(selection).to_contain_text("2 selected, 1 of them hidden by the filters")
+    for verb in ("Add tag", "Remove tag"):
+        await selection.get_by_role("button", name="tag…").click()
+        await selection.get_by_label("Tag", exact=True).fill("kept")
+        await selection.get_by_role("button", name=verb).click()
+        await expect(page.locator(".message")).to_contain_text("2 jobs have “kept”")
+    await page.get_by_label("Search jobs").fill("run")
     await page.get_by_role("button", name="cancel 2").click()
     await page.get_by_role("button", name="Yes, cancel").click()
     await expect(page.locator(".state.cancelled")).to_have_count(2)
@@ -174,6 +183,7 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     await page.keyboard.press("Escape")
     await expect(names).to_have_text(["run-0", "run-1"])
     assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
+    assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
 
 
 async def test_filters_by_spec_metric_time_and_tag_narrow_the_table_and_are_in_the_address(

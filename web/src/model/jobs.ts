@@ -6,6 +6,7 @@ import { heard, unreachable } from "../api/live";
 import { FINAL, type Job, type JobList } from "../api/types";
 import { readConditions, serverQuery } from "../lib/filters";
 import { listedAfter } from "../lib/listed";
+import { followAgain } from "./curves";
 import { param, route } from "./route";
 
 export const jobs = signal<ReadonlyMap<string, Job>>(new Map());
@@ -42,6 +43,8 @@ export function keep(found: Job[]): void {
   };
   const changed = found.filter(isNew);
   if (changed.length === 0) return;
+  // A job that had ended and was resumed, here or elsewhere, sends events again.
+  for (const job of changed) if (!FINAL.has(job.state) && FINAL.has(known.get(job.id)?.state ?? job.state)) followAgain(job.id);
   const next = new Map(known);
   for (const job of changed) next.set(job.id, job);
   jobs.value = next;

@@ -74,7 +74,7 @@ export function JobsView() {
         <Toolbar rows={rows} columns={ids} />
         <div class="table">
           {rows.length > 0 && <Table rows={rows} columns={columns} selected={selected} sort={sort} now={now} />}
-          {rows.length > 0 && <Selection chosen={chosen} />}
+          {rows.length > 0 && <Selection chosen={chosen} rows={rows} />}
           {rows.length === 0 && <div style={{ padding: "4px 20px" }}>{isLoading.value || detailsPending.value > 0 ? <p class="empty">Loading jobs…</p> : <NoJobs isFiltered={isFiltered} />}</div>}
         </div>
       </section>

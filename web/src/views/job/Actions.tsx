@@ -5,7 +5,7 @@ import { request, requestPages } from "../../api/client";
 import type { Job, JobEvent } from "../../api/types";
 import { orderText, rateBefore } from "../../lib/orders";
 import { type Checkpoint, ELSEWHERE, LIVE, offersOf } from "../../lib/offers";
-import { followAgain, linesVersion, liveEvents } from "../../model/curves";
+import { linesVersion, liveEvents } from "../../model/curves";
 import { detailsVersion, partsOf } from "../../model/details";
 import { act, attempt, forget, jobs } from "../../model/jobs";
 import { href, replace } from "../../model/route";
@@ -34,7 +34,6 @@ export function Actions({ job }: { job: Job }) {
       forget(job.id);
       replace(href("jobs"));
     }
-    if (action === "resume") followAgain(job.id);
   };
   void detailsVersion.value;
   const saved = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0)).rows;

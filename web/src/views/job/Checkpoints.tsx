@@ -6,7 +6,7 @@ import type { Job } from "../../api/types";
 import { formatAge, formatBytes, formatNumber } from "../../lib/format";
 import { type Checkpoint, checkpointOffers } from "../../lib/offers";
 import { partsOf } from "../../model/details";
-import { attempt, isFinal } from "../../model/jobs";
+import { act, attempt, isFinal } from "../../model/jobs";
 import { href } from "../../model/route";
 import { MEANING } from "./Actions";
 import { LinkIf } from "./LinkIf";
@@ -22,6 +22,7 @@ export function Checkpoints({ job }: { job: Job }) {
   const [doomed, setDoomed] = useState<string | null>(null);
   const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
   if (!rows?.length) return <Missing rows={rows} problem={problem} text={noCheckpoint(job)} />;
+  const newest = rows.reduce<Checkpoint | null>((last, row) => (row.status === "committed" && (!last || row.created_at > last.created_at) ? row : last), null);
   const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
   return (
     <div class="wide" tabIndex={0}><table class="plain">
@@ -41,6 +42,7 @@ export function Checkpoints({ job }: { job: Job }) {
               <td class="row-actions">
                 <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a zip"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
                 <button type="button" disabled={whyNot.pin !== null} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
+                {row === newest && job.actions.includes("resume") && <button type="button" title={MEANING.resume} onClick={() => void act(job, "resume")}>resume from</button>}
                 <LinkIf text="fork from" to={href("submit", { fork: job.id, checkpoint: row.id })} meaning={MEANING.fork!} offer={{ why: whyNot.fork }} />
                 <LinkIf text="try" to={href("try", { a: `${job.id}:${row.id}` })} meaning={MEANING.try!} offer={{ why: whyNot.try }} />
                 {doomed === row.id ? (

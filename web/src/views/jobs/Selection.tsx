@@ -10,11 +10,12 @@ import { select } from "../../model/selection";
 const BULK = ["pause", "resume", "cancel", "delete"] as const;
 
 /** What can be done with the jobs whose curves are shown. Always there, so that the page does not jump. */
-export function Selection({ chosen }: { chosen: Job[] }) {
+export function Selection({ chosen, rows }: { chosen: Job[]; rows: Job[] }) {
+  const hidden = chosen.filter((job) => !rows.includes(job)).length;
   if (chosen.length === 0) return <div class="bulk">Choose jobs by their circle to see their curves, to compare them, or to steer several at once.</div>;
   return (
     <div class="bulk" role="group" aria-label="Selected jobs">
-      <span>{chosen.length} selected</span>
+      <span>{chosen.length} selected{hidden > 0 && `, ${hidden} of them hidden by the filters`}</span>
       {chosen.length > 1 && <a class="button" href={href("compare", { sel: chosen.map((job) => job.id).join() })}>Compare</a>}
       {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} />)}
       <TagButton chosen={chosen} />
@@ -47,21 +48,27 @@ function BulkButton({ action, chosen }: { action: (typeof BULK)[number]; chosen:
 function TagButton({ chosen }: { chosen: Job[] }) {
   const [tag, setTag] = useState<string | null>(null);
   if (tag === null) return <button type="button" onClick={() => setTag("")}>tag…</button>;
-  const apply = (event: Event) => {
+  const apply = (event: SubmitEvent) => {
     event.preventDefault();
     const name = tag.trim();
+    const isRemoval = event.submitter?.getAttribute("value") === "remove";
+    const meant = chosen.filter((job) => job.tags.includes(name) === isRemoval);
     setTag(null);
     if (!name) return;
     void attempt(async () => {
-      for (const job of chosen) {
-        keep([await request<Job>(`/jobs/${job.id}`, { method: "PATCH", body: { tags: [...new Set([...job.tags, name])] } })]);
+      for (const job of meant) {
+        const tags = isRemoval ? job.tags.filter((other) => other !== name) : [...job.tags, name];
+        keep([await request<Job>(`/jobs/${job.id}`, { method: "PATCH", body: { tags } })]);
       }
-    }, `tagged ${chosen.length} jobs with “${name}”`);
+    }, `${meant.length} ${meant.length === 1 ? "job has" : "jobs have"} “${name}” ${isRemoval ? "no longer" : "now"}`);
   };
+  const known = [...new Set(chosen.flatMap((job) => job.tags))].sort();
   return (
     <form class="confirm" onSubmit={apply}>
-      <input class="short" aria-label="Tag" autofocus value={tag} onInput={(event) => setTag(event.currentTarget.value)} />
+      <input class="short" aria-label="Tag" autofocus list="tags-of-chosen" value={tag} onInput={(event) => setTag(event.currentTarget.value)} />
+      <datalist id="tags-of-chosen">{known.map((name) => <option key={name} value={name} />)}</datalist>
       <button>Add tag</button>
+      {known.length > 0 && <button value="remove">Remove tag</button>}
     </form>
   );
 }
