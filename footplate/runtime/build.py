@@ -262,11 +262,10 @@ def preload() -> None:
         importlib.import_module(module.name)
 
 
-def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
+def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
     """Raises NotBuildable for a sharded model that must merge its adapter, and InvalidSpec for wrong `optimizers`.
 
     Each parameter must have exactly one optimizer. A set that evaluates by itself must be able to evaluate this model.
-    Also sets whether the loss shifts labels, by the model's signature.
     """
     sets = trainer.eval_dataset
     for rows in sets.values() if isinstance(sets, dict) else [sets]:
@@ -277,8 +276,6 @@ def check_trainer(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
             "peft.merge needs the whole model in one process, and this strategy shards the model",
             hint="use ddp or one process, or leave merge out and merge the job's outputs later",
         )
-    if hasattr(loss, "shifts_labels"):
-        loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
     if optimizers:
         try:
             parameters_of(trainer.model, optimizers)

@@ -196,7 +196,9 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mappin
         trainer = our_trainer(spec, parts, args)
     else:
         trainer = parts.make_trainer(parts, written, **parts.trainer_args)
-    check_trainer(trainer, parts.loss, parts.optimizers)
+    check_trainer(trainer, parts.optimizers)
+    if hasattr(parts.loss, "shifts_labels"):
+        parts.loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
     # The lines that these two callbacks print would repeat the job's events.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)

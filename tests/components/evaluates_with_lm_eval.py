@@ -111,7 +111,7 @@ def evaluated(args: dict[str, Any], roots: Roots) -> dict[str, Any]:
     try:
         parts = build(spec, roots)
         trainer = our_trainer(spec, parts, replace(spec.training, output_dir=str(FOLDER / "out")))
-        check_trainer(trainer, None, ())
+        check_trainer(trainer, ())
         texts = Texts(trainer.model)
         before = torch.get_rng_state()
         first, second = trainer.evaluate(), trainer.evaluate()
@@ -172,7 +172,7 @@ def trained_with_trl(roots: Roots) -> dict[str, float]:
     trainer = parts.make_trainer(parts, {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "bf16": False,
                                          "use_cpu": True, "output_dir": str(FOLDER / "out"), "report_to": []},
                                  **parts.trainer_args)  # fmt: skip
-    check_trainer(trainer, None, ())
+    check_trainer(trainer, ())
     trainer.train()
     return {name: value for row in trainer.state.log_history for name, value in row.items()}
 

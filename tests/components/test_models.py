@@ -251,10 +251,10 @@ def test_merging_an_adapter_is_refused_for_a_sharded_model(bert: Path) -> None:
         for value in (True, False)
     )
 
-    check_trainer(whole, None, [])
+    check_trainer(whole, [])
 
     with pytest.raises(NotBuildable, match=r"peft\.merge.*whole model") as raised:
-        check_trainer(cut, None, [])
+        check_trainer(cut, [])
     assert raised.value.hint == "use ddp or one process, or leave merge out and merge the job's outputs later"
 
 

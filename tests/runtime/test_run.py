@@ -105,3 +105,17 @@ def test_a_cancel_that_asks_for_no_checkpoint_writes_none(tmp_path: Path) -> Non
     trainer.train()
 
     assert not (tmp_path / "checkpoint-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "shifts"), [("toy/gpt", "toy/text", True), ("toy/mlp", "toy/classification", False)]
+)
+def test_a_named_loss_compares_with_the_next_label_if_the_model_predicts_it(
+    tmp_path: Path, model: str, data: str, shifts: bool
+) -> None:
+    spec = make_spec(model=model, data=data, loss="cross_entropy")
+    args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
+
+    trainer = run.assemble(spec, build(spec, Roots(tmp_path, tmp_path)), args, TrainerCallback(), {})  # type: ignore[arg-type]
+
+    assert trainer.compute_loss_func.shifts_labels is shifts
