@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from footplate.contract.hub import base_model
 from service.jobs.fork import document_of
 from service.store.rows import CheckpointRow, JobRow
 
@@ -25,7 +26,11 @@ def model_card(job: JobRow, checkpoint: CheckpointRow, *, is_merged: bool) -> st
     document = document_of(job)
     spec = {name: value for name, value in document.items() if value and name not in LEFT_OUT}
     model = document.get("model") or {}
-    front = {"library_name": _library(model, is_merged=is_merged), "pipeline_tag": TASKS.get(model.get("use", ""))}
+    front = {
+        "library_name": _library(model, is_merged=is_merged),
+        "pipeline_tag": TASKS.get(model.get("use", "")),
+        "base_model": base_model(model),
+    }
     rows = [f"| {name} | {value} |" for name, value in sorted(json.loads(checkpoint.metrics).items())]
     metrics = ["| metric | value |", "|---|---|", *rows] if rows else ["The job was not evaluated."]
     return "\n".join(

@@ -3,7 +3,7 @@
 import pytest
 
 from footplate.contract.files import on_hub
-from footplate.contract.hub import HubName, hub_name
+from footplate.contract.hub import HubName, base_model, hub_name
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places
 from tests.support.factories import make_spec
@@ -86,3 +86,16 @@ def test_every_hub_name_in_a_spec_is_listed_with_its_pointer():
         "/data/train/args/path": "hub://datasets/me/rows",
         "/data/eval/a/args/paths/0": "hub://datasets/me/rows/a.csv",
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "repository"),
+    [
+        ("hub://owner/name@v1", "owner/name"),
+        ("hub://owner/name/folder", None),
+        ("models://tiny", None),
+        (None, None),
+    ],
+)
+def test_an_exported_model_names_its_base_if_that_is_a_repository(path, repository):
+    assert base_model({"use": "hf/causal-lm", "args": {"path": path}}) == repository
