@@ -52,9 +52,22 @@ def log_training(trainer: Trainer) -> None:
     if loss_sum.not_finite:
         # The loss above may leave out these steps, as Hugging Face does, so their number is logged.
         logs["nan_steps"] = len(loss_sum.not_finite)
+        _warn_of_nan(trainer, logs["nan_steps"], since)
     logs.update(trainer.callback_handler.figures())
     trainer.store_flos()
     trainer.log(logs, run.started)
+
+
+def _warn_of_nan(trainer: Trainer, nan_steps: int, since: int) -> None:
+    """Warns at the first log of a run whose loss was NaN, because a logged loss that leaves NaN out looks good."""
+    is_first = not any("nan_steps" in entry for entry in trainer.state.log_history)
+    if is_first and trainer.is_world_process_zero():
+        shown = "; the logged loss leaves such steps out" if trainer.args.logging_nan_inf_filter else ""
+        logging.getLogger("footplate.trainer").warning(
+            "The loss was NaN or infinite in %d of the %d steps up to step %d%s. The weights "
+            "may be NaN now. Check the data for NaN, or lower learning_rate. max_nan_steps=1 ends such a run",
+            nan_steps, since, trainer.state.global_step, shown,
+        )  # fmt: skip
 
 
 def take_loss(trainer: Trainer) -> LossSum:

@@ -133,6 +133,15 @@ def test_nan_steps_are_counted_even_if_the_nan_filter_is_on(tmp_path: Path, filt
     assert (first["loss"] != first["loss"]) is not filtered
 
 
+def test_the_first_nan_loss_of_a_run_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = [{"x": torch.full((8,), float("nan")), "labels": torch.zeros(4)}] * 8
+
+    trained(tmp_path, toy.mlp(), data, max_steps=3, logging_steps=1)
+
+    (warning,) = [record.getMessage() for record in caplog.records if "NaN" in record.getMessage()]
+    assert "max_nan_steps" in warning
+
+
 def test_batches_with_a_nan_loss_are_counted_in_the_evaluation(tmp_path: Path) -> None:
     rows = [dict(row) for row in toy.regression(n=24)]
     for row in rows[8:16]:
