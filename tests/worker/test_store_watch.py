@@ -47,3 +47,16 @@ def test_a_hanging_network_disk_is_reported_and_delays_no_heartbeat(tmp_path: Pa
     assert "has not had an answer" in (watch.trouble or "")
     os.close(os.open(tmp_path / layout.PROBE, os.O_WRONLY))
     until(lambda: watch.trouble is None, within=10, what="the store answers")
+
+
+def test_a_store_that_the_service_makes_after_the_node_has_started_is_noticed_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoreWatch, "EVERY_SECONDS", 600.0)
+    watch = StoreWatch(WorkerSettings(artifacts=str(tmp_path)), NodeId("node_" + "1" * 32))
+    watch.start()
+    until(lambda: "is it mounted?" in (watch.trouble or ""), within=10, what="the store is missing")
+
+    (tmp_path / layout.PROBE).touch()
+
+    until(lambda: watch.trouble is None, within=30, what="the store is there")

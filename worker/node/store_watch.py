@@ -30,7 +30,8 @@ def folder_trouble(root: Path) -> str | None:
 class StoreWatch(threading.Thread):
     """Checks the artifact store at an interval. A bucket or a network disk may hang, and heartbeats must not wait."""
 
-    EVERY_SECONDS = 5.0
+    EVERY_SECONDS, TROUBLE_SECONDS = 5.0, 0.5
+    """The interval between two checks, and the shorter one while attempts cannot use the store."""
 
     def __init__(self, settings: WorkerSettings, node: NodeId) -> None:
         super().__init__(name="store-watch", daemon=True)
@@ -41,7 +42,7 @@ class StoreWatch(threading.Thread):
     def run(self) -> None:
         while True:
             self.trouble = self._bucket_trouble(self._bucket) if self._bucket else folder_trouble(self._folder)
-            threading.Event().wait(self.EVERY_SECONDS)
+            threading.Event().wait(self.EVERY_SECONDS if self.trouble is None else self.TROUBLE_SECONDS)
 
     def _bucket_trouble(self, bucket: RemoteStore) -> str | None:
         try:
