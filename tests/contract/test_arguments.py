@@ -91,7 +91,7 @@ def test_the_hint_of_an_unknown_argument_is_the_nearest_name_or_the_schema_url()
 
     assert result["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
     assert result["/training/lr"].hint == "did you mean 'learning_rate'?"
-    assert result["/training/qqq"].hint == "GET /schema/job lists them all"
+    assert result["/training/qqq"].hint.startswith("GET /schema/job ")
 
 
 @pytest.mark.parametrize("name", sorted(SERVER_OWNED))

@@ -205,4 +205,5 @@ def test_rows_must_all_have_the_form_of_the_first_row() -> None:
     problem = forms.problem({"messages": ASK})
 
     assert problem is not None
-    assert problem.detail == "there is no column 'text', only: messages"
+    assert problem.code == "wrong_row"
+    assert "'text', only: messages" in problem.detail

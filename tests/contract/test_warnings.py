@@ -52,7 +52,8 @@ def test_the_warning_for_an_older_argument_names_what_is_stored_instead():
     body = training(evaluation_strategy="no")
     (warning,) = warnings_of(accept(body))
 
-    assert warning.detail == "evaluation_strategy is an older name. Stored instead: eval_strategy"
+    assert (warning.code, warning.pointer) == ("older_name", "/training/evaluation_strategy")
+    assert warning.detail.endswith(": eval_strategy")
 
 
 @pytest.mark.parametrize(
