@@ -98,12 +98,20 @@ def _run(options: argparse.Namespace) -> int:
         return UNREACHABLE
 
 
+OTHER_WORDS = {
+    "compare": "metrics JOB JOB", "delete": "rm", "jobs": "ls", "kill": "cancel --mode kill", "list": "ls", "ps": "ls",
+    "run": "submit", "sbatch": "submit", "start": "up", "status": "show", "stop": "pause", "tail": "logs --follow",
+}  # fmt: skip
+"""The verbs that other tools have for what a verb of this command does."""
+
+
 def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
     """Returns an error message with the nearest verb, or None if the command's first word is a verb or an option."""
     (verbs,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     if word in verbs or word.startswith("-"):
         return None
-    hint = did_you_mean(word, verbs) or f"the verbs are {', '.join(verbs)}"
+    hint = f"use {OTHER_WORDS[word]!r}" if word in OTHER_WORDS else did_you_mean(word, verbs)
+    hint = hint or f"the verbs are {', '.join(verbs)}"
     return f"there is no verb {word!r}; {hint}"
 
 

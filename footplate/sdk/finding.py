@@ -29,9 +29,10 @@ async def find(wire: Wire, word: str) -> dict[str, Any]:
     jobs = named["data"] or await _by_piece(wire, word)
     if len(jobs) == 1:
         return dict(jobs[0])
-    some = ", ".join(job["id"] for job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    some = ", ".join(f"{job['id'][-8:]} ({job['state']}, submitted {job['created_at']})" for job in jobs[:3])
+    some += ", …" if len(jobs) > 3 else ""
     detail = f"{word!r} could be {'several' if len(jobs) > 3 else len(jobs)} jobs: {some}"
-    raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": "use the id of one of them"})
+    raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": "use these characters of its id"})
 
 
 async def _by_piece(wire: Wire, word: str) -> Sequence[dict[str, Any]]:

@@ -142,6 +142,8 @@ def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys: pytest.C
     assert main(["sumbit", "job.json"]) == 2
 
     assert capsys.readouterr().err == "footplate: there is no verb 'sumbit'; did you mean 'submit'?\n"
+    main(["compare", "first", "second"])
+    assert capsys.readouterr().err == "footplate: there is no verb 'compare'; use 'metrics JOB JOB'\n"
 
 
 def test_an_unknown_subcommand_without_a_near_one_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
