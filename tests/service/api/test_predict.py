@@ -63,7 +63,8 @@ async def api(serve: Serve, sqlite_url: str, standing_redis: RedisServer) -> Api
 
 @pytest.fixture
 async def node(api: Api, standing_redis: RedisServer) -> AsyncIterator[Node]:
-    client = Redis.from_url(standing_redis.url)
+    # redis-py gives up a read after five seconds, which would end a longer blpop with an error.
+    client = Redis.from_url(standing_redis.url, socket_timeout=2 * PATIENCE)
     yield Node(api, client)
     await client.aclose()
 
@@ -142,7 +143,7 @@ async def test_a_full_queue_is_answered_429_and_keeps_nothing(api: Api, node: No
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [0]}))
     session = await session_of(node, job)
     request = await node.taken(session)
-    body = {"inputs": [1], "wait": 20}
+    body = {"inputs": [1], "wait": PATIENCE}
     many = [asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json=body)) for _ in range(50)]
     done = 0
     while done < 34:
