@@ -68,21 +68,14 @@ def resume(
         if job.desired is Desired.RUN and not job.state.is_terminal:
             _require_held(job, changes)
             return job
-        is_done = job.state is JobState.SUCCEEDED
-        refuse(
-            job,
-            Action.RESUME,
-            hint=IT_IS_DONE if is_done else None,
-        )
+        refuse(job, Action.RESUME, hint=IT_IS_DONE if job.state is JobState.SUCCEEDED else None)
     columns = _changed(job, changes, catalogues)
     _require_ahead(conn, job, changes.max_steps)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
-        refuse(
-            job,
-            Action.RESUME,
-            hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit",
-        )
+        ran = f"has run for {job.running_ms / 1000:g} s of the {limit_ms / 1000:g} s that its time limit allows"
+        hint = 'resume it with a higher limit, such as {"time_limit": "4h"}'
+        raise Conflict(f"job {job.id} {ran}", hint=hint, state=job.state, allowed=job.actions)
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])
