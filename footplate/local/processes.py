@@ -109,25 +109,25 @@ class Child:
         self.popen.wait()
 
 
-class Family:
-    """The children of `footplate up`, in the order in which they were started."""
+class Children:
+    """The child processes of `footplate up`, in the order in which they were started."""
 
     def __init__(self, stop: Stop, say: Callable[[str], None]) -> None:
-        self.children: list[Child] = []
+        self.all: list[Child] = []
         self._stop, self._say = stop, say
 
     def start(self, program: Program) -> Child:
         rotate(program.log)
         child = Child(program)
-        self.children.append(child)
+        self.all.append(child)
         return child
 
     def run(self, program: Program) -> None:
-        """Runs a program that ends by itself. Raises Failed if its exit status is not 0."""
+        """Runs a program and waits for its end. Raises Failed if its exit status is not 0."""
         child = self.start(program)
         while child.is_running:
             self.pause()
-        self.children.remove(child)
+        self.all.remove(child)
         if child.popen.returncode != 0:
             raise Failed(f"{exit_text(child)}.{end_of_log(program.log)}")
 
@@ -146,7 +146,7 @@ class Family:
 
     def give_up(self, child: Child) -> None:
         child.kill()
-        self.children.remove(child)
+        self.all.remove(child)
 
     def pause(self, seconds: float = POLL_SECONDS) -> None:
         if self._stop.asked:
@@ -156,11 +156,11 @@ class Family:
     def keep_running(self) -> None:
         """Restarts children that die, until the launcher is stopped. Raises Failed if a child keeps dying."""
         while not self._stop.asked:
-            for child in self.children:
-                self._look_after(child)
+            for child in self.all:
+                self._restart_if_dead(child)
             time.sleep(POLL_SECONDS)
 
-    def _look_after(self, child: Child) -> None:
+    def _restart_if_dead(self, child: Child) -> None:
         if child.start_again_at is not None:
             if time.monotonic() >= child.start_again_at:
                 child.start()

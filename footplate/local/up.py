@@ -20,7 +20,7 @@ from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.local.first_job import request
 from footplate.local.home import Home, hold, record_holder
-from footplate.local.processes import Child, Failed, Family, Program, Stop, Stopped, python
+from footplate.local.processes import Child, Children, Failed, Program, Stop, Stopped, python
 from footplate.local.redis import redis_for
 
 DEFAULT_PORT = 8080
@@ -49,10 +49,10 @@ def up(options: Options) -> int:
     with hold(options.home) as home:
         stop = Stop()
         stop.listen()
-        launcher = Launcher(home, options, Family(stop, say))
+        launcher = Launcher(home, options, Children(stop, say))
         try:
             launcher.start()
-            launcher.family.keep_running()
+            launcher.children.keep_running()
         except Stopped:
             pass
         finally:
@@ -63,8 +63,8 @@ def up(options: Options) -> int:
 class Launcher:
     """Starts Redis, the service and the nodes in this order, and stops the nodes first."""
 
-    def __init__(self, home: Home, options: Options, family: Family) -> None:
-        self.home, self.options, self.family = home, options, family
+    def __init__(self, home: Home, options: Options, children: Children) -> None:
+        self.home, self.options, self.children = home, options, children
         self.nodes: list[Child] = []
         self.first_job: subprocess.Popen[bytes] | None = None
         self.env = environment(home, options)
@@ -85,8 +85,8 @@ class Launcher:
         if "FOOTPLATE_REDIS" in os.environ:
             return
         redis = redis_for(self.home, dict(os.environ))
-        child = self.family.start(redis.program)
-        self.family.wait_until(redis.answers, child, within=START_SECONDS, what="Redis answers")
+        child = self.children.start(redis.program)
+        self.children.wait_until(redis.answers, child, within=START_SECONDS, what="Redis answers")
         self.env["FOOTPLATE_REDIS"] = redis.url
 
     def start_nodes(self) -> None:
@@ -96,7 +96,7 @@ class Launcher:
             if self.options.nodes > 1 or "FOOTPLATE_NODE_NAME" not in self.env:
                 env["FOOTPLATE_NODE_NAME"] = name
             seconds = drain_seconds(self.env) + AFTER_CHECKPOINT_SECONDS
-            self.nodes.append(self.family.start(self.program(name, "worker", env=env, drain_seconds=seconds)))
+            self.nodes.append(self.children.start(self.program(name, "worker", env=env, drain_seconds=seconds)))
 
     def start_service(self) -> None:
         """Starts the service, and migrates the database only if needed, because a migration takes time.
@@ -116,15 +116,15 @@ class Launcher:
             self.start_service_on_schema()
 
     def migrate(self) -> None:
-        self.family.run(self.program("migrate", "service", "migrate"))
+        self.children.run(self.program("migrate", "service", "migrate"))
 
     def start_service_on_schema(self) -> None:
         self.home.url_file.unlink(missing_ok=True)
-        child = self.family.start(self.program("service", "service", "all"))
+        child = self.children.start(self.program("service", "service", "all"))
         try:
-            self.family.wait_until(self.answers, child, within=START_SECONDS, what="the service answers")
+            self.children.wait_until(self.answers, child, within=START_SECONDS, what="the service answers")
         except Failed:
-            self.family.give_up(child)
+            self.children.give_up(child)
             raise
         # A service that is restarted must listen on the same port.
         port = str(urlsplit(self.url).port or 80)
@@ -167,10 +167,10 @@ class Launcher:
                 return False  # The service is busy, or has just died.
 
         what = "a node has announced its components"
-        self.family.wait_until(is_ready, *self.family.children, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
+        self.children.wait_until(is_ready, *self.children.all, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
 
     def announce(self) -> None:
-        logs = {child.program.name: str(child.program.log) for child in self.family.children}
+        logs = {child.program.name: str(child.program.log) for child in self.children.all}
         if self.options.as_json:
             print(
                 json.dumps({"url": self.url, "pid": os.getpid(), "home": str(self.home.path), "logs": logs}), flush=True
@@ -201,10 +201,10 @@ class Launcher:
             self.first_job.wait()
         if any(node.is_running for node in self.nodes):
             say("stopping: running jobs write checkpoints. A second Ctrl-C kills everything at once.")
-        self.family.drain(self.nodes)
-        for child in reversed(self.family.children):
+        self.children.drain(self.nodes)
+        for child in reversed(self.children.all):
             if child not in self.nodes:
-                self.family.drain([child])
+                self.children.drain([child])
 
 
 def environment(home: Home, options: Options) -> dict[str, str]:

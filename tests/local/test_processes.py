@@ -11,12 +11,12 @@ import pytest
 
 from footplate.local import processes
 from footplate.local.home import Busy, hold, record_holder
-from footplate.local.processes import Failed, Family, Program, Stop, Stopped
+from footplate.local.processes import Children, Failed, Program, Stop, Stopped
 from footplate.local.redis import bundled_server, redis_for, server
 
 
-def program(folder: Path, script: str, patience: float = 10.0) -> Program:
-    return Program("child", [sys.executable, "-c", script], {}, folder / "child.log", patience)
+def program(folder: Path, script: str, drain_seconds: float = 10.0) -> Program:
+    return Program("child", [sys.executable, "-c", script], {}, folder / "child.log", drain_seconds)
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def family(said: list[str]) -> Family:
-    return Family(Stop(), said.append)
+def children(said: list[str]) -> Children:
+    return Children(Stop(), said.append)
 
 
 def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
-    family: Family, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    children: Children, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "FIRST_DELAY_SECONDS", 0.01)
-    family.start(program(tmp_path, "raise SystemExit('no room for me')"))
+    children.start(program(tmp_path, "raise SystemExit('no room for me')"))
 
     with pytest.raises(Failed, match=r"5 times[\s\S]*no room for me"):
-        family.keep_running()
+        children.keep_running()
 
     assert len(said) == 4
     assert "child exited with 1" in said[0]
@@ -44,15 +44,15 @@ def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
 
 
 def test_a_child_that_ignores_term_is_killed_after_its_deadline(
-    family: Family, said: list[str], tmp_path: Path
+    children: Children, said: list[str], tmp_path: Path
 ) -> None:
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
-    child = family.start(program(tmp_path, script, patience=0.2))
-    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
+    child = children.start(program(tmp_path, script, drain_seconds=0.2))
+    children.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
 
-    family.drain([child])
+    children.drain([child])
 
     assert child.popen.returncode == -9
     assert "child did not stop in time" in said[0]
@@ -60,13 +60,13 @@ def test_a_child_that_ignores_term_is_killed_after_its_deadline(
 
 def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     stop = Stop()
-    family = Family(stop, print)
+    children = Children(stop, print)
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
-    child = family.start(program(tmp_path, script, patience=60))
-    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
-    drain = threading.Thread(target=family.drain, args=([child],))
+    child = children.start(program(tmp_path, script, drain_seconds=60))
+    children.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
+    drain = threading.Thread(target=children.drain, args=([child],))
     drain.start()
 
     stop.now = True
@@ -75,20 +75,20 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     assert child.popen.returncode == -9
 
 
-def test_a_stop_during_the_start_ends_the_waiting(family: Family, tmp_path: Path) -> None:
-    child = family.start(program(tmp_path, "import time; time.sleep(60)"))
-    family._stop.asked = True
+def test_a_stop_during_the_start_ends_the_waiting(children: Children, tmp_path: Path) -> None:
+    child = children.start(program(tmp_path, "import time; time.sleep(60)"))
+    children._stop.asked = True
 
     with pytest.raises(Stopped):
-        family.wait_until(lambda: False, child, within=60, what="never")
+        children.wait_until(lambda: False, child, within=60, what="never")
 
-    family.drain([child])
+    children.drain([child])
     assert not child.is_running
 
 
-def test_a_failed_step_stops_the_start_with_its_last_output(family: Family, tmp_path: Path) -> None:
+def test_a_failed_step_stops_the_start_with_its_last_output(children: Children, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"exited with 3[\s\S]*the disk is full"):
-        family.run(program(tmp_path, "import sys; print('the disk is full'); sys.exit(3)"))
+        children.run(program(tmp_path, "import sys; print('the disk is full'); sys.exit(3)"))
 
 
 def test_a_held_home_names_its_holder_and_is_free_again_afterwards(tmp_path: Path) -> None:
