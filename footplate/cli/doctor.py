@@ -62,7 +62,7 @@ def run_doctor(options: Options) -> int:
 
 
 def _examine(client: Client) -> Iterator[Finding]:
-    """Yields findings from this machine to the service's subsystems. Stops if the service is unreachable."""
+    """Checks this machine, then the service and its subsystems, then the key. Stops if the service is unreachable."""
     is_new = sys.version_info >= (3, 11)
     yield Finding(
         "python", is_new, f"{platform.python_version()} at {sys.executable}" + ("" if is_new else "; 3.11 is needed")

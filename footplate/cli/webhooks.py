@@ -107,7 +107,7 @@ def run_update(options: Options) -> int:
     changes = _wanted(options, "to", "state", "tag", "description", "enabled")
     if not changes:
         hint = "--to URL, --state, --tag, --description, --enable or --disable"
-        raise UsageError("the command has no change", hint=hint)
+        raise UsageError("the command changes nothing: name at least one option", hint=hint)
     made = client_of(options).webhooks.update(options.webhook, **changes)
     print_json(made.model_dump(mode="json")) if options.json else print_lines(f"{made.id} {made.url} ({_status(made)})")
     return 0

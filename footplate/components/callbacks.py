@@ -150,7 +150,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         return next(stored, self.average)
 
     def in_place(self) -> AbstractContextManager[Any]:
-        """Returns a context in which the model has the averaged weights. After training, the model keeps them."""
+        """Returns a context in which the model has the averaged weights. After training, the model has them anyway."""
         return nullcontext() if self._model is None else swapped(self._model, self.average)
 
     def state(self) -> dict[str, Any]:

@@ -254,10 +254,10 @@ _COUNTS = ("sample_len", "sample_count")
 
 
 def _model_of(trainer: Any) -> Any:
-    """Returns the Trainer's model for the library. The processes of a job share the requests by their rows.
+    """Returns the Trainer's model for lm_eval, with each process answering the requests of its rows.
 
-    The library's own sharing needs as many forward passes in each process, and draws other examples for each number of
-    processes. Here, every process makes all requests, answers its part, and gets all answers.
+    lm_eval's own distribution needs the same number of forward passes in every process. Its few-shot examples also
+    depend on the number of processes. Here, every process makes all requests, answers its part, and gets all answers.
     """
     from lm_eval.models.huggingface import HFLM
 

@@ -92,7 +92,7 @@ adafactor = component(
         "The number that is added to squared gradients, and the least size of weights that scale_parameter assumes",
     ],
     clip_threshold=Annotated[float, "The largest root mean square of a step"],
-    decay_rate=Annotated[float, "The exponent by which the running mean of squares gets longer with the steps"],
+    decay_rate=Annotated[float, "Exponent of the second moments' decay, which is 1 − step ** decay_rate"],
     beta1=Annotated[
         float | None, "The share of the running mean of gradients that each step keeps; null keeps no mean"
     ],

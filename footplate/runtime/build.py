@@ -117,7 +117,7 @@ class _Builder:
         return self.make("data", component)
 
     def batches(self, field: str, component: Component | None) -> Any:
-        """Returns a dataset whose rows become batches. Raises NotBuildable for one that is only evaluated on."""
+        """Returns a dataset that is split into batches. Raises NotBuildable for an OwnEvaluation, which has none."""
         rows = self.dataset(component)
         if isinstance(rows, OwnEvaluation):
             raise NotBuildable(f"data.{field} cannot be {component and component.use}", hint="name it in data.eval")
@@ -263,9 +263,10 @@ def preload() -> None:
 
 
 def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
-    """Raises NotBuildable for a sharded model that must merge its adapter, and InvalidSpec for wrong `optimizers`.
+    """Checks what is known only once the Trainer is built. Raises NotBuildable or InvalidSpec.
 
-    Each parameter must have exactly one optimizer. A set that evaluates by itself must be able to evaluate this model.
+    An evaluation set with metrics of its own must support this model. `peft.merge` needs a model that is not sharded.
+    Each parameter must be in exactly one of the `optimizers`.
     """
     sets = trainer.eval_dataset
     for rows in sets.values() if isinstance(sets, dict) else [sets]:

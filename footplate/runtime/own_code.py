@@ -89,7 +89,7 @@ def require(requirements: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OwnComponent:
-    """A name `module:Attr` in this process's bundle, not yet imported. It has the `load` of an entry point."""
+    """A component `module:Attr` of the job's bundle, imported by `load()`, as an entry point of a plugin is."""
 
     group: str
     name: str

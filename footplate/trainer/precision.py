@@ -101,8 +101,7 @@ class LossScale:
     """Scales the loss for fp16, so that small gradients do not round to zero, and scales gradients back.
 
     A step whose gradients overflowed is skipped, and the scale is halved; after enough steps without overflow it
-    doubles. If `clip` is not called, the step itself scales the gradients back. Reading `skipped` needs no wait, but
-    every step waits for the device.
+    doubles. If `clip` is not called, `step` scales the gradients back. `step` waits for the device, to set `skipped`.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device | str, **options: Any) -> None:

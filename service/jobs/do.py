@@ -155,15 +155,15 @@ def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Prob
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
         yield Problem("", "nothing_to_do", "the request has no command", hint)
     spec = JobSpec.parse(json.loads(job.spec))
-    if why := _has_no_loop(spec):
+    if why := _why_no_commands(spec):
         wanted = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(request.arguments)
         yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
     elif not spec.is_script:
         yield from _problems_of_the_spec(job, request.arguments, earlier)
 
 
-def _has_no_loop(spec: JobSpec) -> str | None:
-    """Returns the reason why no loop of the job can carry out commands, or None."""
+def _why_no_commands(spec: JobSpec) -> str | None:
+    """Returns the reason why this job cannot carry out commands, such as a new learning rate. None if it can."""
     if spec.loop is not None and not spec.is_script:
         return "the job has a loop of its own, which receives stops and no other commands"
     if spec.loop is None and spec.data.train is None:

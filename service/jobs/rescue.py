@@ -59,12 +59,12 @@ class Timers:
             self._all_since = clock
             self._since = dict.fromkeys(self._since, clock)
 
-    def forget(self, family: str, *, but: Iterable[Hashable]) -> None:
-        """Drops the timers of a family, such as all leases, except those with keys in `but`."""
+    def forget(self, kind: str, *, but: Iterable[Hashable]) -> None:
+        """Drops the timers of one kind, such as "lease", except those with keys in `but`."""
         wanted = set(but)
         with self._lock:
             for timers in (self._since, self._numbers):
-                for key in [key for key in timers if isinstance(key, tuple) and key[0] == family and key not in wanted]:
+                for key in [key for key in timers if isinstance(key, tuple) and key[0] == kind and key not in wanted]:
                     del timers[key]
 
 
@@ -108,8 +108,8 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
         active.decide()
         used |= active.used
     used |= _silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
-    for family in ("lease", "node", "claim", "start", "stop", "end", "running", "report"):
-        timers.forget(family, but=used)
+    for kind in ("lease", "node", "claim", "start", "stop", "end", "running", "report"):
+        timers.forget(kind, but=used)
     if rescued.jobs:
         reached(Moment.BEFORE_RESCUE_COMMITS)
     return rescued

@@ -227,7 +227,7 @@ def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
 
 
 def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Collection[str]) -> None:
-    """Stores the reasons for which the jobs of shapes wait, and deletes those of the shapes `gone`.
+    """Stores why jobs wait, as a reason and a message for each shape, and deletes the rows of the shapes in `gone`.
 
     No job gets an event or a new version, because reasons change often.
     """

@@ -116,7 +116,7 @@ class Journal:
 
     @classmethod
     def in_memory(cls, name: JournalName, max_mb: float) -> Self:
-        """Makes a journal in memory, with which an attempt reports that the node's disk takes no file."""
+        """Makes a journal in memory. An attempt uses it to report that it cannot write to the node's disk."""
         fd = os.memfd_create("footplate-journal", os.MFD_CLOEXEC)
         return cls(Path(os.devnull), fd, name, int(max_mb * 1024 * 1024))
 

@@ -117,7 +117,7 @@ class AttemptOutputs:
         return self._fetched.get(path) == _size_and_time(opened)
 
     def _is_output(self, opened: int, path: str) -> bool:
-        """Returns True if a file of a script has a hard link among the outputs, under the same path."""
+        """Returns True if the opened file of a script is also an output, as a hard link at this path in outputs/."""
         with suppress(OSError):
             about, output = os.fstat(opened), os.lstat(self._files.outputs / path)
             return self._is_script and os.path.samestat(about, output)
@@ -125,9 +125,10 @@ class AttemptOutputs:
 
 
 def merged_paths(uploaded: Iterable[str], nodes: int) -> dict[str, str] | None:
-    """Maps the path of each file in the new folder to its path in the bucket.
+    """Merges the files that the nodes of an attempt uploaded into one folder for the next attempt.
 
-    Returns None if a node has not uploaded all of its files. Without them, the run could not continue correctly.
+    Returns the path in the bucket of each file, by its path in that folder. Returns None if a node has not uploaded all
+    of its files, because the next attempt could not continue correctly without them.
     """
     paths = set(uploaded)
     if paths and not paths.issuperset(_mark(node, nodes) for node in range(nodes)):

@@ -192,10 +192,10 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while piece := answer.read(PIECE):
             yield piece
     except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(url, f"the answer broke off: {error or type(error).__name__}") from error
+        raise _unreachable(url, f"the connection broke during the answer: {error or type(error).__name__}") from error
     # `read` does not report this if it is given a size.
     if answer.length:
-        raise _unreachable(url, f"the answer broke off {answer.length} bytes before its end")
+        raise _unreachable(url, f"the answer ended {answer.length} bytes too early")
 
 
 def _unreachable(url: str, why: str) -> FetchError:

@@ -78,7 +78,7 @@ class Canary:
 
 @contextmanager
 def no_restart(node: Node) -> Iterator[None]:
-    """Prevents a restart of the node. Held from before a claim, because a restart would lose what control grants."""
+    """Prevents a restart of the node in the `with` block. A claim is sent inside, or a restart could lose its grant."""
     lock = _open_lock(node)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)

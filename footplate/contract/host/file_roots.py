@@ -88,7 +88,7 @@ class Roots:
         root, rest = self._parts(name)
         files = sorted({str(_inside(root, path, name)) for path in self._glob(root, rest, name) if path.is_file()})
         if not files:
-            raise DatasetError(f"{name} matches no file on this node", hint=f"{rest} is looked for below {root}")
+            raise DatasetError(f"{name} matches no file on this node", hint=f"the node searched for {rest} in {root}")
         return self._recorded(name, files)
 
     def _recorded(self, name: str, found: list[str]) -> list[str]:

@@ -157,7 +157,8 @@ def _name() -> str:
             feature = (
                 f"attention with {', '.join(sorted(unsupported))}" if unsupported else "attention that is not causal"
             )
-            raise NotAvailableYet(f"the model has {feature}, and cp_size supports causal attention to all", hint=_HINT)
+            text = f"the model has {feature}, and cp_size supports only causal attention over all earlier tokens"
+            raise NotAvailableYet(text, hint=_HINT)
         return sdpa_attention_forward(module, query, key, value, None, is_causal=True, **kwargs)
 
     AttentionInterface.register(_NAME, attend)
