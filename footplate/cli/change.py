@@ -40,6 +40,11 @@ def add_verbs(verbs: Verbs) -> None:
     resume = add_verb(
         verbs, "resume", run_resume, "continue paused, failed or cancelled jobs from their last checkpoint"
     )
+    resume.add_argument(
+        "--checkpoint",
+        metavar="CHECKPOINT",
+        help="continue from an older checkpoint (best, or its id), and delete all newer ones; `fork` keeps them",
+    )
     resume.add_argument("--max-steps", type=int, help="a new, higher max_steps")
     resume.add_argument("--priority", type=int, help="a new priority in the queue, from -100 to 100")
     do = add_verb(verbs, "do", run_do, "make running jobs save, evaluate or change an argument after the current step")
@@ -68,13 +73,16 @@ def run_pause(options: Options) -> int:
 
 
 def run_resume(options: Options) -> int:
-    changes: Any = {"max_steps": options.max_steps, "priority": options.priority}
+    changes: Any = {
+        "checkpoint": options.checkpoint, "max_steps": options.max_steps, "priority": options.priority,
+    }  # fmt: skip
     wanted: Any = {name: value for name, value in changes.items() if value is not None}
     if not _means_many(options):
         return _each(options, lambda job: job.resume(**wanted))
     if wanted:
         raise UsageError(
-            "--max-steps and --priority cannot be used with filters", hint="leave them out, or name the jobs"
+            "--checkpoint, --max-steps and --priority cannot be used with filters",
+            hint="leave them out, or name the jobs",
         )
     return _bulk(options, "resume")
 

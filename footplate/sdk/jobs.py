@@ -65,8 +65,10 @@ class Amendments(TypedDict, total=False):
 
 
 class ResumeChanges(TypedDict, total=False):
-    """The changes that a resume can make. Limits may be raised."""
+    """The checkpoint that a resume continues from, and the changes that it can make. Limits may be raised."""
 
+    checkpoint: str
+    """"latest", "best" or an id. The newer checkpoints are deleted. A fork keeps them."""
     priority: int
     pool: str
     resources: Mapping[str, Any]
@@ -234,6 +236,10 @@ class AsyncJob(JobView):
         return await self._do("pause", {})
 
     async def resume(self, **changes: Unpack[ResumeChanges]) -> Self:
+        """Queues the job again, to continue from its newest checkpoint or, with `checkpoint`, from an older one.
+
+        The checkpoint is "latest", "best" or an id. If it is not the newest, the newer checkpoints are deleted.
+        """
         return await self._do("resume", changes)
 
     async def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:

@@ -76,11 +76,16 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     "/jobs/{job}/resume",
     status_code=202,
     operation_id="resume_job",
-    summary="Queue a job again, to continue from its newest verified checkpoint",
+    summary="Queue a job again, to continue from its newest verified checkpoint, or from an older one",
     **takes(Resume, {"priority": 5, "max_steps": 500}),
 )
 async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
-    """A job that is still stopping is queued as soon as it has stopped."""
+    """Queues the job. A job that is still stopping is queued as soon as it has stopped.
+
+    With an older `checkpoint`, the job continues as if it had never got further. The newer checkpoints are deleted, and
+    commands that were carried out after its step are forgotten. The answer is 409 if a newer checkpoint is pinned, or
+    if another job starts from it. A fork keeps all checkpoints.
+    """
     services, body = services_of(request), await read_model(request, Resume)
     verb = resuming(services, body, services.catalogues.announced)
     return answered(response, *await apply(services, job, verb))

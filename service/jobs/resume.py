@@ -1,6 +1,7 @@
-"""Queues a paused, failed or cancelled job again. It continues from its newest verified checkpoint, with changes.
+"""Queues a paused, failed or cancelled job again, with changes. It continues from its newest verified checkpoint.
 
-A job that still stops for a pause is queued as soon as its attempt has stopped.
+With the name of an older checkpoint, the newer ones are deleted first (`roll_back`). A job that still stops for a pause
+is queued as soon as its attempt has stopped.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import CheckpointName
 from service.jobs.installed import problems_missing_everywhere
 from service.jobs.needs import Needs
+from service.jobs.roll_back import find_start, roll_back
 from service.jobs.stopping import lock_for, refuse
-from service.store import checkpoints, commands, events, jobs
-from service.store.rows import JobRow
+from service.store import commands, events, jobs
+from service.store.checkpoints import LATEST
+from service.store.rows import CheckpointRow, JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
@@ -31,8 +35,11 @@ IT_IS_DONE = "fork it: the fork is a new job that continues from one of its chec
 
 
 class Resume(Group):
-    """The fields of the spec that a resume may change. A field that is left out does not change."""
+    """The checkpoint to continue from, and fields of the spec to change. A field that is left out does not change."""
 
+    checkpoint: CheckpointName = LATEST
+    """"latest", "best" or a checkpoint's id. If it is not the newest, all newer checkpoints of the job are deleted. To
+    keep them, fork the job instead."""
     priority: Annotated[Whole, Field(ge=-100, le=100)] | None = None
     pool: Slug | None = None
     resources: dict[str, Any] | None = None
@@ -60,17 +67,19 @@ def resume(
 ) -> JobRow:
     """Resumes a job and returns it. `catalogues` has the catalogues of all nodes.
 
-    Raises NotFound, Conflict, and InvalidSpec if the changed spec is not valid, or needs something that no node has.
+    Raises NotFound, Conflict, CheckpointPinned and CheckpointInUse. Raises InvalidSpec if the job has no such
+    checkpoint, or if the changed spec is not valid or needs something that no node has.
     """
     job = lock_for(Action.RESUME, conn, project, job_id)
     is_pausing = job.state is JobState.STOPPING and job.desired is Desired.PAUSE
     if job.state not in _RESTING and not is_pausing:
         if job.desired is Desired.RUN and not job.state.is_terminal:
-            _require_held(job, changes)
+            _require_held(conn, job, changes)
             return job
         refuse(job, Action.RESUME, hint=IT_IS_DONE if job.state is JobState.SUCCEEDED else None)
     columns = _changed(job, changes, catalogues)
-    _require_ahead(conn, job, changes.max_steps)
+    start = find_start(conn, job, changes.checkpoint)
+    _require_ahead(start, changes)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
         ran = f"has run for {job.running_ms / 1000:g} s of the {limit_ms / 1000:g} s that its time limit allows"
@@ -79,13 +88,14 @@ def resume(
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])
+    rolled_back = roll_back(conn, job, start) if start is not None and changes.checkpoint != LATEST else None
     columns |= {"desired": Desired.RUN, "failed_attempts": 0, "failed_without_checkpoint": 0, "error": None}
     if is_pausing:
         _turn_around(conn, job, now, by, columns)
     else:
         jobs.move(
-            conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, by=by,
-            queued_at=now, finished_at=None, not_before=None, **columns,
+            conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, message=rolled_back, now=now,
+            by=by, queued_at=now, finished_at=None, not_before=None, **columns,
         )  # fmt: skip
     return jobs.get(conn, project, job_id)
 
@@ -98,18 +108,14 @@ def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, column
     events.append(conn, job.id, Kind.STATE, jobs.with_requester(by, data), now)
 
 
-def _require_held(job: JobRow, changes: Resume) -> None:
+def _require_held(conn: Connection, job: JobRow, changes: Resume) -> None:
     """Accepts a resume of an active job if it changes nothing, so that a resume can be repeated.
 
     Raises Conflict if the resume would change the job, and InvalidSpec if the changed spec is not valid.
     """
-    columns = _changed(job, changes, catalogues=())
-    if not columns:
+    if _is_held(conn, job, changes):
         return
-    changed, current = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
-    if columns["priority"] == job.priority and changed.model_copy(update={"priority": current.priority}) == current:
-        return
-    names = ", ".join(changes.model_dump(exclude_none=True))
+    names = ", ".join(changes.model_dump(exclude_none=True, exclude_defaults=True))
     raise Conflict(
         f"job {job.id} is {job.state} already, and a resume can change only a paused, failed or cancelled job: {names}",
         hint="pause it first; PATCH changes its priority at any time",
@@ -118,21 +124,33 @@ def _require_held(job: JobRow, changes: Resume) -> None:
     )
 
 
-def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None:
-    """Raises InvalidSpec if `max_steps` is below the step of the newest checkpoint.
+def _is_held(conn: Connection, job: JobRow, changes: Resume) -> bool:
+    if changes.checkpoint != LATEST and find_start(conn, job, changes.checkpoint) != find_start(conn, job, LATEST):
+        return False
+    columns = _changed(job, changes, catalogues=())
+    if not columns:
+        return True
+    changed, current = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
+    return columns["priority"] == job.priority and changed.model_copy(update={"priority": current.priority}) == current
+
+
+def _require_ahead(start: CheckpointRow | None, changes: Resume) -> None:
+    """Raises InvalidSpec if `max_steps` is below the step of the checkpoint to continue from.
 
     The job would succeed at once without training a step.
     """
-    committed_steps = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
-    if max_steps is not None and 0 < max_steps < (reached := next(committed_steps, 0)):
-        detail = f"is {max_steps}, and the job has reached step {reached} already"
-        hint = f"send more than {reached} to train further, or fork the job from an older checkpoint"
+    reached = 0 if start is None else start.step
+    if changes.max_steps is not None and 0 < changes.max_steps < reached:
+        detail = f"is {changes.max_steps}, and the job has reached step {reached} already"
+        if changes.checkpoint != LATEST:
+            detail = f"is {changes.max_steps}, and the checkpoint is of step {reached}"
+        hint = f"send more than {reached} to train further, or continue from an older checkpoint"
         raise InvalidSpec([Problem("/max_steps", "out_of_range", detail, hint)])
 
 
 def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> dict[str, Any]:
     """Returns the columns of the job's row with their values after the changes, or {} if there are no changes."""
-    if changes == NO_CHANGES:
+    if changes.model_copy(update={"checkpoint": LATEST}) == NO_CHANGES:
         return {}
     document = json.loads(job.spec)
     _set(document, "priority", changes.priority)

@@ -63,14 +63,19 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
     return start
 
 
-def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> CheckpointRow:
-    """Returns the checkpoint that `wanted` names, from the job's `rows`, newest first. Raises InvalidSpec."""
+def choose(
+    rows: Sequence[CheckpointRow], job: JobRow, wanted: str, *, pointer: str = "/resume_from/checkpoint"
+) -> CheckpointRow:
+    """Returns the checkpoint that `wanted` names, from the job's `rows`, newest first.
+
+    Raises InvalidSpec, whose `pointer` leads to the name in the request.
+    """
     usable = checkpoints.committed(rows)
     if row := checkpoints.named(usable, wanted):
         return row
     code, detail = _why_not(rows, usable, job, wanted)
     hint = f"its newest is {usable[0].id}, of step {usable[0].step}" if usable else _without_any(job)
-    raise InvalidSpec([Problem("/resume_from/checkpoint", code, detail, hint)])
+    raise InvalidSpec([Problem(pointer, code, detail, hint)])
 
 
 def _without_any(job: JobRow) -> str:

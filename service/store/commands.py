@@ -79,6 +79,11 @@ def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
             conn.execute(update(live_commands).where(this).values(body=_body(command.model_copy(update={"set": kept}))))
 
 
+def forget_after(conn: Connection, job_id: JobId, step: int) -> None:
+    """Deletes the commands of a job that were carried out after a later step than `step`."""
+    conn.execute(delete(live_commands).where(live_commands.c.job_id == job_id, live_commands.c.step > step))
+
+
 def drop_undone(conn: Connection, job_id: JobId) -> list[Command]:
     """Deletes and returns the commands of a job that are not carried out yet."""
     dropped = undone(conn, job_id)

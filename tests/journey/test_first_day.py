@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.system import System, assert_whole
+from tests.support.system import LONG_TOY, System, assert_whole
+
+SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 30}}
 
 
 def test_two_pauses_and_resumes_give_the_undisturbed_run(standing: System) -> None:
@@ -23,6 +25,33 @@ def test_two_pauses_and_resumes_give_the_undisturbed_run(standing: System) -> No
     assert standing.losses(job) == standing.losses(quiet)
     assert standing.final_weights(job) == standing.final_weights(quiet)
     assert_whole(standing.events(job))
+
+
+def test_a_job_that_went_wrong_continues_from_an_older_checkpoint_as_if_it_had_not(standing: System) -> None:
+    quiet, gate = standing.submit(SHORTER), standing.gate()
+    job = standing.submit({**SHORTER, "callbacks": [gate.at(12, 25)]})
+    standing.until_reached(job, gate, 12)
+    assert standing.do(job, "do", {"set": {"learning_rate": 10.0}}).status_code == 202
+    gate.open(12)
+    standing.until_reached(job, gate, 25)
+    assert standing.do(job, "pause").status_code == 202
+    standing.until_state(job, "paused")
+    standing.until_settled(quiet)
+    assert standing.losses(job)[25] != standing.losses(quiet)[25]
+    saved = {row["step"]: row["id"] for row in standing.get(f"/jobs/{job}/checkpoints")["data"]}
+
+    assert standing.do(job, "resume", {"checkpoint": saved[10]}).status_code == 202
+    assert standing.until_settled(job)["state"] == "succeeded"
+
+    assert standing.losses(job) == standing.losses(quiet)
+    assert curve(standing, job) == curve(standing, quiet)
+    assert standing.final_weights(job) == standing.final_weights(quiet)
+    assert_whole(standing.events(job))
+
+
+def curve(system: System, job: str) -> tuple[list[int], list[float]]:
+    [loss] = system.get(f"/jobs/{job}/metrics/series", names="loss")["data"]
+    return loss["x"], loss["y"]
 
 
 def test_a_fork_continues_its_job_and_a_fork_of_weights_starts_at_step_0(standing: System) -> None:

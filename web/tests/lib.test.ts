@@ -185,11 +185,14 @@ describe("what is offered", () => {
   it("of a checkpoint depends on what it is and on what needs it", () => {
     const [only, other] = [row({}), row({ id: "ckpt_2" })];
     const refused = (of: Job, one: Checkpoint, all: Checkpoint[]) => Object.entries(checkpointOffers(of, one, all, plain)).filter(([, why]) => why).map(([name]) => name);
-    expect(refused(job({ state: "paused" }), only, [only])).toEqual(["delete"]);
-    expect(refused(job({ state: "paused" }), only, [only, other])).toEqual([]);
-    expect(refused(job({ state: "failed" }), only, [only])).toEqual([]);
-    expect(refused(job({ state: "failed" }), row({ pinned: true }), [])).toEqual(["delete"]);
-    expect(refused(job({ state: "failed" }), row({ status: "deleted" }), [])).toEqual(["download", "pin", "fork", "try", "delete"]);
+    expect(refused(job({ state: "paused", actions: ["resume"] }), only, [only])).toEqual(["delete"]);
+    expect(refused(job({ state: "paused", actions: ["resume"] }), only, [only, other])).toEqual([]);
+    expect(refused(job({ state: "running" }), only, [other, only])).toEqual(["resume"]);
+    expect(refused(job({ state: "failed", actions: ["resume"] }), only, [only])).toEqual([]);
+    expect(refused(job({ state: "paused", actions: ["resume"] }), only, [row({ id: "c", pinned: true }), only])).toEqual(["resume"]);
+    expect(refused(job({ state: "stopping", actions: ["resume"] }), only, [other, only])).toEqual(["resume"]);
+    expect(refused(job({ state: "failed", actions: ["resume"] }), row({ pinned: true }), [])).toEqual(["delete"]);
+    expect(refused(job({ state: "failed", actions: ["resume"] }), row({ status: "deleted" }), [])).toEqual(["download", "pin", "resume", "fork", "try", "delete"]);
   });
 });
 
@@ -258,6 +261,9 @@ describe("commands", () => {
     expect(asCommand(fork)).toBe(`footplate fork job_1 --checkpoint best --set 'name="b"' --set 'training.seed=2' --set 'training.note="it'\\''s"'`);
     expect(asPython(fork, "http://h", false)).toContain('fork = job.fork(checkpoint="best", patch={"name": "b", "training": {"seed": 2, "note": "it\'s"}})');
     const rate = { method: "POST", path: "/jobs/job_1/do", body: '{"save": true, "set": {"learning_rate": 0.001}}' };
+    const back = { method: "POST", path: "/jobs/job_1/resume", body: '{"checkpoint": "ckpt_1"}' };
+    expect(asCommand(back)).toBe("footplate resume job_1 --checkpoint ckpt_1");
+    expect(asPython(back, "http://h", false)).toContain('job.resume(checkpoint="ckpt_1")');
     expect(asCommand(rate)).toBe("footplate do job_1 --save --set 'learning_rate=0.001'");
     expect(asPython(rate, "http://h", false)).toContain('job.do(save=True, set={"learning_rate": 0.001})');
   });

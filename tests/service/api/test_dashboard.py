@@ -304,6 +304,28 @@ async def test_a_job_and_its_fork_lead_to_each_other(api: Api, page: Page) -> No
     await expect(page).to_have_url(re.compile(job))
 
 
+async def test_a_person_resumes_a_job_from_an_older_checkpoint(api: Api, page: Page) -> None:
+    job = await api.submit()
+    for step in (10, 20, 30):
+        await api.commit(job, step)
+    await api.client.post(f"/jobs/{job}/pause")
+    await page.goto(f"{api.url}/#/jobs/{job}?tab=checkpoints")
+
+    await page.get_by_role("row", name=re.compile("^10")).get_by_role("button", name="resume from").click()
+    question = page.get_by_role("alertdialog")
+    await expect(question).to_contain_text("Deletes the newer checkpoints, of step 20, 30")
+    await question.get_by_role("button", name="No").click()
+    await expect(page.locator("#panel tbody tr")).to_have_count(3)
+    await page.get_by_role("row", name=re.compile("^10")).get_by_role("button", name="resume from").click()
+    await page.get_by_role("button", name="Yes, resume from step 10").click()
+
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("queued")
+    await expect(page.locator("#panel tbody tr", has_text="committed")).to_have_count(1)
+    await page.get_by_role("tab", name="API").click()
+    await page.locator("summary", has_text=f"POST /jobs/{job}/resume").click()
+    await expect(page.locator(".api")).to_contain_text(f"footplate resume {job} --checkpoint ckpt_")
+
+
 async def test_a_person_needs_the_key_and_may_leave(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     await api.submit(name="guarded")

@@ -46,12 +46,24 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_filters(api: Api, 
     assert await states(api) == {other: "queued"}
 
 
+async def test_a_job_is_resumed_from_an_older_checkpoint_by_command(api: Api, command: Command) -> None:
+    job = await api.submit()
+    older, _ = await api.commit(job, 10), await api.commit(job, 20)
+    assert (await command("pause", job))[0] == 0
+
+    code, said, report = await command("resume", job, "--checkpoint", older.id)
+
+    assert (code, said.startswith(f"{job} queued")) == (0, True), report
+    listed = (await api.client.get(f"/jobs/{job}/checkpoints/latest")).json()
+    assert listed["id"] == older.id
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["cancel"], "no job is named"),
         (["rm", "@last", "--tag", "a"], "both jobs and filters"),
-        (["resume", "--tag", "a", "--priority", "3"], "--max-steps and --priority"),
+        (["resume", "--tag", "a", "--checkpoint", "best"], "--checkpoint, --max-steps and --priority"),
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )

@@ -33,7 +33,7 @@ function callOf(method: string, rest: string, body: string | undefined): string 
   if (method !== "POST") return undefined;
   if (/^(pause|resume|cancel)$/.test(rest) && !body) return `job.${rest}()`;
   const asked = body ? JSON.parse(body) : {};
-  if (rest === "do") return `job.do(${named(asked)})`;
+  if (rest === "do" || rest === "resume") return `job.${rest}(${named(asked)})`;
   if (rest === "fork") return `fork = job.fork(${named(asked)})`;
   return undefined;
 }
@@ -61,6 +61,7 @@ export function asCommand({ method, path, body }: Sent): string | null {
   if (/^(pause|resume|cancel)$/.test(rest) && !body) return `footplate ${rest} ${id}`;
   const asked = body ? JSON.parse(body) : {};
   if (rest === "do") return ["footplate do", id, asked.save && "--save", asked.evaluate && "--evaluate", ...settings(asked.set)].filter(Boolean).join(" ");
+  if (rest === "resume" && Object.keys(asked).join() === "checkpoint") return `footplate resume ${id} --checkpoint ${asked.checkpoint}`;
   if (rest === "fork") return ["footplate fork", id, `--checkpoint ${asked.checkpoint ?? "latest"}`, ...settings(asked.patch)].join(" ");
   return null;
 }

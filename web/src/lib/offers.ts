@@ -64,14 +64,26 @@ function whyNotLive(name: (typeof LIVE)[number], spec: SpecParts | undefined): s
 }
 
 /** Returns why each verb of a checkpoint cannot be used, or null where it can. */
-export function checkpointOffers(job: Job, row: Checkpoint, rows: Checkpoint[], spec: SpecParts | undefined): Record<"download" | "pin" | "fork" | "try" | "delete", string | null> {
+export function checkpointOffers(job: Job, row: Checkpoint, rows: Checkpoint[], spec: SpecParts | undefined): Record<"download" | "pin" | "resume" | "fork" | "try" | "delete", string | null> {
   const gone = row.status === "committed" ? null : `The checkpoint is ${row.status}.`;
   const isNeeded = !["succeeded", "failed", "cancelled"].includes(job.state) && !rows.some((other) => other !== row && other.status === "committed");
   return {
     download: gone,
     pin: row.pinned ? null : gone,
+    resume: gone ?? whyNotResume(job, row, rows),
     fork: gone,
     try: gone ?? (hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : null),
     delete: ["deleting", "deleted"].includes(row.status) ? gone : row.pinned ? "Unpin it first." : isNeeded ? "The job would continue from it. Cancel the job first, or wait for another checkpoint." : null,
   };
+}
+
+/** Returns the checkpoints that a resume from this one deletes. `rows` are sorted newest first. */
+export const newerThan = (row: Checkpoint, rows: Checkpoint[]) => rows.slice(0, rows.indexOf(row)).filter((other) => other.status !== "deleting");
+
+function whyNotResume(job: Job, row: Checkpoint, rows: Checkpoint[]): string | null {
+  if (!job.actions.includes("resume")) return "Only a paused, failed or cancelled job can be resumed.";
+  const newer = newerThan(row, rows);
+  if (newer.length && job.state === "stopping") return "The job is still stopping. Wait until it is paused.";
+  const pinned = newer.find((other) => other.pinned);
+  return pinned ? `This would delete the checkpoint of step ${pinned.step}, which is pinned. Unpin it first, or fork.` : null;
 }

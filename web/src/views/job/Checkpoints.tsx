@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { download, request } from "../../api/client";
 import type { Job } from "../../api/types";
 import { formatAge, formatBytes, formatNumber } from "../../lib/format";
-import { type Checkpoint, checkpointOffers } from "../../lib/offers";
+import { type Checkpoint, checkpointOffers, newerThan } from "../../lib/offers";
 import { partsOf } from "../../model/details";
 import { act, attempt, isFinal } from "../../model/jobs";
 import { href } from "../../model/route";
@@ -18,11 +18,17 @@ function noCheckpoint(job: Job): string {
   return "No checkpoint yet. `save_steps` says how often one is saved; “save now” saves one at once.";
 }
 
+const RESUME_FROM = "Continues the job from this checkpoint, and deletes its newer ones.";
+
 export function Checkpoints({ job }: { job: Job }) {
-  const [doomed, setDoomed] = useState<string | null>(null);
+  const [asking, setAsking] = useState<{ id: string; verb: "delete" | "resume" } | null>(null);
   const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
   if (!rows?.length) return <Missing rows={rows} problem={problem} text={noCheckpoint(job)} />;
-  const newest = rows.reduce<Checkpoint | null>((last, row) => (row.status === "committed" && (!last || row.created_at > last.created_at) ? row : last), null);
+  const isAsked = (row: Checkpoint, verb: string) => asking?.id === row.id && asking.verb === verb;
+  const resumeFrom = (row: Checkpoint) => {
+    setAsking(null);
+    void act(job, "resume", newerThan(row, rows).length ? { checkpoint: row.id } : undefined).then(reload);
+  };
   const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
   return (
     <div class="wide" tabIndex={0}><table class="plain">
@@ -42,15 +48,21 @@ export function Checkpoints({ job }: { job: Job }) {
               <td class="row-actions">
                 <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a zip"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
                 <button type="button" disabled={whyNot.pin !== null} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
-                {row === newest && job.actions.includes("resume") && <button type="button" title={MEANING.resume} onClick={() => void act(job, "resume")}>resume from</button>}
+                {isAsked(row, "resume") ? (
+                  <span class="confirm" role="alertdialog" aria-label={`Confirm resume from step ${row.step}`}>
+                    Continues from step {row.step}, as if the job had never got further. Deletes the newer checkpoints, of step {newerThan(row, rows).map(({ step }) => step).reverse().join(", ")}. A fork keeps them.
+                    <button type="button" class="danger" onClick={() => resumeFrom(row)}>Yes, resume from step {row.step}</button>
+                    <button type="button" onClick={() => setAsking(null)}>No</button>
+                  </span>
+                ) : job.actions.includes("resume") && <button type="button" disabled={whyNot.resume !== null} title={whyNot.resume ?? RESUME_FROM} onClick={() => (newerThan(row, rows).length ? setAsking({ id: row.id, verb: "resume" }) : resumeFrom(row))}>resume from</button>}
                 <LinkIf text="fork from" to={href("submit", { fork: job.id, checkpoint: row.id })} meaning={MEANING.fork!} offer={{ why: whyNot.fork }} />
                 <LinkIf text="try" to={href("try", { a: `${job.id}:${row.id}` })} meaning={MEANING.try!} offer={{ why: whyNot.try }} />
-                {doomed === row.id ? (
+                {isAsked(row, "delete") ? (
                   <span class="confirm" role="alertdialog" aria-label={`Confirm delete of step ${row.step}`}>
                     <button type="button" class="danger" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>Yes, delete</button>
-                    <button type="button" onClick={() => setDoomed(null)}>No</button>
+                    <button type="button" onClick={() => setAsking(null)}>No</button>
                   </span>
-                ) : <button type="button" disabled={whyNot.delete !== null} title={whyNot.delete ?? "Frees its space on the disk"} onClick={() => setDoomed(row.id)}>delete</button>}
+                ) : <button type="button" disabled={whyNot.delete !== null} title={whyNot.delete ?? "Frees its space on the disk"} onClick={() => setAsking({ id: row.id, verb: "delete" })}>delete</button>}
               </td>
             </tr>
           );

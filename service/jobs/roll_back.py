@@ -1,0 +1,103 @@
+"""Makes a job that holds no slots continue from one of its older checkpoints, as if it had never got further.
+
+The newer checkpoints are deleted, because each attempt continues from the newest one. Live commands that were carried
+out after the checkpoint's step are forgotten. Otherwise training would repeat them at the same step, as after a crash,
+and a learning rate that spoilt the training would be set again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from footplate.contract.errors import Conflict
+from footplate.contract.events import ProgressData
+from footplate.contract.lifecycle import JobState
+from service.jobs.checkpoints import CheckpointPinned
+from service.jobs.start_checkpoint import CheckpointInUse, choose
+from service.store import checkpoints, commands, curves, jobs
+from service.store.checkpoints import GONE, LATEST
+from service.store.rows import CheckpointRow, JobRow, loads
+
+FORK = "or fork the job from {}, which deletes nothing"
+
+
+def find_start(conn: Connection, job: JobRow, wanted: str) -> CheckpointRow | None:
+    """Returns the checkpoint from which a resume continues. None: `wanted` is "latest", and the job has none.
+
+    Raises InvalidSpec if the job has no such checkpoint, and Conflict if the job may still save a newer one.
+    """
+    rows = checkpoints.of_job(conn, job.id)
+    if wanted == LATEST:
+        return checkpoints.named(checkpoints.committed(rows), LATEST)
+    if job.state is JobState.STOPPING:
+        raise Conflict(
+            f"job {job.id} is still stopping and may save another checkpoint, so it continues from its newest one",
+            hint="wait until it is paused, and then resume it from an older checkpoint",
+            state=job.state,
+            allowed=job.actions,
+        )
+    return choose(rows, job, wanted, pointer="/checkpoint")
+
+
+def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None:
+    """Deletes the checkpoints that are newer than `start`. Returns a sentence about that, or None without newer ones.
+
+    Raises CheckpointPinned, or CheckpointInUse if another job has to start from one of them.
+    """
+    newer = [row for row in checkpoints.of_job(conn, job.id) if _is_newer(row, start)]
+    if not newer:
+        return None
+    _require_free(conn, job, start, newer)
+    checkpoints.mark(conn, job.id, {row.path for row in newer}, checkpoints.DELETING)
+    if any(row.is_best for row in newer):
+        _restore_best(conn, job)
+    commands.forget_after(conn, job.id, start.step)
+    _set_progress(conn, job, start)
+    steps = ", ".join(str(row.step) for row in reversed(newer[:5])) + (" and more" if len(newer) > 5 else "")
+    return f"continues from checkpoint {start.id}, of step {start.step}; newer checkpoints are deleted: of step {steps}"
+
+
+def _is_newer(row: CheckpointRow, start: CheckpointRow) -> bool:
+    """Returns True if the checkpoint is newer. A step that an attempt has saved twice is two rows and one folder."""
+    return row.no > start.no and row.path != start.path and row.status not in GONE
+
+
+def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Sequence[CheckpointRow]) -> None:
+    for row in newer:
+        if row.is_pinned:
+            raise CheckpointPinned(
+                f"checkpoint {row.id}, of step {row.step}, is newer than {start.id} and pinned, so it is not deleted",
+                hint=f"unpin it first, {FORK.format(start.id)}",
+            )
+    ids = {row.id for row in newer}
+    for held in checkpoints.held(conn, job.id):
+        if held.id in ids:
+            raise CheckpointInUse(
+                f"checkpoint {held.id}, of step {held.step}, is newer than {start.id} and would be deleted, but job "
+                f"{held.by} needs it",
+                hint=f"cancel job {held.by}, or wait until it ends or has a checkpoint of its own, "
+                f"{FORK.format(start.id)}",
+            )
+
+
+def _restore_best(conn: Connection, job: JobRow) -> None:
+    """Marks the newest remaining checkpoint whose event marks it as the best one so far."""
+    rows = checkpoints.committed(checkpoints.of_job(conn, job.id))
+    saved = curves.points(conn, job.id, [row.no for row in rows])
+    for row in rows:
+        if row.no in saved and json.loads(saved[row.no][3]).get("is_best"):
+            checkpoints.change(conn, row.id, is_best=True)
+            return
+
+
+def _set_progress(conn: Connection, job: JobRow, start: CheckpointRow) -> None:
+    before = loads(job.progress)
+    if before is None:
+        return
+    saved = curves.points(conn, job.id, [start.no])
+    epoch = saved[start.no][2] if start.no in saved else None
+    progress = ProgressData(step=start.step, max_steps=before["max_steps"], epoch=epoch or 0.0)
+    jobs.record(conn, job.id, progress=progress.model_dump_json())
