@@ -62,7 +62,7 @@ class CollatorGenerators:
 
 
 def _owners(collator: Any) -> list[Any]:
-    """Returns the collator and each callable that is its attribute, or a name in its function."""
+    """Returns the collator and all callables that it uses, which are its attributes or the names in its function."""
     owners, seen, waiting = [], set[int](), [collator]
     while waiting:
         value = waiting.pop(0)

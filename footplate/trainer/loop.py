@@ -252,7 +252,7 @@ def _finish(trainer: Trainer, plan: Plan) -> TrainOutput:
 
 
 def _end_after(trainer: Trainer, error: BaseException) -> None:
-    """Calls `on_train_end` after training failed, so that callbacks close. If a callback fails, `error` gets a note."""
+    """Calls `on_train_end` after training failed, so that trackers close. If a callback fails, `error` gets a note."""
     try:
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
     except Exception as another:

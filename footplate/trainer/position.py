@@ -94,7 +94,7 @@ def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
 
 
 def _at_sample(plan: Plan, loader: Any, epoch: int, sample: int, batch_samples: int) -> Position:
-    """Returns the position of a sample. A loader that the user made can only start at a whole batch, the sample's."""
+    """Returns the position of a sample. A user's own loader starts at the batch of the sample, which is repeated."""
     batches = getattr(loader, "batch_sampler", None)
     if not (isinstance(batches, Batches) and batches.can_start_within):
         position = Position(epoch, sample // batch_samples)

@@ -230,7 +230,7 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
 
 
 class Trackio(TrackioTracker):  # type: ignore[misc]
-    """A Trackio run, in a local folder or in the Space `trackio_space_id`, of which the end makes a static copy."""
+    """A Trackio run, in a local folder or in the Space `trackio_space_id`. `finish` makes a static copy of it."""
 
     def __init__(self, run_info: RunInfo) -> None:
         args = run_info.args

@@ -32,7 +32,7 @@ from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, in_thread_if_large, job_id, read_body, read_model, services_of
 from service.jobs.amend import amend
 from service.jobs.delete import delete
-from service.jobs.remove_folders import why_it_stays
+from service.jobs.remove_folders import delete_folder
 from service.jobs.submit import IdempotencyUse, Submission, Submitted
 from service.store import attempts, jobs
 from service.store.rows import JobRow
@@ -282,4 +282,4 @@ def remove_folders(store: Store, folders: list[str]) -> None:
     Rows are deleted first, so a crash in between leaves files without rows and never rows without files.
     """
     for folder in folders:
-        why_it_stays(store, folder)
+        delete_folder(store, folder)

@@ -14,7 +14,7 @@ from service.api.views import moment, resource_values
 from service.deps import StrictRoute, job_id, services_of
 from service.jobs import waiting
 from service.jobs.needs import Needs
-from service.jobs.waiting import Key, Page, Place
+from service.jobs.waiting import Key, Page, QueuePlace
 from service.problems import InvalidQuery
 from service.store import jobs
 from service.store.times import now_ms, text_of
@@ -69,7 +69,7 @@ def _read(cursor: str) -> Key:
     return int(match[1]), int(match[2]), int(match[3]), match[4]
 
 
-def _queued(place: Place, row: WaitingRow, now: int) -> QueuedJob:
+def _queued(place: QueuePlace, row: WaitingRow, now: int) -> QueuedJob:
     needs = Needs.from_json(row.needs)
     others = {
         "job": row.id,

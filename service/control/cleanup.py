@@ -16,7 +16,7 @@ from service.control.state import ControlState
 from service.jobs.pins import prune_pins
 from service.jobs.prune import DAY_MS, late_window, prune_deleted, prune_folders, prune_late
 from service.jobs.prune import prune as prune_rows
-from service.jobs.remove_folders import why_it_stays
+from service.jobs.remove_folders import delete_folder
 from service.store import attempts, checkpoints, jobs, uploads
 from service.store.rows import CheckpointRow
 
@@ -60,7 +60,7 @@ async def prune(state: ControlState) -> None:
 
 def remove_parts(artifacts: Store, upload: UploadId) -> bool:
     """Deletes the stored parts of an upload. Returns False if some parts could not be deleted."""
-    return why_it_stays(artifacts, str(layout.parts_folder(upload))) is None
+    return delete_folder(artifacts, str(layout.parts_folder(upload))) is None
 
 
 def write_probe(artifacts: Store) -> None:

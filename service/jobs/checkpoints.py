@@ -43,9 +43,9 @@ class Dropped:
 
 
 def look(conn: Connection, project: str, job_id: JobId, name: str) -> CheckpointRow:
-    """Returns a job's checkpoint by id, or its latest or best committed checkpoint. Raises NotFound.
+    """Returns a job's checkpoint. Raises NotFound.
 
-    The names for these two are `latest` and `best`.
+    `name` is an id, or `latest` or `best` for the newest or best committed checkpoint.
     """
     jobs.get(conn, project, job_id)
     return _named(checkpoints.of_job(conn, job_id), job_id, name)

@@ -1,7 +1,7 @@
 """Stores a live command for a running loop: save, evaluate, or change an argument, after the current step.
 
-The request is refused if the loop would certainly refuse the command by its form, its type or its range. All other
-problems depend on the loop's state, and the loop reports them with an event.
+A command with a wrong type or a value out of range is refused at once. All other problems depend on the loop's state,
+so the loop reports them with an event.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _defaults() -> Json:
 
 
 def _breaks(changes: Sequence[SpecChange], mode: str) -> Iterator[tuple[str, str]]:
-    """Yields (pointer, reason) for each change after which the fork trains otherwise than the old job would have."""
+    """Yields (pointer, reason) for each change that makes the fork train differently from the old job."""
     if mode == "weights":
         text = "only the weights are taken: optimizer, schedule, position in the data and random numbers start again"
         yield "/resume_from/mode", text

@@ -1,4 +1,4 @@
-"""Answers claims and heartbeats of workers, many in one transaction. An answer depends on SQL, message and time."""
+"""Answers claims and heartbeats of workers, many in one transaction."""
 
 from __future__ import annotations
 

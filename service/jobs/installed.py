@@ -3,10 +3,10 @@
 For placement, the needs are texts:
 
     models/hf/causal-lm     a component, in its group
-    packages/einops>=0.8    a package, as `code.requires` says it
+    packages/einops>=0.8    a package, as in `code.requires`
     packages/a|b            one of two packages
     secrets/wandb           the name of a secret
-    hubs/FOOTPLATE_HUB=on   that it fetches from a hub
+    hubs/FOOTPLATE_HUB=on   the setting with which a node fetches from a hub
 
 Placement uses these texts to choose among nodes with different catalogues. If no node has a name, the POST is refused
 (`problems_missing_everywhere`). A node of an older version announces neither packages nor secrets. Then the job is

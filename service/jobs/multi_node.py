@@ -31,7 +31,7 @@ def stop_of(sources: Sequence[SourceRow]) -> Stop | None:
 
 
 def ends(sources: Sequence[SourceRow]) -> list[DoneData]:
-    """Returns how the sources that have ended did so, in the order of their ranks."""
+    """Returns the ends of the sources that have ended, in the order of their ranks."""
     return [DoneData.model_validate_json(source.done) for source in sources if source.done is not None]
 
 
@@ -41,9 +41,10 @@ def fails_all(end: DoneData) -> bool:
 
 
 def has_to_end(sources: Sequence[SourceRow]) -> bool:
-    """Returns True if the nodes that still train must end soon: the first has ended, or another one did not finish.
+    """Returns True if the nodes that still train must end soon.
 
-    If the other nodes have finished, the first node may still run for long, because it writes the outputs.
+    That is so once the first node has ended, or once another node has failed or stopped. If the other nodes have
+    finished, the first node may still run for long, because it writes the outputs.
     """
     first_is_done = bool(sources) and sources[0].done is not None
     return first_is_done or any(end.ending is not Ending.FINISHED for end in ends(sources))

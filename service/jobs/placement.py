@@ -285,7 +285,7 @@ class _AlikeNodes:
             short = [f"the nodes are in {', '.join(map(repr, sorted(pools)))}: FOOTPLATE_POOL sets a node's pool"]
         self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values(), *short], closed)
         self._fitting = fitting
-        self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
+        self._heap = [(self._sort_key(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)
 
     def choose(self) -> list[FreeCapacity] | None:
@@ -294,13 +294,13 @@ class _AlikeNodes:
             return None
         chosen: list[tuple[int, int, FreeCapacity]] = []
         while self._heap and len(chosen) < self.needs.nodes:
-            rank, order, free = heappop(self._heap)
+            old_key, order, free = heappop(self._heap)
             if not free.fits(self.needs):
                 continue
-            if (now := self._rank(free)) != rank:
-                heappush(self._heap, (now, order, free))
+            if (key := self._sort_key(free)) != old_key:
+                heappush(self._heap, (key, order, free))
                 continue
-            chosen.append((rank, order, free))
+            chosen.append((old_key, order, free))
         for entry in chosen:
             heappush(self._heap, entry)
         return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
@@ -328,7 +328,7 @@ class _AlikeNodes:
         nearest = sorted(by_node, key=len)[: self.needs.nodes]
         return [session for ending in nearest for session in ending]
 
-    def _rank(self, free: FreeCapacity) -> int:
+    def _sort_key(self, free: FreeCapacity) -> int:
         """Returns the sorting key of a node: the node with the smallest key gets the next job.
 
         GPU jobs fill nodes up, and CPU jobs spread over nodes without GPUs.

@@ -15,7 +15,7 @@ from footplate.contract.bucket import RemoteStore
 from footplate.contract.ids import CheckpointId, JobId
 from footplate.contract.layout import attempt_folder, job_folder
 from service.artifact_files import Store
-from service.jobs.remove_folders import why_it_stays
+from service.jobs.remove_folders import delete_folder
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
 
@@ -48,7 +48,7 @@ def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str
 
     Only jobs in `deleted` count. A folder without rows may be all that is left of a job after a restore from a backup.
     """
-    tried = {job: why_it_stays(artifacts, str(job_folder(job))) for job in deleted}
+    tried = {job: delete_folder(artifacts, str(job_folder(job))) for job in deleted}
     return {job: why for job, why in tried.items() if why is not None}
 
 
@@ -138,7 +138,7 @@ def prune_late(store: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) 
     gone = []
     for (job, attempt), known_paths in lost.items():
         for late in _checkpoint_folders(store, str(attempt_folder(job, attempt))):
-            if late not in known_paths and why_it_stays(store, late) is None:
+            if late not in known_paths and delete_folder(store, late) is None:
                 gone.append(late)
     return gone
 

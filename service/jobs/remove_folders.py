@@ -16,15 +16,15 @@ from service.artifact_files import Store
 
 log = logging.getLogger("footplate.control")
 
-AGAIN_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 """The wait after which control tries again to delete a folder that could not be deleted."""
 
-Going = tuple[JobId, str]
-"""A checkpoint's job, and its path in the artifact store."""
+Unneeded = tuple[JobId, str]
+"""A checkpoint to delete: its job, and its path in the artifact store."""
 
 
-def why_it_stays(store: Store, path: str) -> str | None:
-    """Deletes a folder as far as possible. Returns the reason if the folder still exists, or None.
+def delete_folder(store: Store, path: str) -> str | None:
+    """Deletes a folder as far as possible. Returns None, or the reason why the folder still exists.
 
     No link in the path is followed, because training may have put a link there that points outside of the store.
     """
@@ -45,36 +45,36 @@ class Remover:
     """Deletes checkpoints that no job needs to keep, and remembers failures."""
 
     def __init__(self) -> None:
-        self._again_at: dict[Going, float] = {}
+        self._retry_at: dict[Unneeded, float] = {}
         """The time of the next try, for each folder that could not be deleted."""
 
     @property
     def stuck(self) -> int:
-        return len(self._again_at)
+        return len(self._retry_at)
 
-    def remove(self, artifacts: Store, going: Collection[Going], clock: float) -> list[Going]:
-        """Deletes folders of checkpoints and returns those that no longer exist. `going` has all that must be deleted.
+    def remove(self, artifacts: Store, unneeded: Collection[Unneeded], clock: float) -> list[Unneeded]:
+        """Deletes the folders of all unneeded checkpoints, and returns those that no longer exist.
 
         If the store itself is missing, nothing is deleted and [] is returned.
         """
-        self._again_at = {key: at for key, at in self._again_at.items() if key in going}
+        self._retry_at = {key: at for key, at in self._retry_at.items() if key in unneeded}
         if not _is_there(artifacts):
             return []
         root = artifacts if isinstance(artifacts, RemoteStore) else artifacts.resolve()
-        due = [key for key in going if clock >= self._again_at.get(key, clock)]
+        due = [key for key in unneeded if clock >= self._retry_at.get(key, clock)]
         return [key for key in due if self._is_removed(key, root, clock)]
 
-    def _is_removed(self, key: Going, root: Store, clock: float) -> bool:
+    def _is_removed(self, key: Unneeded, root: Store, clock: float) -> bool:
         _, path = key
         # Training may have put a link into the path that points outside of the store.
         is_link = isinstance(root, Path) and (root / path).resolve() != root / path
-        why = None if is_link else why_it_stays(root, path)
+        why = None if is_link else delete_folder(root, path)
         if why is None:
-            self._again_at.pop(key, None)
+            self._retry_at.pop(key, None)
             return True
-        if key not in self._again_at:
+        if key not in self._retry_at:
             log.warning("%s is not needed any more and cannot be deleted: %s; control tries again", path, why)
-        self._again_at[key] = clock + AGAIN_SECONDS
+        self._retry_at[key] = clock + RETRY_SECONDS
         return False
 
 

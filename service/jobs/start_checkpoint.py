@@ -110,7 +110,7 @@ def _why_not(
 
 
 def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
-    """Yields differences of the two specs with which training could certainly not continue."""
+    """Yields a problem for each difference between the two specs with which training cannot continue."""
     place = spec.resume_from
     if place is None or place.mode == "weights" or (spec.data.train is None and spec.loop is None):
         return

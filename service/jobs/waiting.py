@@ -21,7 +21,7 @@ position. The key of a delayed job is 1 and the time at which it may start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     id: JobId
     key: Key
     number: int | None = None
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    data: list[tuple[Place, WaitingRow]]
+    data: list[tuple[QueuePlace, WaitingRow]]
     following: Key | None
     """The cursor of the next page. None on the last page."""
 
@@ -45,7 +45,7 @@ def page(conn: Connection, project: str | None, behind: Key | None, limit: int) 
     A page may have fewer than `limit` although more follow, because it is made from at most `MOST` jobs of all
     projects.
     """
-    places: list[Place] = []
+    places: list[QueuePlace] = []
     last, looked_at = behind, 0
     for key, place in _walk(conn, project, behind):
         last, looked_at = key, looked_at + 1
@@ -66,12 +66,12 @@ def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
     if row is None or project not in (None, row.project):
         return Page([], None)
     if row.not_before is not None:
-        return Page([(Place(row.id, (1, row.not_before, 0, row.id)), row)], None)
+        return Page([(QueuePlace(row.id, (1, row.not_before, 0, row.id)), row)], None)
     ready = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
     return Page([(_Ahead(conn, ready.position).place(ready), row)], None)
 
 
-def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator[tuple[Key, Place | None]]:
+def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator[tuple[Key, QueuePlace | None]]:
     """Yields (key, place) of the waiting jobs of all projects. The place is None for a job of another project."""
     kind, number, queued_at, job_id = behind or (0, 0, 0, "")
     if kind == 0:
@@ -83,7 +83,7 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
         number, job_id = -1, ""
     for delayed in rows.delayed(conn, (number, job_id)):
         key: Key = (1, delayed.not_before, 0, delayed.id)
-        yield key, Place(delayed.id, key) if project in (None, delayed.project) else None
+        yield key, QueuePlace(delayed.id, key) if project in (None, delayed.project) else None
 
 
 class _Ahead:
@@ -96,8 +96,8 @@ class _Ahead:
         for (project, shape), count in (rows.count_ready(conn, before=position) if position else {}).items():
             self._counts[self._pools[shape]][project] += count
 
-    def place(self, row: ReadyRow) -> Place:
+    def place(self, row: ReadyRow) -> QueuePlace:
         before = self._counts[self._pools[row.shape]]
         in_all, yours = before.total(), before[row.project]
         before[row.project] += 1
-        return Place(row.id, (0, *row.position), in_all + 1, yours, in_all - yours)
+        return QueuePlace(row.id, (0, *row.position), in_all + 1, yours, in_all - yours)

@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_deleted_is_logged_once_and_retried(
         return "Permission denied"
 
     for clock in range(3600):
-        monkeypatch.setattr(remove_folders, "why_it_stays", lambda *_, clock=clock: stays(clock))
+        monkeypatch.setattr(remove_folders, "delete_folder", lambda *_, clock=clock: stays(clock))
         assert remover.remove(tmp_path, going, clock) == []
 
     assert tried == list(range(0, 3600, 60))
@@ -292,7 +292,7 @@ def test_a_folder_that_cannot_be_deleted_is_logged_with_the_system_error(
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
 
-    assert remove_folders.why_it_stays(tmp_path, "a") == "[Errno 13] Permission denied"
+    assert remove_folders.delete_folder(tmp_path, "a") == "[Errno 13] Permission denied"
 
 
 def test_deleting_through_a_link_deletes_nothing_behind_it(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_deleting_through_a_link_deletes_nothing_behind_it(tmp_path: Path) -> No
     (tmp_path / "attempt").mkdir()
     (tmp_path / "attempt" / "way").symlink_to(tmp_path / "elsewhere")
 
-    assert remove_folders.why_it_stays(tmp_path, "attempt/way/kept") is None
-    assert remove_folders.why_it_stays(tmp_path, "attempt/way") is not None
+    assert remove_folders.delete_folder(tmp_path, "attempt/way/kept") is None
+    assert remove_folders.delete_folder(tmp_path, "attempt/way") is not None
 
     assert (tmp_path / "elsewhere" / "kept").is_dir()

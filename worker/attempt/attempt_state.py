@@ -262,7 +262,7 @@ def _environment(attempt: Attempt) -> dict[str, str]:
 
 
 def _new_journal(attempt: Attempt) -> Journal:
-    """Creates the attempt's journal. If the disk takes no file, ends the attempt, and reports that from memory."""
+    """Creates the attempt's journal. On a full disk, ends the attempt, and reports that from a journal in memory."""
     grant, settings = attempt.grant, attempt.settings
     name = JournalName(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
     try:

@@ -43,7 +43,7 @@ NO_RENDEZVOUS = RendezvousAddress()
 
 
 class Rendezvous:
-    """The place where the ranks of one attempt meet. It is open at once if the job has only one node."""
+    """The rendezvous of one attempt's ranks on this node. It is open at once if the job has only one node."""
 
     def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
         """Takes the socket that this node bound for its claim. Other nodes connect to it if this is the first node."""

@@ -56,7 +56,7 @@ class NamedSchedules:
 
 
 class FollowEpochs(TrainerCallback):
-    """Advances schedules that follow epochs when an epoch begins, also by the epochs before a resume."""
+    """Advances schedules that follow epochs when an epoch begins. After a resume, catches up on earlier epochs."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         schedule = kwargs.get("lr_scheduler")

@@ -26,7 +26,7 @@ from service.api.openai.rows import check_upload, remember
 from service.api.uploads import Upload, body_of, keep, uploaded
 from service.artifact_files import exactly, open_below
 from service.deps import Services, StrictRoute, read_model, services_of
-from service.jobs.remove_folders import why_it_stays
+from service.jobs.remove_folders import delete_folder
 from service.problems import BodyTooLarge
 from service.store import uploads
 from service.store.rows import UploadPartRow, UploadRow
@@ -186,7 +186,7 @@ async def _content(services: Services, part: UploadPartRow) -> AsyncIterator[byt
 
 async def _remove_parts(services: Services, upload: UploadId) -> None:
     """Deletes the files of the parts. Control deletes those that cannot be deleted now."""
-    await asyncio.to_thread(why_it_stays, services.settings.store, str(layout.parts_folder(upload)))
+    await asyncio.to_thread(delete_folder, services.settings.store, str(layout.parts_folder(upload)))
 
 
 def _part_too_large() -> BodyTooLarge:
