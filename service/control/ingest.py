@@ -12,8 +12,8 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Unavailable
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain, push_reply
 from service.events import ingest as operation
+from service.events.changes import Ingested
 from service.events.entries import Read, as_gap, one_by_one, read_entries
-from service.events.ingest import Ingested
 from service.store.times import text_of
 
 log = logging.getLogger("footplate.control")

@@ -17,8 +17,9 @@ from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
 from footplate.contract.spec import JobSpec
+from service.events.changes import Ingested
 from service.events.entries import Read, read_entries
-from service.events.ingest import Ingested, ingest
+from service.events.ingest import ingest
 from service.jobs.amend import amend
 from service.jobs.beat import NodeBeaten, attempt_beat, node_beat
 from service.jobs.cancel import cancel

@@ -15,9 +15,10 @@ from footplate.contract.lifecycle import Desired
 from service.control import ingest as ingest_duty
 from service.control import rescue as rescue_duty
 from service.control.state import ControlState
+from service.events import changes
 from service.events import ingest as ingesting
+from service.events.changes import Collector, Ingested
 from service.events.entries import Read
-from service.events.ingest import Ingested
 from service.jobs import beat, conclude, place, prune, rescue, submit
 from service.jobs.rescue import Timers
 from service.store import attempts, checkpoints
@@ -53,7 +54,7 @@ def the_fence_is_not_looked_at() -> Off:
     def holds(job: Any, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
         return job.state.holds_slots and part.claim == claim
 
-    return [patch.object(ingesting, "holds", holds), patch.object(beat, "holds", holds)]
+    return [patch.object(changes, "holds", holds), patch.object(beat, "holds", holds)]
 
 
 @off("is granted twice")
@@ -80,16 +81,16 @@ def events_may_come_again() -> Off:
 
 def _with_page(watermark: Callable[[Any, int], int]) -> Any:
     """Changes the watermark that a source is believed to have when a batch comes."""
-    take = ingesting._Ledger.take
+    take = Collector.take
 
     def changed(self: Any, batch: Any, part: SourceRow, done: Ingested) -> None:
         take(self, replace(batch, events=[]), part, done)
-        page = self.pages[part.attempt, part.source]
+        page = self.changes.sources[part.attempt, part.source]
         if batch.events:
             page.watermark = watermark(page, batch.events[0].seq)
         take(self, batch, part, done)
 
-    return patch.object(ingesting._Ledger, "take", changed)
+    return patch.object(Collector, "take", changed)
 
 
 @off("hears that")

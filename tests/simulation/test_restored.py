@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.events.ingest import _Ledger
+from service.events.changes import Collector
 from tests.simulation import users
 from tests.simulation.control import in_place_of_reality
 from tests.simulation.ground import Ground
@@ -75,7 +75,7 @@ def test_events_that_no_node_has_any_more_are_reported_as_missing(story: Story) 
 
 @pytest.mark.matrix
 def test_an_ingest_that_waits_for_lost_events_is_detected(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Ledger, "_declare_gap", lambda *_: None)
+    monkeypatch.setattr(Collector, "_declare_gap", lambda *_: None)
 
     with pytest.raises(Violation, match="not quiet"):
         story.run()

@@ -75,9 +75,9 @@ def whoever_claimed(beat: Any) -> None:
     beat.holds = lambda job, part, attempt, fence, claim: part.claim == claim
 
 
-@switch("the fence of events", module="service.events.ingest")
-def take_from_whoever_claimed(ingest: Any) -> None:
-    ingest.holds = lambda job, part, attempt, fence, claim: part.claim == claim
+@switch("the fence of events", module="service.events.changes")
+def take_from_whoever_claimed(changes: Any) -> None:
+    changes.holds = lambda job, part, attempt, fence, claim: part.claim == claim
 
 
 @switch("the checkpoint of a drain", module="footplate.runtime.emit")

@@ -19,20 +19,20 @@ def send_once(control: Any) -> None:
     control.Sender.rewind = lambda self: None
 
 
-@switch("what jumps ahead is left to its journal", module="service.events.ingest")
-def store_whatever_comes(ingest: Any) -> None:
+@switch("what jumps ahead is left to its journal", module="service.events.changes")
+def store_whatever_comes(changes: Any) -> None:
     from dataclasses import replace
 
-    contiguous = ingest._Ledger.take
+    contiguous = changes.Collector.take
 
     def eager(self: Any, batch: Any, part: Any, done: Any) -> None:
         for event in batch.events:
             contiguous(self, replace(batch, events=[]), part, done)
-            page = self.pages[part.attempt, part.source]
+            page = self.changes.sources[part.attempt, part.source]
             page.watermark = max(page.watermark, event.seq - 1)
             contiguous(self, replace(batch, events=[event]), part, done)
 
-    ingest._Ledger.take = eager
+    changes.Collector.take = eager
 
 
 @switch("nobody is silent while Redis carries nothing", module="service.control.state")

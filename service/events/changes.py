@@ -1,0 +1,262 @@
+"""Reads one job's new events, and collects what they change before anything is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from footplate.contract.events import (
+    METRIC_KINDS,
+    SERVICE_SOURCE,
+    CheckpointData,
+    DoData,
+    DoneData,
+    Kind,
+    ProgressData,
+    SystemData,
+    json_safe,
+)
+from footplate.contract.ids import ClaimId, JobId, new_checkpoint_id
+from footplate.contract.layout import attempt_folder, job_folder
+from footplate.contract.lifecycle import JobState
+from footplate.contract.messages import AttemptReply
+from service.events import curves
+from service.events.entries import Batch, Incoming
+from service.events.row_limits import failure_of, latest, result_of
+from service.jobs.beat import holds
+from service.jobs.conclude import Effects
+from service.store import checkpoints
+from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow
+from service.store.times import text_of
+
+
+@dataclass(slots=True)
+class Ingested(Effects):
+    """The results of one transaction, and the replies to send."""
+
+    stored: int = 0
+    duplicate: int = 0
+    ahead: int = 0
+    late: int = 0
+    """Events that were acknowledged and dropped, because the job has ended."""
+    stale: int = 0
+    """Events from a supervisor that no longer holds the attempt."""
+    dead: int = 0
+    gaps: int = 0
+    refused: int = 0
+    """Checkpoints that are corrupt, or that name another job's files."""
+    closed: int = 0
+    """The number of attempts that ended."""
+    watermarks: dict[tuple[JobId, int, int], int] = field(default_factory=dict)
+    replies: dict[ClaimId, AttemptReply] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SourceChanges:
+    """The changes of one source: its watermark, and whether it runs or has ended."""
+
+    source: SourceRow
+    is_current: bool
+    watermark: int
+    is_running: bool = False
+    end: DoneData | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.source.done is not None or self.end is not None
+
+
+@dataclass(slots=True)
+class JobChanges:
+    """The changes that new events make to one job."""
+
+    job: JobRow
+    no: int
+    """The number of the newest event."""
+    rows: list[EventRow] = field(default_factory=list)
+    points: curves.Gathered = field(default_factory=curves.Gathered)
+    sources: dict[tuple[int, int], SourceChanges] = field(default_factory=dict)
+    """The changes of each source, by its attempt and number."""
+    progress: str | None = None
+    running_ms: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    committed: list[CheckpointRow] = field(default_factory=list)
+    marks: list[tuple[list[str], str]] = field(default_factory=list)
+    """Paths of checkpoints, and the status that they get."""
+    healed: list[str] = field(default_factory=list)
+    """Paths of checkpoints that were corrupt, and are complete again."""
+    done_commands: list[tuple[int, DoData]] = field(default_factory=list)
+    """The commands that were carried out, each with the step after which the loop carried it out."""
+    troubles: list[tuple[str, str]] = field(default_factory=list)
+    """Events that could not be applied, each with the reason."""
+
+
+class Collector:
+    """Collects the changes of one transaction to one job."""
+
+    def __init__(self, job: JobRow, now: int, sources: Sequence[SourceRow], rotated_status: str) -> None:
+        """Takes the current attempt's `sources`, and the status to store for checkpoints that training drops."""
+        self.job, self.now, self.sources, self.rotated_status = job, now, sources, rotated_status
+        self.changes = JobChanges(job, job.last_no)
+
+    def take(self, batch: Batch, source: SourceRow, done: Ingested) -> None:
+        key = (source.attempt, source.source)
+        if (changed := self.changes.sources.get(key)) is None:
+            is_current = holds(self.job, source, batch.attempt, batch.fence, batch.claim)
+            changed = self.changes.sources[key] = SourceChanges(source, is_current, source.watermark)
+        if batch.first > changed.watermark + 1:
+            self._declare_gap(changed, batch.first - 1)
+        for event in batch.events:
+            if event.seq <= changed.watermark:
+                done.duplicate += 1
+            elif event.seq > changed.watermark + 1:
+                done.ahead += 1
+            elif changed.is_done:
+                done.stale += 1
+            else:
+                changed.watermark = event.seq
+                self._keep(event, changed, done)
+        done.watermarks[self.job.id, source.attempt, source.source] = changed.watermark
+
+    def _declare_gap(self, changed: SourceChanges, last: int) -> None:
+        """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark after them."""
+        source, first, changed.watermark = changed.source, changed.watermark + 1, last
+        if self.job.state.is_terminal:
+            return
+        self.changes.no += 1
+        text = f"events {first} to {last} of attempt {source.attempt} are lost: the node's journal has no more of them"
+        data = {"message": text, "source": source.source, "from": first, "to": last, "reason": "not_in_journal"}
+        self.changes.rows.append(
+            EventRow(
+                self.job.id, self.changes.no, source.attempt, SERVICE_SOURCE, self.changes.no, 0, Kind.GAP.value,
+                text_of(self.now), None, None, json.dumps(data),
+            )
+        )  # fmt: skip
+
+    def _keep(self, event: Incoming, changed: SourceChanges, done: Ingested) -> None:
+        if self.job.state.is_terminal:
+            done.late += 1
+        else:
+            self.changes.no += 1
+            done.stored += 1
+            source = changed.source
+            kind, text = event.kind, event.text
+            if kind == Kind.STATE and not self._reports_running(event, changed):
+                # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
+                kind, text = Kind.NOTE.value, json.dumps({"message": self._note_text(event, source)})
+            elif kind == Kind.GAP:
+                done.gaps += 1
+            self.changes.rows.append(
+                EventRow(
+                    self.job.id, self.changes.no, source.attempt, source.source, event.seq, event.rank, kind, event.at,
+                    event.step, event.epoch, text,
+                )
+            )  # fmt: skip
+            if kind in METRIC_KINDS and event.data:
+                self.changes.points.take(source.attempt, self.changes.no, event.at, event.step, event.epoch, event.data)
+        if event.data is not None:
+            try:
+                self._apply(event, event.data, changed)
+            except ValidationError as error:
+                self._refuse(event, f": {error}")
+
+    def _reports_running(self, event: Incoming, changed: SourceChanges) -> bool:
+        is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
+        runs = is_running and changed.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
+        # If a job has several nodes, only the event of the last node becomes a `state` event.
+        return runs and all(self._runs(source) for source in self.sources if source.source != changed.source.source)
+
+    def _runs(self, source: SourceRow) -> bool:
+        changed = self.changes.sources.get((source.attempt, source.source))
+        return source.running_at is not None or (changed is not None and changed.is_running)
+
+    def _note_text(self, event: Incoming, source: SourceRow) -> str:
+        reported = str((event.data or {}).get("state"))[:100]
+        where = f" on node {source.source + 1} of {len(self.sources)}" if len(self.sources) > 1 else ""
+        return f"attempt {source.attempt} reports that it is {reported}{where}"
+
+    def _apply(self, event: Incoming, data: dict[str, Any], changed: SourceChanges) -> None:
+        """Collects what an event changes in its job, such as progress, metrics, checkpoints or the end of an attempt.
+
+        If the source no longer holds the attempt, only its end (`done`) is collected.
+        """
+        if event.kind == Kind.DONE:
+            changed.end = self._end(event, DoneData.model_validate(data), changed.source)
+        elif not changed.is_current:
+            return
+        elif event.kind in (Kind.LOG, Kind.EVAL):
+            self.changes.metrics.update(data)
+        elif event.kind == Kind.PROGRESS:
+            self.changes.progress = ProgressData.model_validate(data).model_dump_json()
+        elif event.kind == Kind.SYSTEM:
+            running_ms = round(SystemData.model_validate(data).running_s * 1000)
+            self.changes.running_ms = max(self.changes.running_ms, running_ms)
+        elif event.kind == Kind.DO:
+            command = DoData.model_validate(data)
+            if command.status == "done":
+                self.changes.done_commands.append((event.step or 0, command))
+        elif event.kind == Kind.CHECKPOINT:
+            self._checkpoint(event, CheckpointData.model_validate(data), changed.source)
+        elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
+            changed.is_running = True
+
+    def _end(self, event: Incoming, end: DoneData, source: SourceRow) -> DoneData:
+        """Returns the end, without its outputs if they are not in the attempt's own folder.
+
+        User code could have named any path, and the service serves the files of this path.
+        """
+        end = end.model_copy(update={"error": end.error and failure_of(end.error), "result": result_of(end.result)})
+        if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, source.attempt)):
+            return end
+        self._refuse(event, " names outputs that are not its own")
+        return end.model_copy(update={"outputs": None})
+
+    def _checkpoint(self, event: Incoming, data: CheckpointData, source: SourceRow) -> None:
+        job, paths = self.job, [data.path, *data.deleted]
+        if not all(_is_below(path, job_folder(job.id)) for path in paths):
+            self._refuse(event, " names a path that is not the job's")
+            return
+        if data.status == "committed":
+            if not _is_below(data.path, attempt_folder(job.id, source.attempt)):
+                self._refuse(event, " is not in its attempt's folder")
+                return
+            self.changes.committed.append(_checkpoint_row(job, source, event, data, self.changes.no, self.now))
+        elif data.status == "corrupt":
+            self.changes.marks.append(([data.path], checkpoints.CORRUPT))
+        elif data.status == "healed":
+            self.changes.healed.append(data.path)
+        self.changes.marks.append((data.deleted, self.rotated_status))
+
+    def _refuse(self, event: Incoming, why: str) -> None:
+        self.changes.troubles.append((f"{event.kind} {event.seq} of {self.job.id}{why}", event.text))
+
+
+def _checkpoint_row(
+    job: JobRow, source: SourceRow, event: Incoming, data: CheckpointData, no: int, now: int
+) -> CheckpointRow:
+    return CheckpointRow(
+        id=new_checkpoint_id(),
+        job_id=job.id,
+        attempt=source.attempt,
+        step=event.step or 0,
+        no=no,
+        path=data.path,
+        status=checkpoints.COMMITTED,
+        bytes=data.bytes,
+        files=data.files,
+        manifest_sha256=data.manifest_sha256,
+        metrics=json.dumps(latest({}, json_safe(data.metrics))[0]),
+        is_best=data.is_best,
+        score=data.score,
+        created_at=now,
+    )
+
+
+def _is_below(path: str, folder: PurePosixPath) -> bool:
+    pure = PurePosixPath(path)
+    return ".." not in pure.parts and pure != folder and pure.is_relative_to(folder)
