@@ -67,7 +67,9 @@ class TrainerCallback:
     def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
-    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_predict(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
+    ) -> Control: ...
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
@@ -264,17 +266,20 @@ def _is_due(strategy: str, step: int, every: int) -> bool:
 class PrinterCallback(TrainerCallback):
     """Prints one line per log, for output that is not a terminal."""
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> Control:
         if state.is_local_process_zero:
-            print({name: value for name, value in kwargs["logs"].items() if name != "total_flos"}, flush=True)
+            print({name: value for name, value in logs.items() if name != "total_flos"}, flush=True)
         return None
 
 
 class ProgressCallback(TrainerCallback):
-    """Shows a progress bar of optimizer steps in a terminal."""
+    """Shows a progress bar of optimizer steps in a terminal. Texts in logs are cut to `max_str_len` characters."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_str_len: int = 100) -> None:
         self.bar: Any = None
+        self.max_str_len = max_str_len
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if not state.is_world_process_zero:
@@ -289,10 +294,17 @@ class ProgressCallback(TrainerCallback):
             self.bar.update(state.global_step - self.bar.n)
         return None
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> Control:
         if self.bar is not None:
-            self.bar.write(str({name: value for name, value in kwargs["logs"].items() if name != "total_flos"}))
+            shown = {name: self._cut(value) for name, value in logs.items() if name != "total_flos"}
+            self.bar.write(str(shown))
         return None
+
+    def _cut(self, value: Any) -> Any:
+        is_long = isinstance(value, str) and len(value) > self.max_str_len
+        return f"{value[: self.max_str_len]}…" if is_long else value
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if self.bar is not None:
@@ -328,8 +340,10 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             )
         return None
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
-        value = kwargs["metrics"].get(watched_metric(args))
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> Control:
+        value = metrics.get(watched_metric(args))
         if value is None:
             # With several evaluation sets, only one of them has the metric.
             return None

@@ -82,8 +82,8 @@ class ReportCallback(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._log_values(args, state, kwargs["logs"])
 
-    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._log_values(args, state, kwargs["metrics"])
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any) -> None:
+        self._log_values(args, state, metrics)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = kwargs["checkpoint"].path if kwargs.get("checkpoint") is not None else None

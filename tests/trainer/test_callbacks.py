@@ -11,7 +11,14 @@ import pytest
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.callbacks import CallbackHandler, EarlyStoppingCallback, ExportableState, TrainerCallback
+from footplate.trainer.callbacks import (
+    CallbackHandler,
+    EarlyStoppingCallback,
+    ExportableState,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+)
 from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
 
@@ -48,6 +55,35 @@ def test_callbacks_receive_the_documented_arguments(tmp_path: Path) -> None:
     assert seen["train_dataloader"] is not None
     assert seen["eval_dataloader"] is not None
     assert "eval_loss" in seen["metrics"]
+
+
+def test_a_subclass_passes_metrics_and_logs_on_by_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Callbacks that were written for Hugging Face's classes call `super()` in this way."""
+
+    class Stop(EarlyStoppingCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> Any:
+            return super().on_evaluate(args, state, control, metrics, **kwargs)
+
+        def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> Any:
+            return super().on_predict(args, state, control, metrics, **kwargs)
+
+    class Print(PrinterCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> Any:
+            return super().on_log(args, state, control, logs, **kwargs)
+
+    class Bar(ProgressCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> Any:
+            return super().on_log(args, state, control, {**logs, "text": "a long text"}, **kwargs)
+
+    callbacks = [Stop(), Print(), Bar(max_str_len=6)]
+    values = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+    trainer = a_trainer(tmp_path, *callbacks, **values)
+    trainer.train()
+    trainer.predict(toy.regression(n=8))
+
+    printed = capsys.readouterr()
+    assert printed.out.count("'eval_loss'") == 6  # two evaluations, and the Trainer prints them as well
+    assert "'text': 'a long…'" in printed.out
 
 
 def test_on_train_end_is_called_after_an_error_in_training(tmp_path: Path) -> None:
