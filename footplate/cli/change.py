@@ -46,7 +46,10 @@ def add_verbs(verbs: Verbs) -> None:
         help="continue from an older checkpoint (best, or its id), and delete all newer ones; `fork` keeps them",
     )
     resume.add_argument("--max-steps", type=int, help="a new, higher max_steps")
+    resume.add_argument("--num-train-epochs", type=float, help="a new, higher number of epochs")
+    resume.add_argument("--time-limit", metavar="TIME", help="a new, higher time limit, such as 8h")
     resume.add_argument("--priority", type=int, help="a new priority in the queue, from -100 to 100")
+    resume.add_argument("--pool", help="another pool of nodes")
     do = add_verb(verbs, "do", run_do, "make running jobs save, evaluate or change an argument after the current step")
     do.add_argument("--save", action="store_true", help="save a checkpoint")
     do.add_argument("--evaluate", action="store_true", help="run an evaluation")
@@ -73,17 +76,13 @@ def run_pause(options: Options) -> int:
 
 
 def run_resume(options: Options) -> int:
-    changes: Any = {
-        "checkpoint": options.checkpoint, "max_steps": options.max_steps, "priority": options.priority,
-    }  # fmt: skip
-    wanted: Any = {name: value for name, value in changes.items() if value is not None}
+    names = ("checkpoint", "max_steps", "num_train_epochs", "time_limit", "priority", "pool")
+    wanted: Any = {name: value for name in names if (value := getattr(options, name)) is not None}
     if not _means_many(options):
         return _each(options, lambda job: job.resume(**wanted))
     if wanted:
-        raise UsageError(
-            "--checkpoint, --max-steps and --priority cannot be used with filters",
-            hint="leave them out, or name the jobs",
-        )
+        option_names = ", ".join("--" + name.replace("_", "-") for name in wanted)
+        raise UsageError(f"cannot be combined with filters: {option_names}", hint="leave them out, or name the jobs")
     return _bulk(options, "resume")
 
 

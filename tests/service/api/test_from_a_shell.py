@@ -58,12 +58,25 @@ async def test_a_job_is_resumed_from_an_older_checkpoint_by_command(api: Api, co
     assert listed["id"] == older.id
 
 
+async def test_a_resume_changes_the_limits_and_the_pool_of_a_job(api: Api, command: Command) -> None:
+    job = await api.submit(resources={"time_limit": "1h"})
+    await command("pause", job)
+    limits = ["--time-limit", "8h", "--num-train-epochs", "9", "--pool", "slow"]
+
+    code, _, report = await command("resume", job, *limits)
+
+    spec = (await api.client.get(f"/jobs/{job}/spec")).json()
+    assert (code, report) == (0, "")
+    assert (spec["resources"]["time_limit"], spec["resources"]["pool"]) == (8 * 3600, "slow")
+    assert spec["training"]["num_train_epochs"] == 9
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["cancel"], "no job is named"),
         (["rm", "@last", "--tag", "a"], "both jobs and filters"),
-        (["resume", "--tag", "a", "--checkpoint", "best"], "--checkpoint, --max-steps and --priority"),
+        (["resume", "--tag", "a", "--checkpoint", "best"], "cannot be combined with filters: --checkpoint"),
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )
