@@ -35,13 +35,21 @@ class Accuracy(Sums):
 
 
 class _PerClass(Sums):
-    """Counts correct predictions, all predictions and labels of each class, without waiting for the device."""
+    """Counts correct predictions, all predictions and labels of each class, without waiting for the device.
+
+    A single logit per sample is a prediction of two classes.
+    """
+
+    labels_are_samples = False
+    """True if each of several labels counts as a sample of two classes."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if several_labels(self.name, logits, labels):
-            named, true = logits.gt(0).flatten(0, -2), labels.bool().flatten(0, -2)
-            self.add(hits=(named & true).sum(0), named=named.sum(0), true=true.sum(0))
-            return
+            if labels.dim() > 1 and not self.labels_are_samples:
+                named, true = logits.gt(0).flatten(0, -2), labels.bool().flatten(0, -2)
+                self.add(hits=(named & true).sum(0), named=named.sum(0), true=true.sum(0))
+                return
+            logits, labels = functional.one_hot(logits.gt(0).long(), 2), labels.long()
         classes = logits.shape[-1]
         # Ignored labels go to an extra class after the last, because indexing them away would wait for the device.
         is_ignored = labels.eq(IGNORE)
@@ -80,6 +88,8 @@ class Counted(_PerClass):
 
 class Matthews(_PerClass):
     """The Matthews correlation of predictions and labels, from -1 to 1. It is 0 if either has one class only."""
+
+    labels_are_samples = True
 
     def __init__(self) -> None:
         super().__init__("mcc")

@@ -275,6 +275,20 @@ def test_a_metric_with_add_batch_receives_predicted_classes_and_counted_labels()
     assert metric.compute()["exact"] == pytest.approx(streamed("accuracy", logits, labels))
 
 
+@pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1", "f1_binary", "mcc"])
+def test_one_logit_per_sample_and_two_logits_have_the_same_metrics(name: str) -> None:
+    logits, labels = torch.tensor([2.0, -1.0, 0.5, -3.0, 1.0]), torch.tensor([1, 1, 0, 0, 1])
+    two_logits = torch.stack([torch.zeros_like(logits), logits], dim=-1)
+
+    assert streamed(name, logits, labels.float()) == streamed(name, two_logits, labels)
+
+
+def test_the_correlation_of_several_labels_counts_each_label_as_a_sample() -> None:
+    logits, labels = torch.tensor([[2.0, 1.0], [1.0, -1.0], [3.0, 2.0]]), torch.tensor([[1, 0], [0, 0], [1, 1]])
+
+    assert streamed("mcc", logits, labels.float()) == streamed("mcc", logits.flatten(), labels.flatten().float())
+
+
 def test_classification_metrics_refuse_labels_that_are_not_integers() -> None:
     with pytest.raises(ValueError, match="mcc counts classes"):
         streamed("mcc", torch.zeros(3, 2), torch.full((3, 2), 0.5))
