@@ -11,37 +11,39 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.arguments.libraries import TRACKERS
-from footplate.contract.errors import NotAvailableYet, did_you_mean
+from footplate.contract.errors import did_you_mean
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
-NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "neptune")
-"""Reporters for which Hugging Face has a callback, but Accelerate has no tracker."""
+OF_TRANSFORMERS = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
+"""Reporters for which transformers has a callback, but Accelerate has no tracker."""
 
 
 def reporters(trainer: Trainer) -> list[TrainerCallback]:
     """Returns the callbacks that send logs to the trackers in `report_to`. An unknown tracker raises an error.
 
-    Kubeflow has no tracker in Accelerate, so transformers' own callback reports to it.
+    The callback of a name in `OF_TRANSFORMERS` is transformers' own.
     """
     names = [trainer.args.report_to] if isinstance(trainer.args.report_to, str) else list(trainer.args.report_to or [])
-    callbacks: list[Any] = [_kubeflow()] if "kubeflow" in names else []
-    if names := [name for name in names if name != "kubeflow"]:  # finding the installed trackers takes milliseconds
+    callbacks = [_of_transformers(name) for name in names if name in OF_TRANSFORMERS]
+    # Finding the installed trackers takes milliseconds.
+    if names := [name for name in names if name not in OF_TRANSFORMERS]:
         callbacks.append(ReportCallback(trainer, chosen(names)))
     return callbacks
 
 
-def _kubeflow() -> Any:
+def _of_transformers(name: str) -> Any:
+    """Returns the callback of a reporter. If its package is not installed, the callback's error names the package."""
     try:
-        from transformers.integrations.integration_utils import KubeflowCallback
+        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
     except ImportError as error:
         raise ImportError(
-            "report_to names kubeflow, whose callback is in transformers: pip install 'footplate[hf]'"
+            f"report_to names {name}, whose callback is in transformers: pip install 'footplate[hf]'"
         ) from error
-    return KubeflowCallback()
+    return INTEGRATION_TO_CALLBACK[name]()
 
 
 def chosen(names: list[str]) -> list[str]:
@@ -51,13 +53,9 @@ def chosen(names: list[str]) -> list[str]:
     if names == ["all"]:
         return sorted(installed)
     for name in names:
-        if name in NOT_HERE:
-            raise NotAvailableYet(
-                f"report_to names {name}, which is not available yet",
-                hint=f"use one of {', '.join(TRACKERS)}, or a callback",
-            )
         if name not in TRACKERS:
-            hint = did_you_mean(name, TRACKERS) or f"known are {', '.join(TRACKERS)}, all and none"
+            known_names = (*TRACKERS, *OF_TRANSFORMERS)
+            hint = did_you_mean(name, known_names) or f"known are {', '.join(known_names)}, all and none"
             raise ValueError(f"report_to names {name!r}, which is not a tracker: {hint}")
         if name not in installed:
             how = f"pip install {TRACKERS[name].install}"

@@ -17,6 +17,20 @@ from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.trackers import as_file_name
 from footplate.trainer.trainer import Trainer, set_seed
 
+CODECARBON = """
+from pathlib import Path
+
+class EmissionsTracker:
+    def __init__(self, output_dir):
+        self.file = Path(output_dir) / "emissions.txt"
+    def start(self):
+        self.file.parent.mkdir(exist_ok=True)
+        self.file.write_text("started")
+    def stop(self):
+        self.file.write_text(self.file.read_text() + " stopped")
+"""
+"""A stand-in for codecarbon."""
+
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
     base = {
@@ -307,6 +321,21 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_pip_command(monkeyp
 
     with pytest.raises(ImportError, match=r"pip install 'footplate\[wandb\]'"):
         tracker_callbacks.chosen(["wandb"])
+
+
+@pytest.mark.parametrize("name", ["azure_ml", "codecarbon", "dagshub", "flyte", "neptune"])
+def test_a_reporter_of_transformers_that_is_not_installed_names_its_package(tmp_path: Path, name: str) -> None:
+    with pytest.raises((ImportError, RuntimeError, ValueError), match=r"pip install"):
+        a_trainer(tmp_path, report_to=[name])
+
+
+def test_a_reporter_of_transformers_follows_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "codecarbon.py").write_text(CODECARBON)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    a_trainer(tmp_path, report_to=["codecarbon"]).train()
+
+    assert (tmp_path / "out" / "emissions.txt").read_text() == "started stopped"
 
 
 def test_a_failed_run_closes_its_tracker_and_later_logs_reopen_it(tmp_path: Path, mlflow: Any) -> None:
