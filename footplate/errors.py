@@ -105,7 +105,7 @@ class InvalidRequest(ApiError):
 
 class Unauthorized(ApiError):
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
-        """Replaces the service's hint, which is about HTTP headers."""
+        """Replaces the service's hint, which is about HTTP headers, by how to pass a key in Python."""
         hint = "set FOOTPLATE_API_KEY to a valid key, or pass one in Python: Client(url, api_key)"
         super().__init__(status, {**document, "hint": hint})
 

@@ -222,7 +222,7 @@ class _Exchange:
                 await self._give_up()
 
     async def until_session_ends(self) -> None:
-        """Waits until SQL has the end of the session, which returned the request. Until then the session looks open."""
+        """Waits until SQL has the end of the session. The request can then go to a new session of the checkpoint."""
         while time.monotonic() < self._deadline:
             row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
             if row is None or row.state not in OPEN:

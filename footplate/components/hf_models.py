@@ -68,7 +68,7 @@ token_classification = _model(
     "TokenClassification", "Classifies every token, for example names or parts of speech.", **CLASSES
 )
 causal_lm = _model("CausalLM", "Predicts the next token, like GPT-2, Llama or Qwen.")
-masked_lm = _model("MaskedLM", "Predicts hidden tokens of a text, like BERT or RoBERTa.")
+masked_lm = _model("MaskedLM", "Predicts masked tokens of a text, like BERT or RoBERTa.")
 seq2seq = _model("Seq2SeqLM", "Generates one text from another, like T5 or BART.")
 question_answering = _model(
     "QuestionAnswering",

@@ -10,16 +10,14 @@ from footplate.components.component import component
 from footplate.trainer import optimizers
 
 Rate = Annotated[float, "Learning rate: the size of a step"]
-Betas = Annotated[
-    tuple[float, float], "The shares of the running means of gradients and of their squares that each step keeps"
-]
+Betas = Annotated[tuple[float, float], "Decay rates of the running means of gradients and of their squares"]
 Eps = Annotated[float, "A small number that is added to denominators"]
-Decay = Annotated[float, "Weight decay: how strongly weights are pulled to zero"]
+Decay = Annotated[float, "Weight decay: how much each step shrinks the weights, relative to the learning rate"]
 Momentum = Annotated[float, "The share of the previous step that is added to the next"]
 Nesterov = Annotated[bool, "Use Nesterov's momentum, which looks one step ahead"]
 Amsgrad = Annotated[bool, "Divide by the largest second moment so far"]
 Decoupled = Annotated[bool, "Keep weight decay separate from the gradients, as AdamW does"]
-MeanOfSquares = Annotated[float, "The share of the running mean of squares that each step keeps"]
+MeanOfSquares = Annotated[float, "Decay rate of the running mean of squared gradients"]
 Warmup = Annotated[int, "Steps over which the rate rises"]
 
 adamw = component(
@@ -93,9 +91,7 @@ adafactor = component(
     ],
     clip_threshold=Annotated[float, "The largest root mean square of a step"],
     decay_rate=Annotated[float, "Exponent of the second moments' decay, which is 1 − step ** decay_rate"],
-    beta1=Annotated[
-        float | None, "The share of the running mean of gradients that each step keeps; null keeps no mean"
-    ],
+    beta1=Annotated[float | None, "Decay rate of the running mean of gradients; null keeps no mean"],
     weight_decay=Decay,
     scale_parameter=Annotated[bool, "Scale steps by the size of the weights"],
     relative_step=Annotated[bool, "Compute the rate from the step; needs lr null"],
@@ -106,7 +102,7 @@ lion = component(
     optimizers.Lion,
     "Lion: steps by the sign of a momentum. It needs a rate about ten times smaller than AdamW's.",
     lr=Rate,
-    betas=Annotated[tuple[float, float], "The share of momentum in a step, and the share that each step keeps"],
+    betas=Annotated[tuple[float, float], "The weight of the momentum in a step, and the decay rate of the momentum"],
     weight_decay=Decay,
 )
 

@@ -92,7 +92,7 @@ warmup_stable_decay = component(
     defaults=OVER_THE_RUN,
     num_decay_steps=Annotated[int, "Steps over which the rate falls at the end"],
     num_warmup_steps=Warmup, num_training_steps=Total,
-    warmup_type=Annotated[Ramp, "The curve of the rise"], decay_type=Annotated[Ramp, "The curve of the fall"],
+    warmup_type=Annotated[Ramp, "The curve of the warm-up"], decay_type=Annotated[Ramp, "The curve of the decay"],
     min_lr_ratio=Annotated[float, "Rate at the end, as a share of the peak"],
 )  # fmt: skip
 

@@ -92,7 +92,7 @@ class Resources(Group):
 
     @model_validator(mode="after")
     def _several_processes_use_ddp(self) -> Self:
-        """Chooses DDP, without which each process would train alone."""
+        """Chooses DDP for several processes if the spec names no strategy."""
         if self.world_size > 1 and "strategy" not in self.model_fields_set:
             # The model is frozen, so a plain assignment would raise.
             object.__setattr__(self, "strategy", Ddp(type="ddp"))

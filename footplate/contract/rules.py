@@ -123,7 +123,7 @@ def _quantization_problems(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _purpose_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of what the job does: it serves, exports, runs a loop, or trains a model with data."""
+    """Yields the problems of a job's purpose, which is to serve, to export, to run a loop, or to train a model."""
     if uses := [name for name in ("serve", "export") if getattr(spec, name) is not None]:
         yield from _checkpoint_use_problems(spec, uses)
     elif spec.loop is not None:

@@ -201,21 +201,21 @@ def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
         # An answer that is full already needs no more problems, which would take long to find.
         spec = None if len(types) == MAX_PROBLEMS else _without_wrong_values(document, error, wrong)
     if spec is not None:
-        problems += _beside(wrong, broken_rules(spec, wrong))
+        problems += _outside_of(wrong, broken_rules(spec, wrong))
     reported = [*long.problems, *long.located([*problems, *types])]
     if spec is not None and catalogue is not None:
         pointers = {problem.pointer for problem in reported}
-        lacking = long.located(_beside(wrong, catalogue.problems(spec)))
+        lacking = long.located(_outside_of(wrong, catalogue.problems(spec)))
         reported += [problem for problem in lacking if problem.pointer not in pointers]
     if spec is None or reported:
         raise InvalidSpec(with_next_steps(unique(reported), value))
     return Accepted(spec, long)
 
 
-def _beside(wrong: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yields the problems, except for those inside of a `wrong` value, which was left out of the checked spec.
+def _outside_of(wrong: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yields the problems outside of the `wrong` values, which were left out of the checked spec.
 
-    Such a problem may be false. For example, a field may be missing only because its value was left out.
+    A problem inside of a wrong value may be false. For example, a field may be missing only because it was left out.
     """
     for problem in islice(problems, MAX_PROBLEMS):
         if not any(is_nested(problem.pointer, pointer) for pointer in wrong):

@@ -42,7 +42,7 @@ def read_trace_settings(environ: Mapping[str, str]) -> TraceSettings:
     endpoint = next((name for name in ENDPOINTS if name in variables), None)
     exporter = variables.get(EXPORTER, "otlp" if endpoint else "none")
     hindered = [*_hindered(variables, exporter, endpoint or EXPORTER)] if exporter != "none" else []
-    wrong = "; ".join([*hindered, *_beside(variables)]) or None
+    wrong = "; ".join([*hindered, *_without_effect(variables)]) or None
     return TraceSettings(exporter != "none" and not hindered, wrong)
 
 
@@ -76,15 +76,15 @@ def _hindered(given: Mapping[str, str], exporter: str, who: str) -> Iterator[str
         yield f"{who} is set, but {missing[0]} is not installed, so no trace is sent: {INSTALL}"
 
 
-def _beside(given: Mapping[str, str]) -> Iterator[str]:
-    """Yields a sentence for each variable that turns on something other than traces, which has no effect."""
+def _without_effect(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yields a sentence for each OpenTelemetry variable that has no effect here, such as one that turns on metrics."""
     for name in OTHERS:
-        if given.get(name, "none") != "none":
+        if variables.get(name, "none") != "none":
             yield f"{name} is set, but only traces are sent: metrics are at /metrics, logs on stderr"
-    if FASTAPIS in given:
+    if FASTAPIS in variables:
         yield f"{FASTAPIS} is set, but FastAPI's own traces are off, because they may carry users' data"
-    if "tracecontext" not in given.get(PROPAGATORS, "tracecontext").split(","):
-        yield f"{PROPAGATORS}={given[PROPAGATORS]} is not supported: traces are propagated by traceparent"
+    if "tracecontext" not in variables.get(PROPAGATORS, "tracecontext").split(","):
+        yield f"{PROPAGATORS}={variables[PROPAGATORS]} is not supported: traces are propagated by traceparent"
 
 
 def _is_there(module: str) -> bool:

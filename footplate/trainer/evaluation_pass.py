@@ -50,7 +50,7 @@ def run(
     model.eval()
     if hasattr(trainer.optimizer, "eval"):
         trainer.optimizer.eval()
-    with evaluating_in(model, _full(trainer)), in_place(trainer.callback_handler.callbacks):
+    with evaluating_in(model, _weights_precision(trainer)), in_place(trainer.callback_handler.callbacks):
         for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
             results.add(batch, step(batch), is_last)
     return results.output(prefix)
@@ -63,7 +63,7 @@ def run_own(trainer: Trainer, rows: OwnEvaluation) -> EvalLoopOutput:
     model.eval()
     rng = rng_state()
     try:
-        with evaluating_in(model, _full(trainer)), in_place(trainer.callback_handler.callbacks):
+        with evaluating_in(model, _weights_precision(trainer)), in_place(trainer.callback_handler.callbacks):
             metrics = rows.metrics(trainer)
     finally:
         set_rng_state(rng)
@@ -202,8 +202,8 @@ def _named(metrics: Any) -> Mapping[str, Any]:
     )
 
 
-def _full(trainer: Trainer) -> Precision:
-    """Returns the precision to which an evaluation converts the weights. During training they are not converted."""
+def _weights_precision(trainer: Trainer) -> Precision:
+    """Returns the precision to which `bf16_full_eval` or `fp16_full_eval` converts the weights. "no" in training."""
     args = trainer.args
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 

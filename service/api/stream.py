@@ -153,7 +153,7 @@ class Reader:
 
 
 class Follower(Protocol):
-    """The source of the frames of a websocket, and of the parameter with which its client can reconnect."""
+    """An object that yields a websocket's frames. `place` is the query parameter with which its client reconnects."""
 
     @property
     def is_closed(self) -> bool:

@@ -75,7 +75,9 @@ class StreamSelection:
     def of(cls, query: Mapping[str, str], project: str) -> StreamSelection:
         tag, states, since = query.get("tag"), _states(query.get("state")), _moment(query.get("since"))
         if tag == "":
-            raise InvalidQuery([Problem("/query/tag", "invalid_parameter", "names no tag", "leave it out for any")])
+            raise InvalidQuery(
+                [Problem("/query/tag", "invalid_parameter", "names no tag", "leave it out for jobs with any tags")]
+            )
         filter = JobFilter(project, states=states, tag=tag)
         is_open = "jobs" not in query or bool({"tag", "state", "since"} & set(query))
         return cls(

@@ -28,7 +28,7 @@ from service.store import attempts, events, jobs, webhooks
 from service.store.database import insert_rows
 from service.store.rows import NO_NEEDS, AttemptRow, EventRow, JobRow, loads
 from service.store.times import text_of
-from service.store.webhooks import Moved
+from service.store.webhooks import StateChange
 
 ATTEMPT = 1
 """A run elsewhere has one attempt, because this service cannot start another one."""
@@ -90,7 +90,7 @@ def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
     events.insert_own(
         conn, job.id, 1, ATTEMPT, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now
     )
-    move = Moved(job.id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
+    move = StateChange(job.id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
     webhooks.write_deliveries(conn, move, now)
     return job
 

@@ -39,7 +39,7 @@ StopLeft = Callable[[JobRow], float]
 def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft) -> AttemptReply:
     """Returns the reply to an attempt's heartbeat.
 
-    The attempt is superseded unless its number, its fence and its claim are those that hold the job now.
+    An attempt that has not ended is superseded if its number, fence or claim is not the one that holds the job now.
     """
     job = jobs.peek(conn, beat.job)
     if job is None:

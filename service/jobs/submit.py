@@ -24,7 +24,7 @@ from service.store import events, jobs, webhooks
 from service.store import idempotency as keys
 from service.store.database import Inserts, NewRow, Write, insert_rows
 from service.store.rows import IdempotencyRow, JobRow
-from service.store.webhooks import Moved
+from service.store.webhooks import StateChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ class Submission:
             job = replace(job, spec=start.pinned(self.spec).model_dump_json(), starts_from=start.checkpoint.id)
         insert_rows(conn, self._rows(job))
         if self.has_webhook:
-            move = Moved(job.id, job.project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
+            move = StateChange(
+                job.id, job.project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no
+            )
             webhooks.write_deliveries(conn, move, self.now)
         return _written(Submitted(job, replayed=False, response=response))
 

@@ -31,7 +31,7 @@ from service.store.tables import (
     sources,
 )
 from service.store.tables import events as event_table
-from service.store.webhooks import HAS_WEBHOOK, Moved
+from service.store.webhooks import HAS_WEBHOOK, StateChange
 
 _STORED = columns_of(jobs, JobRow)
 COLUMNS = [explained(column.name) if column.name in ("reason", "message") else column for column in _STORED]
@@ -187,7 +187,7 @@ def move(
         data = {"state": to.value, "reason": reason.value, "message": message}
         events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, with_requester(by, data), now)
     if moved.has_webhook:
-        move = Moved(
+        move = StateChange(
             job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no
         )
         webhooks.write_deliveries(conn, move, now)

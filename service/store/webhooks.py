@@ -42,7 +42,7 @@ HAS_WEBHOOK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class StateChange:
     """A change of a job's state, with all data of the job that a delivery contains."""
 
     job: JobId
@@ -142,19 +142,19 @@ def disable(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
     )
 
 
-def write_deliveries(conn: Connection, moved: Moved, now: int) -> None:
+def write_deliveries(conn: Connection, change: StateChange, now: int) -> None:
     """Writes a delivery for each webhook of the job's project whose filters match."""
-    listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": moved.project})]
-    rows = [values_of(_delivery(webhook, moved, now)) for webhook in listening if _wants(webhook, moved)]
+    listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": change.project})]
+    rows = [values_of(_delivery(webhook, change, now)) for webhook in listening if _wants(webhook, change)]
     if rows:
         conn.execute(insert(deliveries), rows)
 
 
-def _delivery(webhook: WebhookRow, moved: Moved, now: int) -> DeliveryRow:
+def _delivery(webhook: WebhookRow, change: StateChange, now: int) -> DeliveryRow:
     if webhook.format == OPENAI:
-        return openai_delivery(webhook, f"fine_tuning.job.{moved.state.value}", moved.job, now)
-    kind = f"job.{moved.state.value}"
-    return _new(webhook.id, kind, moved.job, _body(kind, _data(moved), now), now)
+        return openai_delivery(webhook, f"fine_tuning.job.{change.state.value}", change.job, now)
+    kind = f"job.{change.state.value}"
+    return _new(webhook.id, kind, change.job, _body(kind, _data(change), now), now)
 
 
 def openai_delivery(webhook: WebhookRow, kind: str, job: JobId, now: int) -> DeliveryRow:
@@ -173,25 +173,25 @@ def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
     return row
 
 
-def _wants(webhook: WebhookRow, moved: Moved) -> bool:
-    if webhook.format == OPENAI and moved.state not in TERMINAL:
+def _wants(webhook: WebhookRow, change: StateChange) -> bool:
+    if webhook.format == OPENAI and change.state not in TERMINAL:
         return False
-    if webhook.states is not None and moved.state.value not in json.loads(webhook.states):
+    if webhook.states is not None and change.state.value not in json.loads(webhook.states):
         return False
-    return webhook.tags is None or not set(json.loads(webhook.tags)).isdisjoint(json.loads(moved.tags))
+    return webhook.tags is None or not set(json.loads(webhook.tags)).isdisjoint(json.loads(change.tags))
 
 
-def _data(moved: Moved) -> dict[str, Any]:
+def _data(change: StateChange) -> dict[str, Any]:
     return {
-        "job": moved.job,
-        "project": moved.project,
-        "name": moved.name,
-        "tags": json.loads(moved.tags),
-        "state": moved.state.value,
-        "reason": moved.reason.value,
-        "message": moved.message,
-        "attempt": moved.attempt,
-        "no": moved.no,
+        "job": change.job,
+        "project": change.project,
+        "name": change.name,
+        "tags": json.loads(change.tags),
+        "state": change.state.value,
+        "reason": change.reason.value,
+        "message": change.message,
+        "attempt": change.attempt,
+        "no": change.no,
     }
 
 

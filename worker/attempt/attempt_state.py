@@ -155,7 +155,7 @@ class Attempt:
         self.since[phase] = time.monotonic()
 
     def needs(self, phase: Phase) -> bool:
-        """Returns False if what has happened makes this phase unnecessary."""
+        """Returns False if this phase must be skipped, because the attempt is called off or training never started."""
         if phase in (Phase.TRAIN, Phase.UPLOAD):
             return self.has_launched
         return not (self.is_superseded if phase in (Phase.CONCLUDE, Phase.DELIVER) else self.is_called_off)

@@ -51,7 +51,7 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
             raise _unusable(wanted, "only a node that root starts can give training a user of its own")
         return Rights()
     if named is not None and named.uid == 0:
-        exposed = "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"
+        exposed = "FOOTPLATE_TRAINING_USER is root, so training has all rights on this node"
         return _logged(Rights(exposed=exposed))
     user = named or (users or USUAL).example
     why = _obstacle(user, settings, folder)

@@ -43,7 +43,7 @@ class AttemptFiles:
         return str(self.root / str(place)) if is_moved else path
 
     def existing(self, path: str) -> Path:
-        """Returns the folder of a checkpoint in the store. Raises CheckpointCorrupt if a link leads out of it."""
+        """Returns the folder of a checkpoint. Raises CheckpointCorrupt if a link leads out of the artifact store."""
         root = self.root.resolve()
         try:
             folder = (root / path).resolve()
