@@ -191,12 +191,12 @@ def errors_page(made: str) -> str:
     explained = {code for codes in CURES.values() for code in codes}
     in_source = source_codes()
     if unexplained := in_source - explained:
-        raise ValueError(f"add the cause and the cure of {sorted(unexplained)} to docs/errors_page.py")
+        raise ValueError(f"add the cause and the fix of {sorted(unexplained)} to docs/errors_page.py")
     if stale := explained - in_source - {reason.value for reason in Reason}:
         raise ValueError(f"docs/errors_page.py explains {sorted(stale)}, and the source has no such codes")
     return "\n".join(
         [
-            "# Errors, with cause and cure",
+            "# Errors, with cause and fix",
             made,
             "Every error has a stable code, a sentence, and a hint that says what would work. Programs compare the code.",
             "A message may be reworded.",

@@ -237,7 +237,7 @@ def parity_page() -> str:
     methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in NEVER_CALLED.items()]
     return "\n".join(
         [
-            f"# Beside `transformers.Trainer` {'.'.join(version('transformers').split('.')[:2])}",
+            f"# Compared with `transformers.Trainer` {'.'.join(version('transformers').split('.')[:2])}",
             MADE,
             "A script changes its import, `from footplate import Trainer, TrainingArguments`, and sees its old curve:",
             "on one process, at the same seed, losses, norms, rates, metrics and weights are the same to the last bit",

@@ -51,7 +51,7 @@ class StoredObject:
 
 
 def _root(text: str) -> str:
-    """Checks the address of a store: a folder or a bucket. Raises ValueError with the reason."""
+    """Returns the address of a store, a folder or a bucket, in one form. Raises ValueError if it is wrong."""
     if "://" not in text:
         return text
     parts = urlsplit(text)

@@ -66,16 +66,16 @@ def _own_code_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _file_name_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields a problem for each path that leaves its root, and for each path without a root such as `data://`."""
-    for said in spec.texts:
-        text = said.text
+    for argument in spec.texts:
+        text = argument.text
         if is_hub_name(text):
-            yield from _hub_name_problems(said)
+            yield from _hub_name_problems(argument)
         elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
-            yield Problem(said.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
-        elif said.is_path and said.is_of_a_dataset and is_url(text):
-            yield from _url_problems(said)
-        elif said.is_path and not text.startswith(ROOTS) and not is_file(text):
-            yield _without_root(said)
+            yield Problem(argument.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
+        elif argument.is_path and argument.is_of_a_dataset and is_url(text):
+            yield from _url_problems(argument)
+        elif argument.is_path and not text.startswith(ROOTS) and not is_file(text):
+            yield _without_root(argument)
 
 
 def _trainer_problems(spec: JobSpec) -> Iterator[Problem]:
@@ -266,34 +266,40 @@ def _resume_from_problems(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/resume_from/mode", "disagreement", detail, "leave mode out, and load the weights in the loop")
 
 
-def _without_root(said: ArgumentText) -> Problem:
+def _without_root(argument: ArgumentText) -> Problem:
     """Returns the problem of a path that is local, a URL, or a model's name on a hub."""
-    root = "models://" if said.path[0] in ("model", "processor") else "data://"
+    root = "models://" if argument.path[0] in ("model", "processor") else "data://"
     # An absolute path exists on the user's machine, so only its last part can be below a root.
     below_root = (
-        said.text.rstrip("/").rpartition("/")[2] if said.text.startswith(("/", "~")) else said.text.lstrip("./")
+        argument.text.rstrip("/").rpartition("/")[2]
+        if argument.text.startswith(("/", "~"))
+        else argument.text.lstrip("./")
     )
     near = (root + below_root)[:80]
-    hint = f"put the file below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
-    if root == "models://" and "://" not in said.text:
+    hint = (
+        f"put the file below {root} on the nodes, or upload it" if "://" in argument.text else f"did you mean {near!r}?"
+    )
+    if root == "models://" and "://" not in argument.text:
         hint += " models:// is the models folder on the nodes. A model of a hub is hub://NAME"
-    if said.is_of_a_dataset and "://" not in said.text:
+    if argument.is_of_a_dataset and "://" not in argument.text:
         hint += " A file on your own machine is uploaded: footplate upload FILE prints its name for the spec"
-    return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} names no root", hint)
+    return Problem(argument.pointer, "path_without_root", f"{argument.text[:80]!r} names no root", hint)
 
 
-def _url_problems(said: ArgumentText) -> Iterator[Problem]:
+def _url_problems(argument: ArgumentText) -> Iterator[Problem]:
     try:
-        read_url(said.text)
+        read_url(argument.text)
     except Refused as error:
-        yield Problem(said.pointer, "bad_url", f"the URL {error}", "for example https://data.example.org/rows.jsonl")
+        yield Problem(
+            argument.pointer, "bad_url", f"the URL {error}", "for example https://data.example.org/rows.jsonl"
+        )
 
 
-def _hub_name_problems(said: ArgumentText) -> Iterator[Problem]:
+def _hub_name_problems(argument: ArgumentText) -> Iterator[Problem]:
     try:
-        hub_name(said.text)
+        hub_name(argument.text)
     except ValueError as error:
-        yield Problem(said.pointer, "bad_hub_name", f"{said.text[:200]!r}: {error}", f"for example {HOW}")
+        yield Problem(argument.pointer, "bad_hub_name", f"{argument.text[:200]!r}: {error}", f"for example {HOW}")
 
 
 _EVALUATION = ("/data/eval", "/data/split")

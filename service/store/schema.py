@@ -22,7 +22,7 @@ VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32),
 
 def migrate(url: str) -> None:
     """Creates the tables in an empty database, or upgrades an older version. Running it twice is harmless."""
-    current = _prepared(url)
+    current = _create_if_empty(url)
     if current not in versions():
         usable = ", ".join(versions())
         raise SettingsError(f"the database is at version {current}, not one of {usable}: {_remedy(current)}")
@@ -33,8 +33,8 @@ def migrate(url: str) -> None:
         command.upgrade(_config(url), "head")
 
 
-def _prepared(url: str) -> str:
-    """Returns the version of the database. If it is empty, creates today's tables in one transaction first."""
+def _create_if_empty(url: str) -> str:
+    """Creates all tables in one transaction if the database is empty. Returns the version of the database."""
     engines = Engines(url, readers=1, writers=1)
     try:
         with database_errors(), engines.writer.begin() as conn:

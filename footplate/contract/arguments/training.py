@@ -53,7 +53,9 @@ class TrainingArguments(Fields):
         arguments = values.kwargs if isinstance(values, ArgsKwargs) else values
         if not isinstance(arguments, dict):
             return values
-        arguments = {name: _read(value) if name in _OBJECTS else value for name, value in translated(arguments).items()}
+        arguments = {
+            name: _parsed_json(value) if name in _OBJECTS else value for name, value in translated(arguments).items()
+        }
         fields = [field.name for field in dataclasses.fields(cls)]
         for name, value in arguments.items():
             if name not in fields and name not in NOT_YET:
@@ -72,7 +74,7 @@ class TrainingArguments(Fields):
         if not is_pydantic_dataclass(made):
             self._take_checked()
         for name in self._VALID_DICT_FIELDS:
-            setattr(self, name, _read(getattr(self, name)))
+            setattr(self, name, _parsed_json(getattr(self, name)))
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
         if isinstance(self.include_num_input_tokens_seen, bool):
             self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
@@ -115,7 +117,7 @@ class TrainingArguments(Fields):
             setattr(self, older, getattr(self, name))
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing = False
-        read = _read(self.activation_checkpointing_kwargs)
+        read = _parsed_json(self.activation_checkpointing_kwargs)
         self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
 
     @model_validator(mode="after")
@@ -152,7 +154,7 @@ class Seq2SeqTrainingArguments(Generation, TrainingArguments):
     """The training arguments of a spec that has one of the arguments of `Generation`."""
 
 
-def _read(value: Any) -> Any:
+def _parsed_json(value: Any) -> Any:
     """Returns the parsed value if it is the text of a JSON object, as from a command line, else the value itself."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
