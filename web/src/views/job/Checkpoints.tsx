@@ -46,7 +46,7 @@ export function Checkpoints({ job }: { job: Job }) {
               <td class="number">{formatNumber(row.metrics.eval_loss ?? row.metrics.loss)}</td>
               <td title={row.created_at}>{formatAge(row.created_at, Date.now())}</td>
               <td class="row-actions">
-                <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a zip"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
+                <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a tar"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.tar`))}>download</button>
                 <button type="button" disabled={whyNot.pin !== null} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
                 {isAsked(row, "resume") ? (
                   <span class="confirm" role="alertdialog" aria-label={`Confirm resume from step ${row.step}`}>
