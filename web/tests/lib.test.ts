@@ -4,7 +4,7 @@ import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
-import { formatBytes, formatDuration, formatNumber, formatTicks, sentence } from "../src/lib/format";
+import { formatBytes, formatDuration, formatNumber, formatTicks, sentence, formatX } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
@@ -18,6 +18,7 @@ import type { JobEvent } from "../src/api/types";
 import { eventText } from "../src/lib/events";
 import { orderText, rateBefore } from "../src/lib/orders";
 import { type Ask, type Printed, levelOf, linesUntil, linesWith } from "../src/lib/printed";
+import { pausesIn, sharedPauses } from "../src/lib/pauses";
 import { soon, throttled } from "../src/lib/slices";
 import { halfOf, tableOf } from "../src/lib/table";
 
@@ -159,6 +160,36 @@ describe("the list of jobs", () => {
     expect(listedAfter(["d", "c", "b", "a"], ["e", "d", "b"], false)).toEqual(["e", "d", "b", "a"]);
     expect(listedAfter(["c", "b", "a"], ["c", "a"], true)).toEqual(["c", "a"]);
     expect(listedAfter(["a"], ["z", "y"], false)).toEqual(["z", "y", "a"]);
+  });
+});
+
+describe("pauses on the wall time", () => {
+  const trained = (from: number, count: number, seconds: number) => Array.from({ length: count }, (_, index) => from + index * seconds);
+  it("are distances much longer than those near them", () => {
+    expect(pausesIn([...trained(0, 5, 10), ...trained(3600, 5, 10)])).toEqual([[40, 3600]]);
+    expect(pausesIn([...trained(0, 5, 1), ...trained(30, 5, 1)])).toEqual([]);
+    expect(pausesIn(trained(0, 5, 3600))).toEqual([]);
+    expect(pausesIn([0, 3600])).toEqual([]);
+  });
+  it("are none where history is coarser than the live points behind it", () => {
+    expect(pausesIn([...trained(0, 20, 100), ...trained(2000, 500, 1)])).toEqual([]);
+  });
+  it("of several jobs are where none of them trained", () => {
+    const [first, second, third] = [trained(0, 5, 10), trained(3600, 5, 10), [...trained(20, 5, 10), ...trained(7200, 5, 10)]];
+    const shared = (...curves: number[][]) => sharedPauses(curves.map((x) => ({ x })), curves.map(pausesIn));
+    expect(shared(second!, first!)).toEqual([[40, 3600]]);
+    expect(shared(first!, third!)).toEqual([[60, 7200]]);
+    expect(shared(first!, second!, third!)).toEqual([[60, 3600], [3640, 7200]]);
+  });
+  it("leave a paused job out of the mean of its family", () => {
+    const [paused, runs] = [{ x: [...trained(0, 5, 10), ...trained(3600, 5, 10)], y: Array(10).fill(1) }, { x: trained(0, 200, 20), y: Array(200).fill(3) }];
+    const { x, mean } = band([paused, runs], [paused, runs].map((curve) => pausesIn(curve.x)));
+    expect(mean[x.indexOf(20)]).toBe(2);
+    expect(mean[x.indexOf(2000)]).toBe(3);
+  });
+  it("are written in UTC", () => {
+    expect(formatX(1_790_000_000.5, "time")).toBe("2026-09-21T14:13:20.500Z");
+    expect([formatX(3, "step"), formatX(NaN, "time")]).toEqual(["3", ""]);
   });
 });
 

@@ -506,6 +506,17 @@ async def test_a_chart_can_be_saved_as_png_svg_and_csv(api: Api, page: Page) -> 
         await page.get_by_role("button", name=kind.upper()).click()
         saved = partial(page.evaluate, f"window.saved['loss.{kind}']")
         files[f"loss.{kind}"] = bytes(await until_async(saved, what=f"the {kind} is saved"))
+    await page.get_by_label("x axis").select_option("Wall time")
+    await expect(page.locator("[data-metric=loss] canvas")).to_be_visible()
+
+    async def by_time() -> list[str] | None:
+        await page.get_by_role("button", name="CSV").click()
+        lines = bytes(await saved()).decode().splitlines()
+        return lines if lines[0] == 'job,time,"loss"' and lines[1].count("Z") == 1 else None
+
+    rows = await until_async(by_time, what="the CSV has the wall time")
+    first = (await api.client.get(f"/jobs/{job}/events?kinds=log")).json()["data"][0]
+    assert rows[1] == f'"\'=one",{first["at"]},2'
 
     assert files["loss.csv"].decode() == 'job,step,"loss"\n"\'=one",1,2\n"\'=one",2,0.5'
     assert b"<path" in files["loss.svg"]

@@ -61,3 +61,9 @@ export function formatTicks(values: (number | null)[]): string[] {
   const digits = [3, 4, 5, 6, 7].find(isTold) ?? 8;
   return values.map((value) => (value === null ? "" : formatNumber(value, digits)));
 }
+
+/** Writes a value of the x axis for a table. A wall time becomes ISO 8601 in UTC. A point without the value has nothing. */
+export function formatX(x: number, axis: string): string {
+  if (!Number.isFinite(x)) return "";
+  return axis === "time" ? new Date(x * 1000).toISOString() : String(x);
+}

@@ -1,5 +1,8 @@
 /** Curves as they are drawn: smoothed, or several as one band. */
 
+import { isInside } from "./pauses";
+import type { Range } from "./table";
+
 export interface Curve {
   x: number[];
   y: number[];
@@ -37,8 +40,11 @@ export interface Band {
   high: number[];
 }
 
-/** Returns mean, minimum and maximum of several curves at every x that one of them has. Outside its own range a curve does not count. */
-export function band(curves: Curve[]): Band {
+/**
+ * Returns mean, minimum and maximum of several curves at every x that one of them has. Outside its own range, and in its
+ * pauses, a curve does not count.
+ */
+export function band(curves: Curve[], pauses: Range[][] = []): Band {
   const places = [...new Set(curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
   const cursors = curves.map(() => 0);
   const result: Band = { x: places, mean: [], low: [], high: [] };
@@ -48,7 +54,7 @@ export function band(curves: Curve[]): Band {
     let low = Infinity;
     let high = -Infinity;
     curves.forEach((curve, index) => {
-      const value = interpolate(curve, place, cursors, index);
+      const value = isInside(pauses[index] ?? [], place) ? null : interpolate(curve, place, cursors, index);
       if (value === null) return;
       sum += value;
       count += 1;

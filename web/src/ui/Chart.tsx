@@ -56,10 +56,10 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
   const draw = () => {
     const element = frame.current;
     if (!element) return;
-    const { series, bands, columns, isLog } = prepare(families, settings);
+    const { series, bands, columns, isLog, pauses } = prepare(families, settings);
     const data = tableOf(columns, Math.max(100, element.clientWidth), range, settings.isLogX) as uPlot.AlignedData;
     if (data[0].length === 0) return;
-    const ownShape = `${key} ${isLog}`;
+    const ownShape = `${key} ${isLog} ${pauses}`;
     const show = (u: uPlot) => {
       if (range) u.setScale("x", { min: range[0], max: range[1] });
       if (vertical.current) u.setScale("y", { min: vertical.current[0], max: vertical.current[1] });

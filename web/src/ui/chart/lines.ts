@@ -1,8 +1,9 @@
 /** What a chart draws: the lines of jobs, put together into families, as series for uPlot. */
 
 import type uPlot from "uplot";
+import { pausesIn, sharedPauses } from "../../lib/pauses";
 import { type Curve, band, smooth } from "../../lib/smooth";
-import type { Columns } from "../../lib/table";
+import type { Columns, Range } from "../../lib/table";
 import type { Axis } from "../../model/curves";
 
 /** A job as charts show it. */
@@ -40,9 +41,20 @@ export function familiesOf(lines: Line[]): Line[][] {
 /** How many drawn series each family has: mean, high and low of several lines, or one line and its smoothed form. */
 export const seriesPerFamily = (families: Line[][], isSmooth: boolean) => families.map((members) => (members.length > 1 ? 3 : isSmooth ? 2 : 1));
 
+/** A series whose line ends before each pause and begins again behind it. */
+export type BrokenSeries = uPlot.Series & { pauses?: Range[] };
+
+/** Returns how a line spans places without a value. It spans all of them but the pauses. */
+function spanning(pauses: Range[]): BrokenSeries {
+  if (pauses.length === 0) return { spanGaps: true };
+  const gaps: uPlot.Series.GapsRefiner = (u) => pauses.map(([from, to]) => [u.valToPos(from, "x", true), u.valToPos(to, "x", true)]);
+  return { spanGaps: false, gaps, pauses };
+}
+
 /** Series for uPlot: with smoothing the raw line stands faint behind; of a family the mean stands before its band. */
-export function prepare(families: Line[][], settings: Settings): { series: uPlot.Series[]; bands: uPlot.Band[]; columns: Columns[]; isLog: boolean } {
-  const series: uPlot.Series[] = [{ label: "x" }];
+export function prepare(families: Line[][], settings: Settings): { series: BrokenSeries[]; bands: uPlot.Band[]; columns: Columns[]; isLog: boolean; pauses: Range[] } {
+  const allPauses: Range[] = [];
+  const series: BrokenSeries[] = [{ label: "x" }];
   const bands: uPlot.Band[] = [];
   const isSmooth = settings.smoothing > 0;
   // A logarithmic axis holds positive values only. Others are left out, and without a positive value the axis stays linear.
@@ -51,17 +63,21 @@ export function prepare(families: Line[][], settings: Settings): { series: uPlot
   const columns = families.map((members): Columns => {
     const { label, color } = members[0]!;
     const curve = drawable(members[0]!.curve);
+    const ownPauses = members.map((line) => (settings.axis === "time" ? pausesIn(line.curve.x) : []));
+    const pauses = settings.axis === "time" ? sharedPauses(members.map((line) => line.curve), ownPauses) : [];
+    const spans = spanning(pauses);
+    allPauses.push(...pauses);
     if (members.length > 1) {
-      const found = band(members.map((line) => drawable(line.curve)).map((part) => ({ x: part.x, y: smooth(part, settings.smoothing) })));
-      series.push({ label, stroke: color, width: 2, spanGaps: true });
-      series.push({ label: "max", stroke: `${color}55`, spanGaps: true, points: { show: false } }, { label: "min", stroke: `${color}55`, spanGaps: true, points: { show: false } });
+      const found = band(members.map((line) => drawable(line.curve)).map((part) => ({ x: part.x, y: smooth(part, settings.smoothing) })), ownPauses);
+      series.push({ label, stroke: color, width: 2, ...spans });
+      series.push({ label: "max", stroke: `${color}55`, ...spans, points: { show: false } }, { label: "min", stroke: `${color}55`, ...spans, points: { show: false } });
       bands.push({ series: [series.length - 2, series.length - 1], fill: `${color}22` });
       return { x: found.x, ys: [found.mean, found.high, found.low] };
     }
-    series.push({ label, stroke: isSmooth ? `${color}44` : color, width: isSmooth ? 1 : 1.5, spanGaps: true });
+    series.push({ label, stroke: isSmooth ? `${color}44` : color, width: isSmooth ? 1 : 1.5, ...spans });
     if (!isSmooth) return { x: curve.x, ys: [curve.y] };
-    series.push({ label, stroke: color, width: 2, spanGaps: true });
+    series.push({ label, stroke: color, width: 2, ...spans });
     return { x: curve.x, ys: [curve.y, smooth(curve, settings.smoothing)] };
   });
-  return { series, bands, columns, isLog };
+  return { series, bands, columns, isLog, pauses: allPauses };
 }

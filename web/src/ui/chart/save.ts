@@ -1,8 +1,11 @@
 /** Saves a chart as a picture, a drawing or a table. */
 
 import uPlot from "uplot";
+import type { Axis } from "../../model/curves";
 import { saveBlob } from "../../api/client";
-import type { Line } from "./lines";
+import { formatX } from "../../lib/format";
+import type { Range } from "../../lib/table";
+import type { BrokenSeries, Line } from "./lines";
 
 /** Saves what is drawn, with the title above, the legend below and the page's background behind. */
 export function savePng(plot: uPlot | null, title: string, families: Line[][]): void {
@@ -33,10 +36,11 @@ export function savePng(plot: uPlot | null, title: string, families: Line[][]): 
   image.toBlob((blob) => blob && saveBlob(blob, `${title}.png`));
 }
 
-export function saveCsv(lines: Line[], title: string, xLabel: string): void {
+/** Saves the points, with the name of the x axis in the header. A wall time is written in UTC as ISO 8601. */
+export function saveCsv(lines: Line[], title: string, axis: Axis): void {
   const quote = (text: string) => `"${text.replaceAll('"', '""').replace(/^([=+\-@\t\r])/, "'$1")}"`;
-  const rows = lines.flatMap((line) => line.curve.x.map((x, index) => `${quote(line.label)},${x},${line.curve.y[index]}`));
-  saveBlob(new Blob([[`job,${xLabel},${quote(title)}`, ...rows].join("\n")], { type: "text/csv" }), `${title}.csv`);
+  const rows = lines.flatMap((line) => line.curve.x.map((x, index) => `${quote(line.label)},${formatX(x, axis)},${line.curve.y[index]}`));
+  saveBlob(new Blob([[`job,${axis},${quote(title)}`, ...rows].join("\n")], { type: "text/csv" }), `${title}.csv`);
 }
 
 const TITLE = 28;
@@ -55,17 +59,24 @@ function svgOf(plot: uPlot, title: string, families: Line[][]): string {
   const [left, top, width, height] = [plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height].map((size) => size / uPlot.pxRatio) as [number, number, number, number];
   const at = (value: number, scale: "x" | "y") => (plot.valToPos(value, scale) + (scale === "x" ? left : top)).toFixed(1);
   const [xs, ...columns] = plot.data as [number[], ...(number | null)[][]];
-  const placesOf = (column: (number | null)[]) => column.flatMap((y, index) => (y == null ? [] : [`${at(xs[index]!, "x")} ${at(y, "y")}`]));
+  const pausesOf = (index: number) => (plot.series[index] as BrokenSeries).pauses ?? [];
+  // The places of a line, in one list for each part between two pauses.
+  const partsOf = (column: (number | null)[], pauses: readonly Range[]) => {
+    const parts: string[][] = Array.from({ length: pauses.length + 1 }, () => []);
+    column.forEach((y, index) => y != null && parts[pauses.filter(([, to]) => to <= xs[index]!).length]!.push(`${at(xs[index]!, "x")} ${at(y, "y")}`));
+    return parts;
+  };
   const lines = columns.map((column, index) => {
     const { stroke, width: thickness } = plot.series[index + 1]!;
-    const places = placesOf(column);
+    const parts = partsOf(column, pausesOf(index + 1)).filter((places) => places.length > 0);
     const ink = typeof stroke === "function" ? stroke(plot, index + 1) : stroke;
-    return places.length ? `<path fill="none" stroke="${ink}" stroke-width="${thickness ?? 1}" d="M${places.join("L")}"/>` : "";
+    return `<path fill="none" stroke="${ink}" stroke-width="${thickness ?? 1}" d="${parts.map((places) => `M${places.join("L")}`).join("")}"/>`;
   });
   // uPlot has made a function of each fill.
   const bands = ((plot as unknown as { bands?: uPlot.Band[] }).bands ?? []).map(({ series: [high, low], fill }) => {
-    const outline = [...placesOf(columns[high - 1]!), ...placesOf(columns[low - 1]!).reverse()];
-    return `<path fill="${(fill as unknown as () => string)()}" d="M${outline.join("L")}Z"/>`;
+    const [above, below] = [high, low].map((index) => partsOf(columns[index - 1]!, pausesOf(index))) as [string[][], string[][]];
+    const outlines = above.map((places, index) => [...places, ...below[index]!.reverse()]).filter((outline) => outline.length > 0);
+    return `<path fill="${(fill as unknown as () => string)()}" d="${outlines.map((outline) => `M${outline.join("L")}Z`).join("")}"/>`;
   });
   const grid = ticksOf(plot, 0).map(([value, text]) => `<path stroke="${outlineColor}" d="M${at(value, "x")} ${top}v${height}"/><text x="${at(value, "x")}" y="${top + height + 16}" text-anchor="middle">${escape(text)}</text>`)
     .concat(ticksOf(plot, 1).map(([value, text]) => `<path stroke="${outlineColor}" d="M${left} ${at(value, "y")}h${width}"/><text x="${left - 6}" y="${Number(at(value, "y")) + 4}" text-anchor="end">${escape(text)}</text>`));
