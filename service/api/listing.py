@@ -79,6 +79,7 @@ async def list_jobs(
             data=data,
             next_cursor=page.next_cursor,
             total_estimate=page.total_estimate,
+            project=services.project,
             specs=_specs(page.rows) if "spec" in included else None,
             summaries=_summaries(conn, page.rows) if "summary" in included else None,
         )

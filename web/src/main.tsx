@@ -7,7 +7,7 @@ import { useEffect, useState } from "preact/hooks";
 import { needsKey, storeKey, storedKey } from "./api/client";
 import { isOnline, lastHeard } from "./api/live";
 import { formatDuration } from "./lib/format";
-import { jobs, message, refreshNow, startPolling } from "./model/jobs";
+import { listedProject, message, refreshNow, startPolling } from "./model/jobs";
 import { go, href, param, route, setParams } from "./model/route";
 import { installKeys, KEYS } from "./ui/keyboard";
 import { Menu } from "./ui/Menu";
@@ -113,7 +113,7 @@ function Project() {
     message.value = null;
   };
   return (
-    <Menu label={`Project ${project || jobs.value.values().next().value?.project || (storedKey() ? "" : "default")}`} class="right">
+    <Menu label={`Project ${project || listedProject.value}`} class="right">
       <form onSubmit={change}>
         <label>Project <input value={typed} placeholder="the key's own" onInput={(event) => setTyped(event.currentTarget.value)} /></label>
         <button>Show</button>

@@ -120,6 +120,8 @@ class ForkedJob(Job):
 
 class JobList(Page[Job]):
     total_estimate: int
+    project: str = ""
+    """The project whose jobs are listed. Empty from a service of a version without this field."""
     specs: dict[str, Json] | None = None
     """The effective spec of each job, by id, if the request includes it."""
     summaries: dict[str, tuple[MetricSummary, ...]] | None = None

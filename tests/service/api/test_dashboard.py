@@ -618,6 +618,11 @@ async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sql
     await expect(page.get_by_role("status").first).to_contain_text("this key acts on project 'vision' only")
     await page.goto(f"{api.url}/#/cluster")
     await expect(page.get_by_role("region", name="Keys")).to_have_count(0)
+    empty = await a_key(api, "speech", ["read"])
+    await page.get_by_role("button", name="Log out").click()
+    await page.get_by_label("Key").fill(empty["key"])
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.locator("summary", has_text="Project")).to_have_text("Project speech")
 
 
 def test_the_served_dashboard_was_built_from_these_sources() -> None:

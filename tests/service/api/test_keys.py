@@ -71,7 +71,7 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
     path = made.headers["location"]
     mine, theirs = [await api.client.get("/jobs", headers=bearer(item)) for item in (vision, speech)]
     assert [job["id"] for job in mine.json()["data"]] == [made.json()["id"]]
-    assert (theirs.json()["data"], theirs.json()["total_estimate"]) == ([], 0)
+    assert (theirs.json()["data"], theirs.json()["total_estimate"], theirs.json()["project"]) == ([], 0, "speech")
     assert (await api.client.get(path, headers=bearer(vision))).status_code == 200
     assert (await api.client.get(path, headers=bearer(speech))).status_code == 404
     assert (await api.client.get(path)).status_code == 404, "the operator names the project"

@@ -12,6 +12,8 @@ import { param, route } from "./route";
 export const jobs = signal<ReadonlyMap<string, Job>>(new Map());
 export const listed = signal<readonly string[]>([]);
 export const total = signal(0);
+/** The project whose jobs are listed. Empty until the service has answered. */
+export const listedProject = signal("");
 export const isLoading = signal(true);
 export const message = signal<{ text: string; isError: boolean } | null>(null);
 let nextCursor: string | null = null;
@@ -72,6 +74,7 @@ async function readNewest(query: string): Promise<void> {
     const next = listedAfter(listed.value, ids, page.next_cursor === null);
     if (next.length !== listed.value.length || next.some((id, index) => id !== listed.value[index])) listed.value = next;
     total.value = Math.max(page.total_estimate, next.length);
+    listedProject.value = page.project ?? "";
     isLoading.value = false;
   });
   if (listed.value.length <= PAGE) nextCursor = page.next_cursor;
