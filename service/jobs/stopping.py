@@ -72,7 +72,7 @@ def request_stop(
         )
         return
     columns["stop_deadline"] = min(deadline, job.stop_deadline or deadline)
-    jobs.change(conn, job.id, now=now, reason=reason, **columns)
+    jobs.change(conn, job.id, now=now, reason=reason, message=message, **columns)
     data = {"state": job.state, "reason": reason, "message": message}
     events.append(conn, job.id, Kind.STATE, jobs.with_requester(by, data), now)
 

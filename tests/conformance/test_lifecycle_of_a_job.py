@@ -126,7 +126,8 @@ def test_a_pause_after_a_resume_of_a_stopping_job_applies(stage: Stage) -> None:
     stage.pause(job)
     stage.resume(job)
 
-    assert stage.pause(job).desired is Desired.PAUSE
+    paused = stage.pause(job)
+    assert (paused.desired, paused.message) == (Desired.PAUSE, None), "the message of the resume is outdated"
     worker.ends("stopped", "pause", stop="pause")
 
     assert stage.job(job).state is JobState.PAUSED
