@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NoReturn
 
 from pydantic import ValidationError
 
@@ -63,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and (problem := unknown_verb(parser, words[0])):
         print_message(problem)
         return USAGE
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        refuse_arguments(parser, words[0], unknown)
     if options.version:
         print(f"footplate {version('footplate')}")
         return 0
@@ -107,12 +110,22 @@ OTHER_WORDS = {
 
 def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
     """Returns an error message with the nearest verb, or None if the command's first word is a verb or an option."""
-    (verbs,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    verbs = verbs_of(parser)
     if word in verbs or word.startswith("-"):
         return None
     hint = f"use {OTHER_WORDS[word]!r}" if word in OTHER_WORDS else did_you_mean(word, verbs)
     hint = hint or f"the verbs are {', '.join(verbs)}"
     return f"there is no verb {word!r}; {hint}"
+
+
+def refuse_arguments(parser: argparse.ArgumentParser, word: str, unknown: list[str]) -> NoReturn:
+    """Exits with an error that shows the usage of the verb in the command line, because it lists the options."""
+    verbs_of(parser).get(word, parser).error(f"unknown arguments: {' '.join(unknown)}")
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (verbs,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return verbs
 
 
 def make_parser() -> argparse.ArgumentParser:

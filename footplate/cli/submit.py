@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of
@@ -108,6 +109,11 @@ def _parsed(word: str) -> Any:
     if word.lstrip().startswith("{"):
         return read_json(word.encode())
     path = Path(word)
+    if path.suffix == ".py":
+        raise UsageError(
+            f"{word!r} is a script, not a spec",
+            hint=f"""run it with footplate submit '{{"loop": {{"script": "{path.name}"}}}}' --code {quote(word)}""",
+        )
     try:
         raw = path.read_bytes()
     except OSError as error:

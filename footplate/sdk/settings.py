@@ -46,6 +46,11 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise SettingsError(f"{base!r} is not the address of a service", hint="use one such as http://127.0.0.1:8080")
     key = api_key or (settings.api_key.get_secret_value() if settings.api_key else None)
+    if key and not (key.isascii() and key.isprintable()):
+        raise SettingsError(
+            "the API key has a character that no key has, such as … or a line break",
+            hint="set FOOTPLATE_API_KEY to the whole key that `footplate keys create` printed",
+        )
     return {
         "base_url": base,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},

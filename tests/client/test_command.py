@@ -164,6 +164,7 @@ def test_a_watch_of_a_failed_job_exits_with_1_and_shows_the_error(command: Comma
         (["ls", "--state", "runing"], "did you mean 'running'?"),
         (["ls", "--tag", ""], "/query/tag: is empty"),
         (["submit", ""], "no spec is named"),
+        (["submit", __file__], "--code"),
         (
             ["submit", '{"model": "toy/mlp", "data": "toy/regression", "tags": 5}', "--tag", "x"],
             "the spec's tags are 5",
@@ -347,6 +348,21 @@ def test_the_command_reports_a_wrong_key_and_works_with_the_right_one(command: C
         assert "WRONG  key" in command.run("doctor", **environment).stdout
     assert command.run("ls", **there, FOOTPLATE_API_KEY="right" * 8).returncode == 0
     service.terminate()
+
+
+def test_a_key_that_no_header_can_hold_is_refused_by_its_setting(command: Command) -> None:
+    done = command.run("ls", FOOTPLATE_API_KEY="fpk_…")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("footplate: the API key")
+
+
+def test_an_unknown_option_is_answered_with_the_options_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fork", "@last", "--step", "7"])
+
+    assert ended.value.code == 2
+    assert "--checkpoint" in capsys.readouterr().err
 
 
 def test_the_doctor_reports_each_part_with_its_fix(command: Command) -> None:
