@@ -43,7 +43,7 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
     """Words, with T5's sentinels and BERT's mask, in the files that save_pretrained writes. How many, it answers."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=SPECIAL))
+    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=SPECIAL, show_progress=False))
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -47,7 +47,9 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL))
+    tokenizer.train_from_iterator(
+        texts, trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False)
+    )
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
