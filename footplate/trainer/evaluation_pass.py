@@ -132,10 +132,15 @@ class _Results:
 
     def _extra_outputs(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
         """Returns what `include_for_metrics` requests: the main input, a loss per sample, and the whole batch."""
-        trainer = self.trainer
-        inputs = (
-            trainer._prepare_input(batch[trainer._footplate.model_signature.main_input]) if self.wants_inputs else None
-        )
+        trainer, inputs = self.trainer, None
+        if self.wants_inputs:
+            name = trainer._footplate.model_signature.main_input
+            if name not in batch:
+                raise ValueError(
+                    f"include_for_metrics passes {name!r} to compute_metrics, which the batch lacks: set "
+                    "main_input_name on the model's class, or leave out 'inputs'"
+                )
+            inputs = trainer._prepare_input(batch[name])
         sample_losses = (
             loss.repeat(batch_length(batch)) if self.by_batch and self.wants_losses and loss is not None else None
         )

@@ -341,6 +341,8 @@ def _(folder: Path) -> None:
     inputs, losses = predictions[0]
     assert inputs.shape == (22, 8)
     assert losses.shape == (22,)
+    with pytest.raises(ValueError, match="main_input_name on the model's class"):
+        a_trainer(folder, include_for_metrics=["inputs"], options={"compute_metrics": note}).evaluate()
     with pytest.raises(ValueError, match="known are inputs and loss"):
         a_trainer(folder, include_for_metrics=["input"])
 
