@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def changed_for_training(trainer: Trainer) -> Iterator[None]:
     """Changes the model as the arguments say. Activation checkpointing and noise end with the `with` block."""
     args, model = trainer.args, trainer.model
+    align_special_tokens(model, trainer.processing_class)
     if args.use_liger_kernel:
         use_liger_kernels(model, args.liger_kernel_config, trainer._footplate.strategy.device)
     if args.activation_checkpointing:
@@ -38,6 +40,18 @@ def changed_for_training(trainer: Trainer) -> Iterator[None]:
             noise.remove()
         if args.activation_checkpointing:
             uncheckpoint_activations(model)
+
+
+def align_special_tokens(model: nn.Module, processor: Any) -> None:
+    """Copies the ids of a transformers tokenizer's special tokens to the configs of a transformers model.
+
+    `generate` and the saved model then use tokens that a script added before training.
+    """
+    if not hasattr(getattr(model, "config", None), "get_text_config"):
+        return
+    transformers = import_module("transformers")
+    if isinstance(processor, (transformers.PreTrainedTokenizerBase, transformers.ProcessorMixin)):
+        import_module("transformers.trainer_utils").align_special_tokens(model, processor)
 
 
 def use_liger_kernels(model: nn.Module, config: dict[str, Any] | None, device: torch.device) -> None:

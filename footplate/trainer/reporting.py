@@ -99,8 +99,15 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
         count = tokens.numel()
     elif "attention_mask" in batch:
         count = int(batch["attention_mask"].sum())
+    elif pad is not None:
+        count = int((tokens != pad).sum())
     else:
-        count = tokens.numel() if pad is None else int((tokens != pad).sum())
+        if trainer.state.num_input_tokens_seen == trainer._footplate.run.first_token:
+            logging.getLogger("footplate.trainer").warning(
+                "Could not determine method to count non-padding tokens, so all tokens are counted: the batch has no "
+                "attention_mask, and no tokenizer has a pad token. Give the Trainer a processing_class with one"
+            )
+        count = tokens.numel()
     trainer.state.num_input_tokens_seen += count
 
 

@@ -371,6 +371,34 @@ def test_a_run_with_model_init_gives_the_curve_of_transformers(tmp_path: Path) -
     assert_same(*on_both(tmp_path, script))
 
 
+def test_a_model_has_the_special_tokens_of_its_tokenizer_as_under_transformers(tmp_path: Path) -> None:
+    def ids(side: Any) -> list[tuple[Any, ...]]:
+        words, model = tokenizer(), gpt()
+        words.add_special_tokens({"eos_token": "<end>", "bos_token": "<begin>"})
+        model.resize_token_embeddings(len(words))
+        args = arguments(side, tmp_path, max_steps=1)
+        rows = [{"input_ids": sentence, "labels": sentence} for sentence in [[5, 6, 7]] * 4]
+        side.Trainer(model, args, train_dataset=rows, processing_class=words).train()
+        configs = (model.config, model.generation_config)
+        return [(config.eos_token_id, config.bos_token_id, config.pad_token_id) for config in configs]
+
+    assert ids(footplate) == ids(transformers) == [(40, 41, 0), ([40, 2], 41, 0)]
+
+
+def test_all_tokens_are_counted_with_one_warning_if_padding_is_unknown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"include_num_input_tokens_seen": "non_padding", "max_steps": 3}
+    rows = [{"input_ids": [5, 6, 0], "labels": [5, 6, 0]}] * 12
+
+    with caplog.at_level("WARNING", "footplate.trainer"):
+        trainer = footplate.Trainer(gpt(), arguments(footplate, tmp_path, **options), train_dataset=rows)
+        trainer.train()
+
+    assert trainer.state.num_input_tokens_seen == 36
+    assert caplog.text.count("Could not determine method to count non-padding tokens") == 1
+
+
 def test_a_difference_between_both_trainers_is_detected(tmp_path: Path) -> None:
     """Runs with different seeds, so the comparison must fail."""
     ours = sides.run(partial(classification, seed=1), footplate, tmp_path / "ours")
