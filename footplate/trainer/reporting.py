@@ -95,7 +95,7 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
             "main_input_name on the model's class"
         )
     pad = getattr(trainer.processing_class, "pad_token_id", None)
-    if trainer.args.include_num_input_tokens_seen == "all":
+    if trainer.args.include_num_input_tokens_seen != "non_padding":  # "all", or True that was assigned later
         count = tokens.numel()
     elif "attention_mask" in batch:
         count = int(batch["attention_mask"].sum())
