@@ -7,12 +7,18 @@ from typing import Any
 Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
+_TEXT_PART: Schema = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": _TEXT},
+    "additionalProperties": False,
+}
 _MESSAGE: Schema = {
     "type": "object",
     "required": ["role"],
     "properties": {
         "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
-        "content": {"type": ["string", "array", "null"]},
+        "content": {"type": ["string", "array", "null"], "minItems": 1, "items": _TEXT_PART},
         "tool_calls": {"type": ["array", "null"]},
     },
     "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from footplate.contract import conversations
 from footplate.contract.errors import DatasetError, did_you_mean
 
 Row = dict[str, Any]
@@ -99,6 +100,17 @@ def texts(rows: Sequence[Row], name: str) -> list[str]:
         if not isinstance(value, str):
             raise BadRow(at, f"column {name!r} holds {kind(value)}, but text is needed", hint=None)
     return values
+
+
+def plain_messages(messages: Sequence[Any], at: int, name: str) -> list[Any]:
+    """Returns the messages of a chat with texts as contents. Raises BadRow for a part that is not a text."""
+    plain = []
+    for index, message in enumerate(messages):
+        try:
+            plain.append(conversations.plain(message) if isinstance(message, dict) else message)
+        except ValueError as error:
+            raise BadRow(at, f"column {name!r}, at {index}/content: {error}") from None
+    return plain
 
 
 def kind(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from footplate.components.rows import BadRow, Row, column, kind, texts, without
+from footplate.components.rows import BadRow, Row, column, kind, plain_messages, texts, without
 from footplate.trainer.losses.labels import IGNORE
 
 NOWHERE = (0, 0)
@@ -105,7 +105,7 @@ class Chat:
 
         try:
             return self.tokenizer.apply_chat_template(  # type: ignore[no-any-return]
-                messages,
+                plain_messages(messages, at, self.column),
                 tokenize=True,
                 return_dict=True,
                 return_assistant_tokens_mask=self.assistant_alone,

@@ -19,7 +19,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from footplate.components.extras import imported, source_of
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.components.hf_loading import MERGES_AT_END
+from footplate.components.maps import mapped
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
+from footplate.components.rows import Row, plain_messages
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.errors import NotBuildable, did_you_mean
 from footplate.contract.rows import Schema
@@ -140,7 +142,19 @@ class TrlTrainer:
                 "the rows hold messages, and the tokenizer has no chat template",
                 hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": …}}',
             )
-        return as_dataset(rows)
+        return as_dataset(with_plain_messages(rows))
+
+
+def with_plain_messages(rows: Any) -> Any:
+    """Returns rows whose messages have texts as contents, because chat templates read texts."""
+    return mapped(rows, _plain)
+
+
+def _plain(rows: list[Row]) -> list[Row]:
+    return [
+        row | {name: plain_messages(row[name], at, name) for name in _CONVERSATIONS if isinstance(row.get(name), list)}
+        for at, row in enumerate(rows)
+    ]
 
 
 def _parted(sets: Any) -> tuple[Any, Any]:

@@ -97,11 +97,24 @@ class Stream:
         (trl_trainers.sft, [{"text": "a"}, {"txt": "b"}], "row 1: there is no column 'text', only: txt"),
         (trl_trainers.dpo, [{"prompt": "a", "chosen": "b"}], "row 0: there is no column 'rejected'"),
         (trl_trainers.sft, Stream(), "reads rows by number"),
+        (
+            trl_trainers.sft,
+            [{"messages": [{"role": "user", "content": [{"type": "image", "text": ""}]}]}],
+            "row 0: column 'messages', at 0/content/0/type, must be one of text",
+        ),
     ],
 )
 def test_rows_of_a_library_trainer_are_checked_before_training(trainer: TrlTrainer, rows: Any, says: str) -> None:
     with pytest.raises(DatasetError, match=says):
         trainer._dataset(rows, processor=None)
+
+
+def test_text_parts_are_the_same_training_rows_as_plain_texts() -> None:
+    parts = [{"type": "text", "text": "2 + 2?"}, {"type": "text", "text": "Be brief."}]
+    of_parts = {"prompt": [{"role": "developer", "content": parts}], "chosen": "4"}
+    of_texts = {"prompt": [{"role": "system", "content": "2 + 2?\nBe brief."}], "chosen": "4"}
+
+    assert list(trl_trainers.with_plain_messages([of_texts, of_parts])) == [of_texts, of_texts]
 
 
 def test_conversations_need_a_chat_template() -> None:

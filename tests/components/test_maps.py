@@ -173,6 +173,18 @@ def test_chat_applies_the_template_and_can_label_only_the_assistant(tokenizer_fo
     assert "labels" not in maps.chat(Rows([{"messages": TALK}]), tokenizer)[0]
 
 
+def test_chat_reads_text_parts_as_one_text(tokenizer_folder: Path) -> None:
+    tokenizer = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template=TEMPLATE)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+    rows = [{"messages": [{"role": "user", "content": content}]} for content in (parts, "a\nb")]
+    of_parts, of_text = list(maps.chat(Rows(rows), tokenizer))
+
+    assert of_parts == of_text
+    with pytest.raises(DatasetError, match="at 0/content: part 0 is of type 'image'"):
+        maps.chat(Rows([{"messages": [{"role": "user", "content": [{"type": "image"}]}]}]), tokenizer)
+
+
 def test_chat_refuses_rows_and_templates_that_it_cannot_use(tokenizer: Any, tokenizer_folder: Path) -> None:
     with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
         maps.chat(Rows([{"messages": TALK}]), tokenizer)

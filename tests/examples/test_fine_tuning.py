@@ -147,8 +147,9 @@ def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Exa
     system = trl.system
     client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
     question = [{"role": "user", "content": "what color is the sky ?"}]
-    rows = (json.dumps({"messages": question, "answer": "blue"}) + "\n").encode() * 6
-    file = client.files.create(file=("rows.jsonl", rows), purpose="fine-tune")
+    in_parts = [{"role": "user", "content": [{"type": "text", "text": question[0]["content"]}]}]
+    rows = "".join(json.dumps({"messages": asked, "answer": "blue"}) + "\n" for asked in (question, in_parts)) * 3
+    file = client.files.create(file=("rows.jsonl", rows.encode()), purpose="fine-tune")
     client.files.wait_for_processing(file.id)
 
     made = client.fine_tuning.jobs.create(

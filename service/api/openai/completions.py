@@ -14,10 +14,12 @@ from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from footplate.contract.conversations import plain, text_of
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
 from footplate.contract.fields import Group, Many, Whole
 from footplate.contract.ids import JobId, uuid7
@@ -39,39 +41,65 @@ MOST_TEXTS = 2048
 _JOB = re.compile(r"(?P<job>job_[0-9a-f]{32})(?::(?P<checkpoint>latest|best|step-[0-9]{1,18}|ckpt_[0-9a-f]{32}))?")
 """A job's id. A checkpoint may follow, such as `:step-100` or `:best`."""
 
-Stop = Annotated[str, Field(max_length=100)] | Annotated[Many[Annotated[str, Field(min_length=1, max_length=100)]],
-                                                         Field(max_length=16)]  # fmt: skip
+
+def _listed(value: Any) -> Any:
+    """Returns one stop text as a list. An empty text stops nothing."""
+    return [value] if isinstance(value, str) and value else value or []
 
 
-class StreamOptions(Group):
+def _text(content: Any) -> Any:
+    try:
+        return text_of(content)
+    except ValueError as error:
+        raise PydanticCustomError("not_text", "{sentence}", {"sentence": str(error)}) from None
+
+
+Stop = Annotated[
+    Many[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=16), BeforeValidator(_listed)
+]
+Zero = Annotated[float, Field(ge=0, le=0)]
+
+
+class _Nullable(Group):
+    """A group in which a field that is null counts as left out, as at OpenAI.
+
+    The SDKs send an answer's message with nulls when it is appended to the next request's messages.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class StreamOptions(_Nullable):
     include_usage: bool = False
 
 
-class _Sampling(Group):
+class _Sampling(_Nullable):
     """The fields that chats and completions share."""
 
     model: Annotated[str, Field(max_length=600)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[Whole, Field(ge=1, le=128)] | None = None
-    stop: Stop | None = None
+    stop: Stop = ()
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
     """The client's own id of its user, which has no effect."""
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    frequency_penalty: Zero | None = None
+    presence_penalty: Zero | None = None
 
 
-class TextPart(Group):
-    type: Literal["text"]
-    text: str
-
-
-class Message(Group):
+class Message(_Nullable):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[tuple[TextPart, ...], Field(strict=False)]
-    name: str | None = None
+    content: Annotated[str, BeforeValidator(_text)]
+    name: Annotated[str, Field(min_length=1)] | None = None
 
 
 class TextFormat(Group):
@@ -82,10 +110,13 @@ class Chat(_Sampling):
     messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     response_format: TextFormat | None = None
+    logprobs: Literal[False] | None = None
 
 
 class Completion(_Sampling):
     prompt: JsonValue
+    echo: Literal[False] | None = None
+    best_of: Annotated[Whole, Field(ge=1, le=1)] | None = None
 
 
 class Embedding(Group):
@@ -107,7 +138,7 @@ async def create_chat_completion(request: Request) -> Response:
         detail = "max_tokens is the older name of max_completion_tokens, and both are there"
         raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
     asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {
-        "messages": list(map(_message, body.messages))
+        "messages": [plain(message.model_dump(exclude_none=True)) for message in body.messages]
     }
     return await _generated(request, body, asks, is_chat=True)
 
@@ -163,23 +194,15 @@ def _question(model: str, work: Work, body: Json) -> Question:
 def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
     if body.stream_options is not None and not body.stream:
         raise InvalidSpec([Problem("/stream_options", "disagreement", "is only for stream: true", "leave it out")])
-    stops = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
     return {
         "max_tokens": max_tokens,
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "n": body.n or 1,
-        "stop": [stop for stop in stops if stop],
+        "stop": list(body.stop),
         "seed": body.seed,
         "stream": bool(body.stream),
     }
-
-
-def _message(message: Message) -> Json:
-    """Returns a message for a chat template. Templates do not know `developer`, OpenAI's newer name of `system`."""
-    content = message.content if isinstance(message.content, str) else "".join(part.text for part in message.content)
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": content} | ({"name": message.name} if message.name else {})
 
 
 def _texts(value: JsonValue, field: str) -> list[str | list[int]]:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal
 
+from footplate.contract.conversations import text_of
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import kind_of
 from service.check_rows import limit_process
@@ -220,7 +221,10 @@ def _check_messages(messages: object, where: str, *, follows: bool = False) -> N
         if role == "tool" and not has_calls:
             raise _Wrong(f"{here}: a tool message must follow an assistant's tool_calls, and this one follows {before}")
         calls = message.get("tool_calls")
-        content = message.get("content")
+        try:
+            content = text_of(message.get("content"))
+        except ValueError as error:
+            raise _Wrong(f"{here}.content: {error}") from None
         if not (isinstance(content, str) or (content is None and role == "assistant" and calls)):
             raise _Wrong(f"{here}.content: {_is(message, 'content')}, and text is needed")
         has_calls = bool(calls) if role == "assistant" else has_calls and role == "tool"

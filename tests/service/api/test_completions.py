@@ -25,8 +25,9 @@ from tests.support.processes import clean_environment, until_async
 
 DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "tokens": 2}], "prompt_tokens": 3}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+TEXT = {"type": "text", "text": "when?"}
 CHAT = {"messages": [{"role": "developer", "content": [{"type": "text", "text": "be brief"}]},
-                     {"role": "user", "content": "when?"}]}  # fmt: skip
+                     {"role": "user", "content": [TEXT, {"type": "text", "text": "dawn?"}]}]}  # fmt: skip
 
 
 def events(text: str) -> list[Any]:
@@ -47,7 +48,7 @@ async def test_a_chat_is_answered_in_the_format_of_openai(api: Api, node: Node) 
     assert choice["message"] == {"role": "assistant", "content": "at dawn", "refusal": None}
     assert choice["finish_reason"] == "stop"
     assert request["body"] == {
-        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "when?"}],
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "when?\ndawn?"}],
         "max_tokens": 5, "temperature": 0.0, "top_p": 1.0, "n": 1, "stop": ["\n"], "seed": None, "stream": False,
     }  # fmt: skip
 
@@ -141,17 +142,40 @@ async def test_openais_client_follows_a_chat(api: Api, node: Node) -> None:
     assert parts[-1].choices[0].finish_reason == "stop"
 
 
+async def test_an_answer_of_openais_client_is_a_message_of_the_next_request(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    messages: list[Any] = [{"role": "user", "content": "when?"}]
+    neutral: Any = {"stop": None, "seed": None, "logprobs": False, "frequency_penalty": 0, "presence_penalty": 0.0}
+    for _ in range(2):
+        asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **neutral))
+        request = await node.taken(await session_of(node, job))
+        await node.answer(request["id"], **DONE)
+        messages += [(await asking).choices[0].message, {"role": "user", "content": "and back?"}]
+
+    asked = [(message["role"], message["content"]) for message in request["body"]["messages"]]
+    assert asked == [("user", "when?"), ("assistant", "at dawn"), ("user", "and back?")]
+    assert request["body"]["stop"] == []
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat/completions", {"messages": []}, "/messages"),
     ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "/messages/0/role"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [TEXT, {"type": "image_url", "image_url": {}}]}]},
+     "messages.0.content: part 1 is of type 'image_url'"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [TEXT, {"type": "input_audio"}]}]},
+     "messages.0.content: part 1 is of type 'input_audio'"),
+    ("chat/completions", {"messages": [{"role": "user"}]}, "/messages/0/content"),
     ("chat/completions", {**CHAT, "tools": []}, "/tools"),
+    ("chat/completions", {**CHAT, "logprobs": True}, "/logprobs"),
+    ("chat/completions", {**CHAT, "frequency_penalty": 0.5}, "/frequency_penalty"),
+    ("chat/completions", {**CHAT, "stop": ["a", ""]}, "stop.1: is empty"),
     ("chat/completions", {**CHAT, "max_tokens": 1, "max_completion_tokens": 1}, "/max_tokens"),
     ("chat/completions", {**CHAT, "stream_options": {}}, "/stream_options"),
     ("completions", {"prompt": [[1, 2], 3.5]}, "/prompt/1"),
     ("completions", {"prompt": "a", "logprobs": 1}, "/logprobs"),
     ("embeddings", {"input": []}, "/input"),
     ("embeddings", {"input": "a", "dimensions": 8}, "/dimensions"),
-]
+]  # fmt: skip
 
 
 async def test_unsupported_fields_of_a_completion_are_refused_by_name(api: Api) -> None:

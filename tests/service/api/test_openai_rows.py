@@ -16,6 +16,8 @@ ANSWER = {"role": "assistant", "content": "4"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 CALL = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
 TOOL = {"role": "tool", "content": "4", "tool_call_id": "c"}
+TEXT = {"type": "text", "text": "2 + 2?"}
+PARTS = {"role": "user", "content": [TEXT, {"type": "text", "text": "Be brief."}]}
 CHAT = {"messages": [SYSTEM, USER, ANSWER]}
 PAIR = {"input": {"messages": [USER]}, "preferred_output": [ANSWER], "non_preferred_output": [ANSWER]}
 
@@ -29,6 +31,7 @@ def lines(*rows: Any) -> io.BytesIO:
     [
         (CHAT, "chat"),
         ({"messages": [USER, CALL, TOOL, ANSWER], "tools": []}, "chat"),
+        ({"messages": [PARTS, ANSWER]}, "chat"),
         ({"prompt": "2 + 2?", "completion": "4"}, "completions"),
         (PAIR, "preference"),
         ({"messages": [USER], "reference_answer": "4"}, "prompts"),
@@ -51,11 +54,15 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) ->
         ({"messages": [USER, {"role": "robot", "content": "4"}]}, "messages[1].role: is 'robot'"),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content: is missing"),
         ({"messages": [USER, {**ANSWER, "weight": 0}]}, "messages[1].weight: is not supported"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, ANSWER]}, "content: is a list"),
+        ({"messages": [PARTS, {"role": "user", "content": [TEXT, {"type": "image_url"}]}, ANSWER]},
+         "messages[1].content: part 1 is of type 'image_url'"),
+        ({"messages": [{"role": "user", "content": []}, ANSWER]}, "messages[0].content: is a list without parts"),
+        ({"messages": [{"role": "user", "content": ["Hi"]}, ANSWER]}, "messages[0].content: part 0 has no type"),
+        ({"messages": [{"role": "user", "content": [{**TEXT, "id": 1}]}, ANSWER]}, "part 0 has the field 'id'"),
         ({**CHAT, "functions": []}, "functions: is not supported"),
         (PAIR, "line 3: has a preferred and a non-preferred output, but the first row ends with"),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) -> None:
     with pytest.raises(InvalidRows) as refused:
         check_rows(lines(CHAT, CHAT, row, CHAT))
