@@ -95,9 +95,9 @@ class Reason(StrEnum):
     """The job trained to its end, and its outputs are stored."""
     # failed, or the cause of a retry
     ERROR = "error"
-    """The user's code, model or data raised an exception."""
+    """The user's code, model or data raised an exception, or called sys.exit(2) or sys.exit with a message."""
     CRASHED = "crashed"
-    """The training process died by a signal, an exit code or a segfault."""
+    """The training process died by a signal, a segfault, or an exit code that is not the program's own decision."""
     OOM = "oom"
     """The memory of a GPU or of the machine was not enough for training."""
     STALLED = "stalled"

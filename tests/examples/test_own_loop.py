@@ -50,6 +50,16 @@ def test_a_script_runs_unchanged_and_continues_by_its_own_code(examples: Example
     assert any("done" in line for line in said)
 
 
+def test_a_script_with_a_wrong_option_fails_once_with_its_usage_line(examples: Examples) -> None:
+    loop = {"script": "train.py", "argv": ["--stepz", "30"]}
+
+    done = examples.ended(examples.system.submit(examples.with_code("own-loop/script.json", loop=loop)))
+
+    assert (done["state"], done["reason"], done["attempt"], done["error"]["code"]) == ("failed", "error", 1, "exited")
+    assert "usage: train.py" in done["error"]["message"]
+    assert "unrecognized arguments: --stepz 30" in done["error"]["message"]
+
+
 AS_IT_IS = {
     "ds_config.json": '{"zero_optimization": {"stage": 2}}',
     "my_metric/my_metric.py": "def compute(): return 0.5",

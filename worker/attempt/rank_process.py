@@ -197,6 +197,10 @@ class Rank:
         lines = [line for stream in self._lines.values() for line in stream.tail]
         return "\n".join(lines[-outcome.OUTPUT_LINES :])[-outcome.TRACEBACK_CHARS :]
 
+    def stderr_tail(self) -> list[str]:
+        """Returns the last lines that the process printed on stderr."""
+        return list(self._lines["stderr"].tail)
+
     def close(self) -> None:
         for fd in list(self._streams):
             self._end_stream(fd)

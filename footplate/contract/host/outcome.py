@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -86,6 +86,22 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 
 EXITED = "the lines that it printed may show why: footplate logs. Training ends by returning, not by an exit"
 
+DECIDED = 'the program ended itself, so the same arguments end it again. With "error" in retry.on it is tried again'
+USAGE_ERROR = 2
+"""The exit code of a program that refuses its arguments, such as argparse's and click's."""
+MOST_STDERR_LINES = 5
+
+
+def _decided_to_exit(error: BaseException) -> bool:
+    """Returns True for sys.exit with a message, or with the code of wrong arguments.
+
+    Other codes may be those of a child process or of a lost peer that the program passed on.
+    """
+    if not isinstance(error, SystemExit) or error.code is None:
+        return False
+    return error.code == USAGE_ERROR or not isinstance(error.code, int)
+
+
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
     _Row(_not_fetched("hub_unreachable", "store_unreachable", "hub_cache"), Reason.CRASHED, ""),
@@ -107,6 +123,7 @@ EXCEPTIONS = (
          "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
     _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
          "make room in the artifact store, then resume the job, which continues from its last checkpoint"),
+    _Row(_decided_to_exit, Reason.ERROR, "exited", DECIDED),
     _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", EXITED),
 )  # fmt: skip
 
@@ -134,6 +151,16 @@ def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Fa
         hint=(ours.hint if ours else None) or hint or _note(error),
         rank=rank,
         traceback=trace[-TRACEBACK_CHARS:],
+    )
+
+
+def with_stderr(error: Failure, lines: Sequence[str]) -> Failure:
+    """Returns the error of a program that called sys.exit with the last lines of stderr, such as argparse's usage."""
+    last = [line for line in lines if line.strip()][-MOST_STDERR_LINES:]
+    if error.code != "exited" or not last:
+        return error
+    return error.model_copy(
+        update={"message": "\n".join([f"{error.message}. Its last lines on stderr:", *last])[:2000]}
     )
 
 
