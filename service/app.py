@@ -44,7 +44,7 @@ from service.api import (
     verbs,
     webhooks,
 )
-from service.api.openai import completions, model_list
+from service.api.openai import completions, graders, model_list
 from service.api.openai import files as openai_files
 from service.api.openai import jobs as openai_jobs
 from service.api.openai import uploads as openai_uploads
@@ -112,6 +112,7 @@ def routes() -> FastAPI:
         openapi,
         dashboard,
         openai_jobs,
+        graders,
         openai_files,
         openai_uploads,
         openai_webhooks,

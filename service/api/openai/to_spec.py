@@ -64,6 +64,7 @@ RECIPES: Mapping[str, Recipe] = {
 DEFAULT_BETA = 0.1
 ROWS_PER_BATCH_ROW, LARGEST_BATCH = 500, 16
 """"auto" batches have 0.2 % of the rows, between 1 and 16."""
+GRADER = "method/reinforcement/grader"
 PARAMETERS: Mapping[str, str] = {
     "/data/train": "training_file",
     "/data/eval": "validation_file",
@@ -71,9 +72,9 @@ PARAMETERS: Mapping[str, str] = {
     "/model": "model",
     "/processor": "model",
     "/resume_from": "model",
-    "/trainer/args/reward_funcs": "method/reinforcement/grader",
+    "/trainer/args/reward_funcs": GRADER,
     "/trainer": "method",
-    "/code": "method/reinforcement/grader",
+    "/code": GRADER,
     "/training/num_train_epochs": "hyperparameters/n_epochs",
     "/training/per_device_train_batch_size": "hyperparameters/batch_size",
     "/training/gradient_accumulation_steps": "hyperparameters/batch_size",
@@ -160,7 +161,7 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
         variables = {"WANDB_ENTITY": run.entity, "WANDB_TAGS": ",".join(run.tags)}
         document["env"] = document.get("env", {}) | {name: value for name, value in variables.items() if value}
     document["training"] = training
-    bundle = None if method.reinforcement is None else _bundle(method.reinforcement.grader.source)
+    bundle = None if method.reinforcement is None else grader_bundle(method.reinforcement.grader.source)
     if bundle is not None:
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
         document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
@@ -183,7 +184,7 @@ def _parameter(pointer: str) -> str:
     return "model"  # All other fields of the spec come from the base model's entry.
 
 
-def _bundle(source: str) -> bytes:
+def grader_bundle(source: str) -> bytes:
     """Returns a zip with a grader as a job's reward function. Equal sources are equal bytes, and so one bundle.
 
     The source is not run here. Raises InvalidSpec if it has no function of the name that OpenAI calls.
@@ -191,7 +192,7 @@ def _bundle(source: str) -> bytes:
     match = _GRADE.search(source)
     if match is None or match[1] is not None:
         detail = "has no function grade(sample, item), which returns the reward of one answer"
-        raise _refused("method/reinforcement/grader/source", "missing", detail)
+        raise _refused(f"{GRADER}/source", "missing", detail)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (("grader.py", source), ("openai_reward.py", _REWARD_SOURCE)):

@@ -231,6 +231,35 @@ async def test_unsupported_fields_of_a_fine_tuning_job_are_refused_by_name(
     assert [job async for job in client.fine_tuning.jobs.list()] == []
 
 
+async def test_a_grader_is_validated_as_at_the_creation_of_a_job(client: AsyncOpenAI) -> None:
+    graders = client.fine_tuning.alpha.graders
+    source = "def grade(sample, item):\n    return 1.0\n"
+
+    valid = await graders.validate(grader={"type": "python", "name": "exact", "source": source})
+    assert valid.grader is not None
+    assert (valid.grader.type, valid.grader.name) == ("python", "exact")
+    with pytest.raises(openai.BadRequestError, match="grade\\(sample, item\\)") as no_function:
+        await graders.validate(grader={"type": "python", "name": "exact", "source": "x = 1"})
+    with pytest.raises(openai.BadRequestError) as other_type:
+        await graders.validate(
+            grader={"type": "string_check", "name": "a", "input": "a", "operation": "eq", "reference": "b"}
+        )
+
+    assert said(no_function) == (400, "missing", "grader.source")
+    assert said(other_type) == (400, "unknown_choice", "grader.type")
+
+
+async def test_parts_of_openais_api_that_are_not_here_say_what_works(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match=r"graders\.validate") as run:
+        await client.fine_tuning.alpha.graders.run(
+            grader={"type": "python", "name": "exact", "source": "x"}, model_sample="4"
+        )
+    with pytest.raises(openai.NotFoundError, match="POST /keys") as permissions:
+        await client.fine_tuning.checkpoints.permissions.list("ft:base:default::0:ckpt-step-1")
+
+    assert run.value.code == permissions.value.code == "not_supported"
+
+
 async def test_a_file_and_a_job_of_another_project_are_not_found(api: Api, client: AsyncOpenAI) -> None:
     key = await a_key(api, "vision")
     theirs = client_of(api, key["key"])
