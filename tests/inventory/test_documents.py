@@ -59,7 +59,7 @@ def test_the_page_of_errors_needs_exactly_one_cure_for_each_code(monkeypatch: py
         errors_page.errors_page("")
 
     monkeypatch.setitem(errors_page.CURES, "Errors of a job", {})
-    with pytest.raises(ValueError, match=r"add the cause and the cure of .*dataset_error"):
+    with pytest.raises(ValueError, match=r"the fix of .*dataset_error"):
         errors_page.errors_page("")
 
 
