@@ -24,7 +24,7 @@ _OURS = {
     "amp": "Apex is not supported: use bf16",
     "data_efficiency": "the Trainer reads the data: leave data_efficiency out of the config",
     "curriculum_learning": "the Trainer reads the data: leave curriculum_learning out of the config",
-    "pipeline": "a pipeline is cut by the model's own code: leave pipeline out of the config",
+    "pipeline": "the Trainer does not split models into pipeline stages: leave pipeline out of the config",
     "activation_checkpointing": "it only works for models that call DeepSpeed's own: set activation_checkpointing of "
     "the arguments instead",
     "compile": "DeepSpeed's compiler is not tested: set torch_compile of the arguments instead",

@@ -53,7 +53,7 @@ LEGACY: dict[str, Renamed | Gone] = {
     "warmup_ratio": Renamed("warmup_steps below 1", lambda value: {"warmup_steps": value} if value else {}),
     "group_by_length": _where_true("train_sampling_strategy", "group_by_length"),
     "no_cuda": _as("use_cpu"),
-    "use_mps_device": _nothing("nothing: an existing device is used"),
+    "use_mps_device": _nothing("nothing: the GPU is used if there is one"),
     "overwrite_output_dir": _nothing("nothing: checkpoints are never overwritten by a run of other steps"),
     "save_safetensors": Gone("nothing: weights are always saved as safetensors", (None, True)),
     "include_inputs_for_metrics": _where_true("include_for_metrics", ["inputs"]),

@@ -43,7 +43,7 @@ export function Webhooks() {
             {rows.map((row) => (
               <tr key={row.id}>
                 <td><code>{row.url}</code></td><td>{row.states?.join(", ") ?? "all"}</td><td>{row.tags?.join(", ") ?? "all"}</td>
-                <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `fails for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
+                <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `failing for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
                 <td class="row-actions">
                   <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}/test`, { method: "POST" }), "a test delivery is under way").then(reload)}>test</button>
                   <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)} />

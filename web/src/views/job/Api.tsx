@@ -19,7 +19,7 @@ export function Api({ job }: { job: Job }) {
     <div class="api">
       {sent.map((one) => <Request key={one.method + one.path} sent={one} />)}
       <h2>What this page changed</h2>
-      {recentRequests.value.length === 0 && <p class="empty">Nothing yet. What you do here stands below as a request, to do it again from a script.</p>}
+      {recentRequests.value.length === 0 && <p class="empty">Nothing yet. Each action that you take on this page will be listed here as a request, so that a script can repeat it.</p>}
       {recentRequests.value.map((one) => <Request key={one.at + one.path} sent={one} />)}
     </div>
   );
