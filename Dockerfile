@@ -1,6 +1,7 @@
 # Two images from one tree: `service` (API and control, no torch) and `worker` (a node).
 #   docker build --target service -t footplate-service .
 #   docker build --target worker -t footplate-worker .
+# Other libraries in the worker: --build-arg EXTRAS="hub trl st recipes" (pyproject.toml lists the extras)
 # A CPU-only worker: --build-arg PIP_FIND_LINKS=<where the CPU wheel of the pinned torch is>
 ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
 
@@ -19,8 +20,10 @@ RUN uv pip install --quiet --compile-bytecode --no-deps .
 
 FROM build AS build-worker
 ARG PIP_FIND_LINKS=
+ARG EXTRAS="hub trl"
 RUN uv pip install --quiet --compile-bytecode ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} \
-        -c constraints.txt -r pyproject.toml --extra worker --extra nvidia --extra otel --extra s3
+        -c constraints.txt -r pyproject.toml --extra worker --extra nvidia --extra otel --extra s3 \
+        $(for extra in $EXTRAS; do echo "--extra $extra"; done)
 COPY . .
 RUN uv pip install --quiet --compile-bytecode --no-deps .
 

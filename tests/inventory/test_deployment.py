@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any
 
 import pytest
@@ -89,3 +90,11 @@ def test_the_image_of_the_service_does_not_install_torch() -> None:
     layer = DOCKERFILE.partition("AS build-service")[2].partition("FROM build AS build-worker")[0]
 
     assert re.findall(r"--extra (\w+)", layer) == ["service", "otel", "s3"]
+
+
+def test_the_extras_of_the_image_of_the_worker_exist() -> None:
+    default = re.findall(r'^ARG EXTRAS="(.+)"$', DOCKERFILE, re.MULTILINE)[0]
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    assert set(default.split()) <= set(extras)
+    assert OURS["worker"]["build"]["args"] == {"EXTRAS": f"${{FOOTPLATE_EXTRAS:-{default}}}"}
