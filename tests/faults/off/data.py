@@ -18,7 +18,7 @@ def let_the_row_fail(lines: Any) -> None:
     import os
 
     def read(self: Any, index: int) -> Any:
-        path, start, end = self._place(index)
+        path, start, end = self._locate(index)
         with path.open("rb", buffering=0) as file:
             return self._row(os.pread(file.fileno(), end - start, start), path)
 

@@ -24,6 +24,7 @@ PLACES = {
     "job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "sha256": "0" * 64, "path": "x",
     "checkpoint": "latest", "webhook": "hook_" + "0" * 32, "file": f"file_{'0' * 64}.jsonl",
     "upload": "upload_" + "0" * 32, "model": "gpt", "run": "nightly",
+    "permission": "cp_1",
 }  # fmt: skip
 """Values for the parts of an address."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
