@@ -97,4 +97,4 @@ def test_the_extras_of_the_image_of_the_worker_exist() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
     assert set(default.split()) <= set(extras)
-    assert OURS["worker"]["build"]["args"] == {"EXTRAS": f"${{FOOTPLATE_EXTRAS:-{default}}}"}
+    assert OURS["worker"]["build"]["args"] == {"EXTRAS": f"${{WORKER_EXTRAS:-{default}}}"}
