@@ -1,11 +1,12 @@
-"""Reads the messages of a chat in OpenAI's form, in which a content may be a list of text parts.
+"""Reads the messages of a chat in OpenAI's form, with lists of text parts and with arguments of calls as JSON texts.
 
-Chat templates read texts, and few know the role `developer`. Training and chats use the same form, so that a model
-is asked in the form that it was trained on.
+Chat templates read texts as contents and objects as arguments, and few know the role `developer`. Training and chats
+use the same form, so that a model is asked in the form that it was trained on.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 Message = dict[str, Any]
@@ -41,7 +42,20 @@ def _text_of_part(part: Any, name: str) -> str:
 
 
 def plain(message: Message) -> Message:
-    """Returns a message for a chat template: its content is a text, and `developer`, a newer name, becomes `system`."""
+    """Returns a message for a chat template: its content is a text, and `developer`, a newer name, becomes `system`.
+
+    The arguments of a call become an object. A template would write a text in quotes, and models would learn that.
+    """
     role = {"role": "system"} if message.get("role") == "developer" else {}
     content = {"content": text_of(message["content"])} if "content" in message else {}
-    return {**message, **role, **content}
+    calls = message.get("tool_calls")
+    objects = {"tool_calls": [_with_object(call) for call in calls]} if isinstance(calls, list) else {}
+    return {**message, **role, **content, **objects}
+
+
+def _with_object(call: Any) -> Any:
+    try:
+        arguments = json.loads(call["function"]["arguments"])
+    except (TypeError, KeyError, ValueError, RecursionError):
+        return call
+    return {**call, "function": {**call["function"], "arguments": arguments}} if isinstance(arguments, dict) else call

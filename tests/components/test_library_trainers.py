@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from footplate.contract.components import Described
 from footplate.contract.errors import DatasetError, NotBuildable
 from footplate.contract.json_schema import violations
 from footplate.runtime.catalogue import describe
+from tests.support.processes import REPOSITORY, clean_environment
 
 TRAINERS = ("sft", "dpo", "kto", "reward", "grpo", "rloo")
 
@@ -115,6 +117,38 @@ def test_text_parts_are_the_same_training_rows_as_plain_texts() -> None:
     of_texts = {"prompt": [{"role": "system", "content": "2 + 2?\nBe brief."}], "chosen": "4"}
 
     assert list(trl_trainers.with_plain_messages([of_texts, of_parts])) == [of_texts, of_texts]
+
+
+def test_arguments_of_calls_become_objects_as_in_chats() -> None:
+    def call(arguments: Any) -> dict[str, Any]:
+        function = {"name": "paint", "arguments": arguments}
+        return {
+            "messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
+        }
+
+    rows = [call('{"color": "blue"}'), call({"color": "blue"}), call("{broken")]
+    assert list(trl_trainers.with_plain_messages(rows)) == [rows[1], rows[1], rows[2]]
+
+
+def test_a_key_that_only_a_late_row_has_is_kept_and_other_rows_lack_it() -> None:
+    """`datasets` takes the types from the first thousand rows, so another row after them matters."""
+    program = """if True:
+        from footplate.components.hf_datasets import as_dataset
+        chat = {"messages": [{"role": "user", "content": "a"}], "weight": 1}
+        call = {"id": "1", "type": "function", "function": {"name": "paint", "arguments": {"color": "blue"}}}
+        late = {"messages": [{"role": "assistant", "tool_calls": [call]}], "weight": 0.5, "tools": [{"type": "a"}]}
+        made = as_dataset([chat] * 1001 + [late])
+        assert made[1001] == late, made[1001]
+        assert made[0] == {**chat, "tools": None}, made[0]
+        try:
+            as_dataset([{"a": 1}, {"a": "x"}])
+        except Exception as error:
+            assert "column 'a' has values of different types" in str(error), error
+        else:
+            raise SystemExit("two types in one column")
+    """
+    environment = {**clean_environment(), "PYTHONPATH": f"{REPOSITORY}:{Path(sys.prefix, 'libraries')}"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
 def test_conversations_need_a_chat_template() -> None:
