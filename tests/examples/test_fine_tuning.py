@@ -21,8 +21,22 @@ BASE_MODELS: dict[str, Any] = {
     "o4-mini-2025-04-16": {
         "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny-chat"}},
         "training": {"learning_rate": 0.02, "max_completion_length": 3, "bf16": False},
-    }
+    },
+    "gpt-4o-mini-2024-07-18": {
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny-caller"}},
+        "training": {"learning_rate": 0.01, "bf16": False},
+    },
 }
+TOOLS: Any = [{
+    "type": "function",
+    "function": {"name": "paint", "parameters": {"type": "object", "properties": {"color": {"type": "string"}}}},
+}]  # fmt: skip
+WITH_TOOLS = (
+    "{% for tool in tools or [] %}tool {{ tool.function.name }} </s> {% endfor %}"
+    "{% for message in messages %}{{ message.role }} : {{ message.content or '' }}"
+    "{% for call in message.tool_calls or [] %} <tool_call> {{ call.function | tojson }} </tool_call>{% endfor %}"
+    " </s> {% endfor %}{% if add_generation_prompt %}assistant :{% endif %}"
+)
 GRADER = """
 def grade(sample, item) -> float:
     words = sample["output_text"].split()
@@ -140,6 +154,73 @@ def test_a_model_trained_by_trl_chats_with_openais_client(trl: Examples) -> None
     assert text.split()
     assert "".join(ours) == text
     assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0
+
+
+def test_a_model_trained_on_calls_of_tools_calls_them_through_openais_client(trl: Examples) -> None:
+    """The rows are those of OpenAI's guide: the arguments of a call are a text, and some rows have no tools."""
+    system, rows = trl.system, list(rows_with_calls())
+    write_caller(system.folder / "models/tiny-caller", rows)
+    client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
+    file = client.files.create(file=("calls.jsonl", "\n".join(map(json.dumps, rows)).encode()), purpose="fine-tune")
+    method: Any = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 50, "batch_size": 4}}}
+
+    made = client.fine_tuning.jobs.create(model="gpt-4o-mini-2024-07-18", training_file=file.id, method=method)
+    assert trl.ended(made.id)["state"] == "succeeded"
+    name = client.fine_tuning.jobs.retrieve(made.id).fine_tuned_model
+    assert name is not None
+    question: Any = [{"role": "user", "content": "paint the snow"}]
+    [choice] = client.chat.completions.create(model=name, messages=question, tools=TOOLS, temperature=0).choices
+    [plain] = client.chat.completions.create(
+        model=name, messages=[{"role": "user", "content": "what color is the snow ?"}], temperature=0, max_tokens=3,
+        logprobs=True, top_logprobs=2,
+    ).choices  # fmt: skip
+
+    [call] = choice.message.tool_calls or []
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("paint", {"color": "white"})
+    assert (choice.finish_reason, plain.message.content) == ("tool_calls", "white")
+    assert plain.logprobs is not None
+    assert [token.token for token in plain.logprobs.content or []] == ["white"]
+
+
+def rows_with_calls() -> Iterator[dict[str, Any]]:
+    for thing, color in (("sky", "blue"), ("grass", "green"), ("snow", "white"), ("coal", "black")):
+        arguments = json.dumps({"color": color})
+        call = {"id": "call_1", "type": "function", "function": {"name": "paint", "arguments": arguments}}
+        painted = [{"role": "user", "content": f"paint the {thing}"}, {"role": "assistant", "tool_calls": [call]}]
+        named = [
+            {"role": "user", "content": f"what color is the {thing} ?"},
+            {"role": "assistant", "content": color},
+        ]
+        yield {"messages": named}
+        yield {"messages": painted, "tools": TOOLS, "parallel_tool_calls": False}
+
+
+def write_caller(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes a tiny Llama that has learned nothing yet. Its chat template has tools."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = sorted({word for row in rows for word in row["messages"][0]["content"].split()})
+    pieces = [f'"{color}"}}}}' for color in ("blue", "green", "white", "black")]
+    tokens = dict.fromkeys([
+        "<pad>", "<unk>", "</s>", "user", "assistant", "tool", ":", *words, "blue", "green", "white", "black",
+        "<tool_call>", "</tool_call>", '{"name":', '"paint",', '"arguments":', '{"color":', *pieces,
+    ])  # fmt: skip
+    inner = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", pad_token="<pad>", eos_token="</s>", model_max_length=64
+    )
+    tokenizer.chat_template = WITH_TOOLS
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokens), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=64, bos_token_id=None, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Examples) -> None:

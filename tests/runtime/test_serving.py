@@ -23,6 +23,7 @@ GPT: dict[str, Any] = {
     }}},
     "processor": {"use": "hf/tokenizer", "args": {"path": "models://tokenizer", "chat_template": TEMPLATE}},
 }  # fmt: skip
+TOOL = {"type": "function", "function": {"name": "paint", "parameters": {"type": "object"}}}
 GREEDY: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "n": 1, "stop": [], "seed": None, "stream": False}
 
 
@@ -126,6 +127,35 @@ def test_a_stop_text_ends_the_answer_and_is_not_streamed(gpt: ServedModel) -> No
     assert piece.data["choices"][0]["finish_reason"] == "stop"
 
 
+def test_log_probabilities_are_those_of_the_model(gpt: ServedModel) -> None:
+    wanted = {"prompts": ["the film is"], "max_tokens": 6, "top_logprobs": 2, **GREEDY}
+    [choice] = gpt.ask("complete", **wanted)["choices"]
+    tokenizer = gpt.loaded.tokenizer
+    prompt = tokenizer("the film is", return_tensors="pt")["input_ids"]
+    prompt = prompt[:, :-1] if int(prompt[0, -1]) == tokenizer.eos_token_id else prompt
+    with torch.inference_mode():
+        first = torch.log_softmax(gpt.loaded.model(prompt).logits[0, -1], dim=-1)
+    values, tokens = first.topk(2)
+
+    top = choice["logprobs"][0]["top"]
+    assert [entry["token"] for entry in top] == [tokenizer.decode([token]) for token in tokens.tolist()]
+    assert [entry["logprob"] for entry in top] == pytest.approx(values.tolist(), abs=1e-4)
+    assert [entry["logprob"] for entry in choice["logprobs"]] == [
+        entry["top"][0]["logprob"] for entry in choice["logprobs"]
+    ]
+    assert len(choice["logprobs"]) == choice["tokens"]
+
+    stop = choice["text"].split()[2]
+    request = gpt.send("complete", **{**wanted, "stream": True, "stop": [stop]})
+    streamed = []
+    while not (piece := gpt.read()).is_last:
+        streamed += piece.data["logprobs"] if piece.kind is PieceKind.CHUNK else []
+    assert piece.id == request
+    assert "".join(entry["token"] for entry in streamed).strip() in choice["text"].replace(" ", "")
+    assert streamed == choice["logprobs"][: len(streamed)]
+    assert 0 < len(streamed) < len(choice["logprobs"])
+
+
 def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
     drawn = {**GREEDY, "temperature": 1.0, "seed": 3, "n": 2}
     first, second = (gpt.ask("complete", prompts=["the"], max_tokens=12, **drawn)["choices"] for _ in range(2))
@@ -151,6 +181,7 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
         ("context_length_exceeded", {"prompts": ["the film " * 20], "max_tokens": 40}),
         ("too_many_tokens", {"prompts": ["the"], "max_tokens": 41}),
         ("too_many_texts", {"prompts": ["the"] * 5, "max_tokens": 1}),
+        ("no_tools", {"messages": [{"role": "user", "content": "the"}], "tools": [TOOL], "max_tokens": 1}),
         ("bad_token", {"prompts": [[1, 2, 10**9]], "max_tokens": 1}),
     ],
 )

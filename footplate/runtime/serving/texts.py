@@ -9,20 +9,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from footplate.contract.serving import PieceKind, ServingRequest
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 
 STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
 STOP_WINDOW = 8
 """A stop text is searched in the last tokens only: as many as it has characters, and this number more."""
+LOWEST_LOGPROB = -9999.0
+"""The log-probability of a token that cannot come, as at OpenAI. JSON has no infinity."""
 REPLACEMENT = "\ufffd"
 """The decoder's output for an incomplete character, whose other bytes are in the next token."""
+
+
+class TokenChoice(NamedTuple):
+    """A generated token with its log-probability, and the likeliest tokens of its place."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
 
 
 class Clients(Protocol):
@@ -49,6 +61,10 @@ class Text:
     finish: str | None = None
     sent: int = 0
     """The number of characters that were streamed."""
+    top_logprobs: int | None = None
+    """The number of likeliest tokens to report with each token. None: no log-probabilities are wanted."""
+    choices: list[TokenChoice] = field(default_factory=list)
+    sent_choices: int = 0
 
     def add(self, token: int, ends: frozenset[int], decode: Callable[[list[int]], str]) -> None:
         if self.finish is not None:
@@ -73,6 +89,14 @@ class Text:
         places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
         return text[: min(places)] if places else text
 
+    def news_of_choices(self, length: int, decode: Callable[[list[int]], str]) -> list[TokenChoice]:
+        """Returns the choices that were not returned yet, up to the token that completes this length of the text."""
+        count = len(self.choices)
+        while count > self.sent_choices and len(decode(self.tokens[: count - 1])) >= length:
+            count -= 1
+        news, self.sent_choices = self.choices[self.sent_choices : count], count
+        return news
+
     def news(self, decode: Callable[[list[int]], str]) -> str:
         """Returns the characters that were not streamed yet. The beginning of a stop text is held back."""
         text = self.whole(decode)
@@ -92,10 +116,18 @@ class Watch:
     ) -> None:
         self._texts, self._ends, self._decode, self._clients = texts, ends, decode, clients
         self._streams_at = 0.0
+        self._logprobs: Tensor | None = None
+
+    def read_scores(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Called by `generate` before it chooses the next tokens, with their scores. Returns the scores unchanged."""
+        self._logprobs = torch.log_softmax(scores.float(), dim=-1)
+        return scores
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        for text, token in zip(self._texts, input_ids[:, -1].tolist(), strict=True):
+        for row, (text, token) in enumerate(zip(self._texts, input_ids[:, -1].tolist(), strict=True)):
             text.add(token, self._ends, self._decode)
+            if text.top_logprobs is not None and self._logprobs is not None and len(text.choices) < len(text.tokens):
+                text.choices.append(_token_choice(token, self._logprobs[row], text.top_logprobs))
             if text.finish is None and self._clients.is_withdrawn(text.request):
                 text.finish = "withdrawn"
         self._clients.tick()
@@ -109,7 +141,8 @@ class Watch:
         """Sends what is new in each streamed text."""
         for text in self._texts:
             if text.is_streamed and (news := text.news(self._decode)):
-                self._clients.say(text.request, PieceKind.CHUNK, {"index": text.index, "text": news})
+                data = {"index": text.index, "text": news} | logprobs_of(text, text.sent, self._decode)
+                self._clients.say(text.request, PieceKind.CHUNK, data)
 
 
 class Texts:
@@ -156,10 +189,11 @@ class Texts:
         self, texts: Sequence[Text], temperature: float, top_p: float, seed: int | None, clients: Clients
     ) -> None:
         """Generates all texts together. A temperature of 0 always takes the likeliest token."""
-        from transformers import StoppingCriteriaList
+        from transformers import LogitsProcessorList, StoppingCriteriaList
 
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
         watch = Watch(texts, self._ends(), self._decode, clients)
+        readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
         if seed is not None:
             torch.manual_seed(seed)
         sampling: dict[str, Any] = (
@@ -178,6 +212,7 @@ class Texts:
                 pad_token_id=pad if pad is not None else min(self._ends(), default=0),
                 eos_token_id=sorted(self._ends()) or None,
                 stopping_criteria=StoppingCriteriaList([watch]),
+                logits_processor=LogitsProcessorList(readers),
                 **sampling,
             )
         watch.stream()
@@ -201,9 +236,12 @@ class Texts:
 
     def _texts_of(self, request: ServingRequest) -> Iterator[Text]:
         body, count = request.body, request.body["n"]
-        prompts = [self.prompt_of(body["messages"])] if body.get("messages") else [
+        tools = body.get("tools") or ()
+        prompts = [self.prompt_of(body["messages"], tools)] if body.get("messages") else [
             self.tokens_of(prompt) for prompt in body["prompts"]
         ]  # fmt: skip
+        # A call can only be read from a complete answer.
+        is_streamed = bool(body.get("stream")) and not tools
         if len(prompts) * count > self._loaded.limits.max_batch:
             raise CannotAnswer(
                 f"{len(prompts)} prompts with n={count} make {len(prompts) * count} texts, and a batch of this session "
@@ -215,7 +253,7 @@ class Texts:
             limit = self.limit_of(prompt, body.get("max_tokens"))
             for number in range(count):
                 index, stops = at * count + number, tuple(body.get("stop") or ())
-                yield Text(request.id, index, prompt, limit, stops, is_streamed=bool(body.get("stream")))
+                yield Text(request.id, index, prompt, limit, stops, is_streamed, top_logprobs=body.get("top_logprobs"))
 
     def limit_of(self, prompt: Sequence[int], wanted: int | None) -> int:
         """Returns the largest number of tokens of an answer. Raises CannotAnswer if there is no room for it."""
@@ -231,7 +269,7 @@ class Texts:
         self._loaded.require_room(len(prompt) + (wanted or 1))
         return wanted or min(most, context - len(prompt))
 
-    def prompt_of(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def prompt_of(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Returns the tokens of a conversation and of the beginning of its next answer, by the chat template."""
         from jinja2 import TemplateError
 
@@ -242,8 +280,15 @@ class Texts:
                 code="no_chat_template",
                 hint="POST /v1/completions takes a prompt. A spec's processor may have a chat_template",
             )
+        render = partial(tokenizer.apply_chat_template, list(messages), tokenize=False, add_generation_prompt=True)
         try:
-            text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            text = render(tools=list(tools) or None)
+            if tools and (text == render() or form_of_calls(tokenizer) is None):
+                raise CannotAnswer(
+                    "this model's chat template has no tools, or writes calls in a form that is not known here",
+                    code="no_tools",
+                    hint="leave tools out, or give the processor a chat_template that has them, such as that of Qwen",
+                )
         except TemplateError as error:
             raise CannotAnswer(f"the chat template refuses this conversation: {error}", code="bad_messages") from error
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -266,14 +311,40 @@ class Texts:
         return tokens
 
     def _answer_of(self, request: ServingRequest, texts: Sequence[Text]) -> dict[str, Any]:
-        choices = [
-            {"index": text.index, "text": self.whole(text), "finish_reason": text.finish or "length",
-             "tokens": len(text.tokens)}
-            for text in texts
-        ]  # fmt: skip
+        choices = [self._choice_of(text, request.body.get("tools") or ()) for text in texts]
         prompts = texts[:: request.body["n"]]
         return {"choices": choices, "prompt_tokens": sum(len(text.prompt) for text in prompts)}
+
+    def _choice_of(self, text: Text, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        whole = self.whole(text)
+        choice = {"index": text.index, "text": whole, "finish_reason": text.finish or "length",
+                  "tokens": len(text.tokens)}  # fmt: skip
+        if not text.is_streamed:
+            choice |= logprobs_of(text, len(whole), self._decode)
+        calls = read_calls(self._loaded.tokenizer, text.tokens, text.prompt, tools) if tools else None
+        return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
 
 
 def _listed(ids: Any) -> list[int]:
     return [] if ids is None else list(ids) if isinstance(ids, list | tuple) else [ids]
+
+
+def _token_choice(token: int, logprobs: Tensor, top: int) -> TokenChoice:
+    values, tokens = logprobs.topk(min(top, len(logprobs)))
+    return TokenChoice(token, float(logprobs[token]), list(zip(tokens.tolist(), values.tolist(), strict=True)))
+
+
+def logprobs_of(text: Text, length: int, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    """Returns the log-probabilities of the tokens that were not returned yet, up to this length of the text."""
+    if text.top_logprobs is None:
+        return {}
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"token": decode([token]), "logprob": max(logprob, LOWEST_LOGPROB)}
+
+    return {
+        "logprobs": [
+            entry(choice.token, choice.logprob) | {"top": [entry(*likely) for likely in choice.top]}
+            for choice in text.news_of_choices(length, decode)
+        ]
+    }

@@ -9,7 +9,7 @@ import json
 import re
 import struct
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from footplate.contract.conversations import plain, text_of
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
-from footplate.contract.fields import Group, Many, Whole
+from footplate.contract.fields import Group, Many, Whole, pattern
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.serving import Piece, PieceKind, Work
 from service.api.openai.jobs import UnknownModel
@@ -96,10 +96,39 @@ class _Sampling(_Nullable):
     presence_penalty: Zero | None = None
 
 
+FunctionName = Annotated[str, pattern(r"^[a-zA-Z0-9_-]{1,64}$", "must have letters, digits, _ and - only", 64)]
+
+
+class CalledFunction(Group):
+    name: FunctionName
+    arguments: str
+
+
+class ToolCall(Group):
+    id: Annotated[str, Field(max_length=200)]
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class Message(_Nullable):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_text)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_text)] | None = None
     name: Annotated[str, Field(min_length=1)] | None = None
+    tool_calls: Many[ToolCall] | None = None
+    tool_call_id: Annotated[str, Field(max_length=200)] | None = None
+
+
+class Function(_Nullable):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    strict: Literal[False] | None = None
+    """True is refused, because an answer cannot be forced into a schema here."""
+
+
+class Tool(Group):
+    type: Literal["function"]
+    function: Function
 
 
 class TextFormat(Group):
@@ -110,13 +139,18 @@ class Chat(_Sampling):
     messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     response_format: TextFormat | None = None
-    logprobs: Literal[False] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    tools: Annotated[Many[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class Completion(_Sampling):
     prompt: JsonValue
     echo: Literal[False] | None = None
     best_of: Annotated[Whole, Field(ge=1, le=1)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=5)] | None = None
 
 
 class Embedding(Group):
@@ -137,16 +171,22 @@ async def create_chat_completion(request: Request) -> Response:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         detail = "max_tokens is the older name of max_completion_tokens, and both are there"
         raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
-    asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {
-        "messages": [plain(message.model_dump(exclude_none=True)) for message in body.messages]
-    }
-    return await _generated(request, body, asks, is_chat=True)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidSpec([Problem("/top_logprobs", "disagreement", "is only for logprobs: true", "add logprobs")])
+    asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {"messages": _messages(body.messages)}
+    if body.logprobs:
+        asks["top_logprobs"] = body.top_logprobs or 0
+    if body.tools and body.tool_choice != "none":
+        asks["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    return await _generated(request, body, asks, is_chat=True, calls_at_once=body.parallel_tool_calls is not False)
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     body = await read_model(request, Completion)
     asks = _sampling(body, body.max_tokens or DEFAULT_TOKENS) | {"prompts": _texts(body.prompt, "prompt")}
+    if body.logprobs is not None:
+        asks["top_logprobs"] = body.logprobs
     return await _generated(request, body, asks, is_chat=False)
 
 
@@ -205,6 +245,17 @@ def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
     }
 
 
+def _messages(messages: Sequence[Message]) -> list[Json]:
+    """Returns the messages for a chat template. Raises InvalidSpec if one is not complete."""
+    for at, message in enumerate(messages):
+        if message.tool_calls and message.role != "assistant":
+            detail = f"only messages of the assistant have calls, and this one is from {message.role}"
+            raise InvalidSpec([Problem(f"/messages/{at}/tool_calls", "disagreement", detail, "leave it out")])
+        if message.content is None and not message.tool_calls:
+            raise InvalidSpec([Problem(f"/messages/{at}/content", "missing", "this field is required")])
+    return [plain(message.model_dump(mode="json", exclude_none=True)) for message in messages]
+
+
 def _texts(value: JsonValue, field: str) -> list[str | list[int]]:
     """Returns the texts of a request: one text, several, the tokens of one, or the tokens of several."""
     values = value if isinstance(value, list) and not _are_tokens(value) else [value]
@@ -225,7 +276,10 @@ def _are_tokens(value: Any) -> bool:
 # Answers
 
 
-async def _generated(request: Request, body: _Sampling, asks: Json, *, is_chat: bool) -> Response:
+async def _generated(
+    request: Request, body: _Sampling, asks: Json, *, is_chat: bool, calls_at_once: bool = True
+) -> Response:
+    form = _Form(is_chat, calls_at_once, is_sent_whole="tools" in asks)
     question = _question(body.model, Work.COMPLETE, asks)
     prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
     about = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
@@ -233,20 +287,63 @@ async def _generated(request: Request, body: _Sampling, asks: Json, *, is_chat: 
     if not body.stream:
         async with send_request(services, question, request.is_disconnected) as answering:
             data = await _whole(answering)
-        choices = [_choice(choice, is_chat=is_chat) for choice in data["choices"]]
+        choices = [form.choice(choice) for choice in data["choices"]]
         return json_response({**about, "choices": choices, "usage": _usage(data)})
     stack = AsyncExitStack()
     answering = await stack.enter_async_context(send_request(services, question, request.is_disconnected))
     if is_chat:
         about["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    return _Stream(_events(answering, about, is_chat=is_chat, with_usage=with_usage), stack)
+    return _Stream(_events(answering, about, form, with_usage=with_usage), stack)
 
 
-def _choice(choice: Json, *, is_chat: bool) -> Json:
-    text = choice["text"]
-    content = {"message": {"role": "assistant", "content": text, "refusal": None}} if is_chat else {"text": text}
-    return {"index": choice["index"], **content, "logprobs": None, "finish_reason": choice["finish_reason"]}
+class _Form:
+    """The form of the choices of one answer: a chat's, or a completion's."""
+
+    def __init__(self, is_chat: bool, calls_at_once: bool, is_sent_whole: bool) -> None:
+        """`is_sent_whole` is True if the session sends no parts of the text, because it may be a call of a tool."""
+        self.is_chat, self.is_sent_whole, self._calls_at_once = is_chat, is_sent_whole, calls_at_once
+        self._offsets: dict[int, int] = {}
+        """The number of characters of each choice whose tokens were already reported."""
+
+    def choice(self, choice: Json) -> Json:
+        text, calls = choice["text"], self.calls(choice)
+        message = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+        content = {"message": message | ({"tool_calls": calls} if calls else {})} if self.is_chat else {"text": text}
+        finish_reason = choice["finish_reason"]
+        return {"index": choice["index"], **content, "logprobs": self.logprobs(choice), "finish_reason": finish_reason}
+
+    def calls(self, choice: Json) -> list[Json]:
+        """Returns the calls of tools in an answer, with their arguments as JSON texts."""
+        calls = choice.get("tool_calls") or []
+        return [
+            {"id": f"call_{uuid7()}", "type": "function",
+             "function": {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}}
+            for call in (calls if self._calls_at_once else calls[:1])
+        ]  # fmt: skip
+
+    def logprobs(self, choice: Json) -> Json | None:
+        """Returns the log-probabilities of the tokens of a choice, or of a part of it. None: none were wanted."""
+        tokens = choice.get("logprobs")
+        if tokens is None:
+            return None
+        if self.is_chat:
+            shown = [_with_bytes(token) | {"top_logprobs": list(map(_with_bytes, token["top"]))} for token in tokens]
+            return {"content": shown, "refusal": None}
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets.get(choice["index"], 0))
+            self._offsets[choice["index"]] = offsets[-1] + len(token["token"])
+        return {
+            "tokens": [token["token"] for token in tokens],
+            "token_logprobs": [token["logprob"] for token in tokens],
+            "top_logprobs": [{likely["token"]: likely["logprob"] for likely in token["top"]} for token in tokens],
+            "text_offset": offsets,
+        }
+
+
+def _with_bytes(token: Json) -> Json:
+    return {"token": token["token"], "logprob": token["logprob"], "bytes": list(token["token"].encode())}
 
 
 class _Stream(StreamingResponse):
@@ -261,7 +358,7 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _events(answering: Answering, about: Json, *, is_chat: bool, with_usage: bool) -> AsyncIterator[bytes]:
+async def _events(answering: Answering, about: Json, form: _Form, *, with_usage: bool) -> AsyncIterator[bytes]:
     begun: set[int] = set()
     # With include_usage, each event has a usage of null, as OpenAI's events do, and the last one has the numbers.
     usage: Json = {"usage": None} if with_usage else {}
@@ -269,24 +366,31 @@ async def _events(answering: Answering, about: Json, *, is_chat: bool, with_usag
     def event(*choices: Json, **more: Any) -> bytes:
         return f"data: {json.dumps({**about, 'choices': choices, **usage, **more}, ensure_ascii=False)}\n\n".encode()
 
-    def part(index: int, delta: Json, text: str = "", finish_reason: str | None = None) -> bytes:
+    def part(choice: Json, delta: Json, text: str = "", finish_reason: str | None = None) -> bytes:
         """Returns an event with the next text of a choice, which is in `delta` for a chat, and in `text` otherwise."""
-        content = {"delta": delta} if is_chat else {"text": text}
-        return event({"index": index, **content, "logprobs": None, "finish_reason": finish_reason})
+        content = {"delta": delta} if form.is_chat else {"text": text}
+        logprobs = form.logprobs(choice)
+        return event({"index": choice["index"], **content, "logprobs": logprobs, "finish_reason": finish_reason})
 
     def begin(index: int) -> bytes:
         is_new = index not in begun
         begun.add(index)
-        return part(index, {"role": "assistant", "content": ""}) if is_chat and is_new else b""
+        return part({"index": index}, {"role": "assistant", "content": ""}) if form.is_chat and is_new else b""
+
+    def whole(choice: Json) -> bytes:
+        calls = [{"index": at, **call} for at, call in enumerate(form.calls(choice))]
+        delta = ({"content": choice["text"]} if choice["text"] else {}) | ({"tool_calls": calls} if calls else {})
+        return part(choice, delta) if delta else b""
 
     try:
         async for piece in answering.pieces:
             if piece.kind is PieceKind.CHUNK:
-                index, text = piece.data["index"], piece.data["text"]
-                yield begin(index) + part(index, {"content": text}, text)
+                text = piece.data["text"]
+                yield begin(piece.data["index"]) + part(piece.data, {"content": text}, text)
                 continue
             for choice in piece.data["choices"]:
-                yield begin(choice["index"]) + part(choice["index"], {}, finish_reason=choice["finish_reason"])
+                last = part({"index": choice["index"]}, {}, finish_reason=choice["finish_reason"])
+                yield begin(choice["index"]) + (whole(choice) if form.is_sent_whole else b"") + last
             if with_usage:
                 yield event(usage=_usage(piece.data))
             yield LAST_EVENT

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
 from footplate.contract.fields import Group
-from service.api.openai.models import PythonGrader
+from service.api.openai.models import Grader
 from service.api.openai.to_spec import GRADER, grader_bundle
 from service.deps import StrictRoute, read_model
 
@@ -28,7 +28,7 @@ class NotSupported(FootplateError):
 
 
 class GraderToValidate(Group):
-    grader: PythonGrader
+    grader: Grader
 
 
 @router.post(f"{GRADERS}/validate")

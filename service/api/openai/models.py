@@ -22,8 +22,15 @@ Auto = BeforeValidator(lambda value: None if value == AUTO else value)
 Epochs = Annotated[Annotated[Whole, Field(ge=1, le=50)] | None, Auto]
 BatchSize = Annotated[Annotated[Whole, Field(ge=1, le=256)] | None, Auto]
 Multiplier = Annotated[Annotated[float, Field(gt=0)] | None, Auto]
-OnlyAuto = Annotated[None, Auto]
-"""A hyperparameter that Footplate does not have. Only "auto" is accepted."""
+
+
+def _only_default(value: Any) -> None:
+    if value not in (None, AUTO, "default"):
+        raise PydanticCustomError("no_effect", "has no effect on training here: leave it out")
+
+
+OnlyDefault = Annotated[None, BeforeValidator(_only_default)]
+"""A hyperparameter that Footplate does not have. Only its default is accepted."""
 
 
 def _few_short(pairs: dict[str, str] | None) -> dict[str, str] | None:
@@ -48,9 +55,9 @@ class DpoHyperparameters(Hyperparameters):
 
 class ReinforcementHyperparameters(Hyperparameters):
     eval_interval: Annotated[Annotated[Whole, Field(ge=1)] | None, Auto] = None
-    compute_multiplier: OnlyAuto = None
-    eval_samples: OnlyAuto = None
-    reasoning_effort: Annotated[None, BeforeValidator(lambda value: None if value == "default" else value)] = None
+    compute_multiplier: OnlyDefault = None
+    eval_samples: OnlyDefault = None
+    reasoning_effort: OnlyDefault = None
 
 
 class Supervised(Group):
@@ -70,8 +77,18 @@ class PythonGrader(Group):
     image_tag: None = None
 
 
+def _is_python(grader: Any) -> Any:
+    if isinstance(grader, dict) and grader.get("type") not in (None, "python"):
+        sentence = "is a grader of type {type}, and only python graders are supported: write it as grade(sample, item)"
+        raise PydanticCustomError("unknown_choice", sentence, {"type": repr(grader["type"])[:40]})
+    return grader
+
+
+Grader = Annotated[PythonGrader, BeforeValidator(_is_python)]
+
+
 class Reinforcement(Group):
-    grader: PythonGrader
+    grader: Grader
     hyperparameters: ReinforcementHyperparameters = ReinforcementHyperparameters()
 
 

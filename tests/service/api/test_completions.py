@@ -157,22 +157,105 @@ async def test_an_answer_of_openais_client_is_a_message_of_the_next_request(api:
     assert request["body"]["stop"] == []
 
 
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "paint", "parameters": {"type": "object", "properties": {"color": {"type": "string"}}}},
+}
+CALL: Any = {"id": "call_1", "type": "function", "function": {"name": "paint", "arguments": '{"color": "blue"}'}}
+CALLED = {"choices": [{"index": 0, "text": "", "finish_reason": "tool_calls", "tokens": 9, "tool_calls": [
+    {"name": "paint", "arguments": {"color": "blue"}}, {"name": "paint", "arguments": {"color": "green"}}]}],
+    "prompt_tokens": 3}  # fmt: skip
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["calls at once", "one call"])
+async def test_openais_client_calls_tools_and_returns_their_results(api: Api, node: Node, at_once: bool) -> None:
+    job, client = await trained(api), client_of(api)
+    messages: list[Any] = [{"role": "user", "content": "paint the sky"}]
+    tools: Any = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": at_once}
+    asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **tools))
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], **CALLED)
+
+    [choice] = (await asking).choices
+    calls = choice.message.tool_calls or []
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    asked = [json.loads(call.function.arguments) for call in calls if call.type == "function"]
+    assert asked == [{"color": "blue"}, {"color": "green"}][: 2 if at_once else 1]
+
+    messages += [choice.message, {"role": "tool", "tool_call_id": calls[0].id, "content": "done"}]
+    asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **tools))
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], **DONE)
+    await asking
+    assert request["body"]["tools"] == [TOOL]
+    _, called, answered = request["body"]["messages"]
+    assert called["tool_calls"][0]["function"] == {"name": "paint", "arguments": {"color": "blue"}}
+    assert answered == {"role": "tool", "tool_call_id": calls[0].id, "content": "done"}
+
+
+async def test_a_stream_ends_with_the_calls_of_tools(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    messages: Any = CHAT["messages"]
+    asking = asyncio.create_task(
+        client.chat.completions.create(model=job, messages=messages, tools=[TOOL], stream=True)
+    )
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], **CALLED)
+
+    parts = [part.choices[0] async for part in await asking]
+    calls = [call for part in parts for call in part.delta.tool_calls or []]
+    assert [(call.index, call.function and call.function.arguments) for call in calls] == [
+        (0, '{"color": "blue"}'), (1, '{"color": "green"}'),
+    ]  # fmt: skip
+    assert parts[-1].finish_reason == "tool_calls"
+
+
+async def test_log_probabilities_have_the_form_of_openais_answers(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    likely = [{"token": "at", "logprob": -0.25}, {"token": "é", "logprob": -1.5}]
+    done = {**DONE, "choices": [{**DONE["choices"][0], "logprobs": [{**likely[0], "top": likely}]}]}  # type: ignore[index]
+    messages: Any = CHAT["messages"]
+    chat = asyncio.create_task(
+        client.chat.completions.create(model=job, messages=messages, logprobs=True, top_logprobs=2)
+    )
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], **done)
+    text = asyncio.create_task(client.completions.create(model=job, prompt="a", logprobs=2))
+    assert request["body"]["top_logprobs"] == 2
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], **done)
+
+    of_chat, of_text = (await chat).choices[0].logprobs, (await text).choices[0].logprobs
+    assert of_chat is not None
+    assert of_text is not None
+    [token] = of_chat.content or []
+    assert [(top.token, top.logprob, top.bytes) for top in token.top_logprobs] == [
+        ("at", -0.25, [97, 116]), ("é", -1.5, [195, 169]),
+    ]  # fmt: skip
+    assert (of_text.tokens, of_text.token_logprobs, of_text.text_offset) == (["at"], [-0.25], [0])
+    assert of_text.top_logprobs == [{"at": -0.25, "é": -1.5}]
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat/completions", {"messages": []}, "/messages"),
-    ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "/messages/0/role"),
+    ("chat/completions", {"messages": [{"role": "function", "content": "x"}]}, "/messages/0/role"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]},
+     "/messages/0/tool_calls"),
     ("chat/completions", {"messages": [{"role": "user", "content": [TEXT, {"type": "image_url", "image_url": {}}]}]},
      "messages.0.content: part 1 is of type 'image_url'"),
     ("chat/completions", {"messages": [{"role": "user", "content": [TEXT, {"type": "input_audio"}]}]},
      "messages.0.content: part 1 is of type 'input_audio'"),
     ("chat/completions", {"messages": [{"role": "user"}]}, "/messages/0/content"),
-    ("chat/completions", {**CHAT, "tools": []}, "/tools"),
-    ("chat/completions", {**CHAT, "logprobs": True}, "/logprobs"),
+    ("chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}, "/tool_choice"),
+    ("chat/completions", {**CHAT, "tools": [{"type": "function", "function": {"name": "a", "strict": True}}]},
+     "/tools/0/function/strict"),
+    ("chat/completions", {**CHAT, "top_logprobs": 2}, "/top_logprobs"),
     ("chat/completions", {**CHAT, "frequency_penalty": 0.5}, "/frequency_penalty"),
     ("chat/completions", {**CHAT, "stop": ["a", ""]}, "stop.1: is empty"),
     ("chat/completions", {**CHAT, "max_tokens": 1, "max_completion_tokens": 1}, "/max_tokens"),
     ("chat/completions", {**CHAT, "stream_options": {}}, "/stream_options"),
     ("completions", {"prompt": [[1, 2], 3.5]}, "/prompt/1"),
-    ("completions", {"prompt": "a", "logprobs": 1}, "/logprobs"),
+    ("completions", {"prompt": "a", "logprobs": 6}, "/logprobs"),
     ("embeddings", {"input": []}, "/input"),
     ("embeddings", {"input": "a", "dimensions": 8}, "/dimensions"),
 ]  # fmt: skip
