@@ -161,7 +161,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "checkpoint_corrupt": ("A checkpoint does not match its checksums.", "Nothing: the job continues from an older one."),
         "crashed": ("The training process died by a signal, or by an exit code that is not the program's own decision.", "Read `footplate logs JOB --stream stderr`."),
         "dataset_error": ("Data is missing, changed or unreadable.", "Restore the rows and resume, or fork the job."),
-        "error": ("Your code, model or data raised an exception, or ended the program by sys.exit(2) or a message.", "`footplate show JOB` has the traceback."),
+        "error": ("Your code, model or data raised an exception, or ended the program by sys.exit with 2, a message, or too early with 0.", "`footplate show JOB` has the traceback."),
         "hub_is_off": ("The node may not download from a hub.", "The operator sets `FOOTPLATE_HUB=on` on the nodes."),
         "journal_full": ("Too many events wait on the node's disk.", "Free space or bring Redis back, then resume."),
         "no_valid_checkpoint": ("No checkpoint of the job can be verified.", "Submit the job again."),

@@ -95,7 +95,7 @@ class Reason(StrEnum):
     """The job trained to its end, and its outputs are stored."""
     # failed, or the cause of a retry
     ERROR = "error"
-    """The user's code, model or data raised an exception, or called sys.exit(2) or sys.exit with a message."""
+    """The user's code, model or data raised an exception, or called sys.exit with 2, a message, or too early with 0."""
     CRASHED = "crashed"
     """The training process died by a signal, a segfault, or an exit code that is not the program's own decision."""
     OOM = "oom"

@@ -205,11 +205,16 @@ class Job:
 def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
     """Runs a user's function or script to its end, or until the job is stopped. Returns the outcome."""
     returned: Any = None
-    if isinstance(spec.loop, Script):
-        _run_script(spec, spec.loop, order, emit)
-    else:
-        assert spec.loop is not None
-        returned = _run_function(spec.loop, Job(spec, order, emit, find))
+    try:
+        if isinstance(spec.loop, Script):
+            _run_script(spec, spec.loop, order, emit)
+        else:
+            assert spec.loop is not None
+            returned = _run_function(spec.loop, Job(spec, order, emit, find))
+    except SystemExit as error:
+        # sys.exit(0) is a return. After SIGTERM every exit code is a stop.
+        if error.code not in (None, 0) and not emit.was_terminated:
+            raise
     emit.last_progress()
     result = {"steps": emit.reported_step, "final": json_safe(emit.latest), "best": None}
     if isinstance(returned, Mapping):
@@ -248,9 +253,6 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
         reports.refuse_an_unused_start()
     except ScriptStopped:
         pass
-    except SystemExit as error:
-        if error.code not in (None, 0) and not emit.was_terminated:
-            raise
     except FileNotFoundError as error:
         folder = order.files.folder
         raise OwnCodeError(own_code.where(error), hint=not_found(folder), trace=own_code.trace_of(error)) from error

@@ -16,3 +16,11 @@ def test_an_exit_that_the_program_decided_is_an_error_and_not_a_crash(code: int 
 
     assert (verdict.reason, verdict.error.code) == (reason, "exited")
     assert str(code) in verdict.error.message
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_an_exit_with_0_before_a_result_is_an_error_that_names_the_stop_of_callbacks(code: int | None) -> None:
+    verdict = outcome.of_exception(SystemExit(code))
+
+    assert (verdict.reason, verdict.error.code) == ("error", "exited")
+    assert "control.should_training_stop = True" in (verdict.error.hint or "")

@@ -21,7 +21,7 @@ import torch
 
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import Ending
-from footplate.contract.host.bundle_files import Bundle
+from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.host.launch import TERMINATED_AT, Order
 from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
 from footplate.contract.layout import bundle_file
@@ -116,13 +116,12 @@ def test_a_stop_is_acknowledged_only_when_the_loop_reads_should_stop(attempt: At
     assert attempt.emit.obeyed is not None
 
 
-@pytest.mark.parametrize("code", [0, 143])
-def test_a_script_that_ends_after_sigterm_is_stopped_and_not_finished(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def exits(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *, loop: Any, code: int | None) -> Ending:
+    """Runs an own loop whose bundle calls sys.exit, as a script or as a function."""
+    name, program = ("train.py", "sys.exit({})") if isinstance(loop, dict) else ("my.py", "def main(job): sys.exit({})")
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as bundle:
-        bundle.writestr("train.py", f"import sys\nsys.exit({code})\n")
+        bundle.writestr(name, f"import sys\n{program.format(code)}\n")
     sha256 = hashlib.sha256(archive.getvalue()).hexdigest()
     place = attempt.order.artifacts / bundle_file(sha256)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -131,14 +130,35 @@ def test_a_script_that_ends_after_sigterm_is_stopped_and_not_finished(
     monkeypatch.setattr(tempfile, "tempdir", str(attempt.order.artifacts))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = JobSpec.parse({"loop": {"script": "train.py"}, "code": {"bundle": sha256}})
+    spec = JobSpec.parse({"loop": loop, "code": {"bundle": sha256}})
+    if not spec.is_script:
+        own_code.use(unpack(sha256, attempt.order.artifacts, attempt.order.artifacts))
+    try:
+        return own_loop.run(spec, attempt.order, attempt.emit, lambda: None).ending
+    finally:
+        close_bundle()
+
+
+LOOPS = pytest.mark.parametrize("loop", [{"script": "train.py"}, "my:main"], ids=["script", "function"])
+
+
+@LOOPS
+@pytest.mark.parametrize("code", [0, 143])
+def test_an_own_loop_that_exits_after_sigterm_is_stopped_and_not_finished(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, loop: Any, code: int
+) -> None:
     with mmap.mmap(attempt.stop_fd, mmap.PAGESIZE) as page:
         page[TERMINATED_AT] = 1
 
-    try:
-        assert own_loop.run(spec, attempt.order, attempt.emit, lambda: None).ending is Ending.STOPPED
-    finally:
-        close_bundle()
+    assert exits(attempt, monkeypatch, loop=loop, code=code) is Ending.STOPPED
+
+
+@LOOPS
+@pytest.mark.parametrize("code", [0, None])
+def test_an_own_loop_that_exits_with_0_has_finished(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, loop: Any, code: int | None
+) -> None:
+    assert exits(attempt, monkeypatch, loop=loop, code=code) is Ending.FINISHED
 
 
 def test_files_and_folders_that_an_own_loop_saves_are_copied_to_the_outputs(attempt: Attempt, tmp_path: Path) -> None:

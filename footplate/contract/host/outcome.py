@@ -87,6 +87,10 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 EXITED = "the lines that it printed may show why: footplate logs. Training ends by returning, not by an exit"
 
 DECIDED = 'the program ended itself, so the same arguments end it again. With "error" in retry.on it is tried again'
+EXITED_WITH_0 = (
+    "training ended before it had a result. Code in a callback ends training with control.should_training_stop = True, "
+    "which makes the job succeed with its outputs"
+)
 USAGE_ERROR = 2
 """The exit code of a program that refuses its arguments, such as argparse's and click's."""
 MOST_STDERR_LINES = 5
@@ -97,9 +101,13 @@ def _decided_to_exit(error: BaseException) -> bool:
 
     Other codes may be those of a child process or of a lost peer that the program passed on.
     """
-    if not isinstance(error, SystemExit) or error.code is None:
+    if not isinstance(error, SystemExit):
         return False
     return error.code == USAGE_ERROR or not isinstance(error.code, int)
+
+
+def _exited_with_0(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 EXCEPTIONS = (
@@ -123,6 +131,7 @@ EXCEPTIONS = (
          "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
     _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
          "make room in the artifact store, then resume the job, which continues from its last checkpoint"),
+    _Row(_exited_with_0, Reason.ERROR, "exited", EXITED_WITH_0),
     _Row(_decided_to_exit, Reason.ERROR, "exited", DECIDED),
     _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", EXITED),
 )  # fmt: skip
