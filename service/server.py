@@ -191,6 +191,8 @@ def listen(settings: ServiceSettings) -> socket.socket:
 
 
 def _url(host: str, listener: socket.socket) -> str:
+    """Returns an address that this machine can open, also if the service listens on all addresses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 

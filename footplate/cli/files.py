@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, UsageError, Verbs, add_job, add_verb, client_of, find, print_deleted, show
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from footplate import Client
     from footplate.sdk.blocking import SavedCheckpoint
     from footplate.sdk.models import UploadedFile
+
+
+JOB_FILE = ".footplate-job"
+"""A file in a folder of outputs with the id of their job."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -91,7 +96,11 @@ def run_download(options: Options) -> int:
             checkpoint = job.checkpoints.get(options.checkpoint)
             written = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
         else:
-            written = job.outputs.download(options.output or job.id, only=options.paths or None)
+            folder = Path(options.output or job.id)
+            _require_no_other(folder, job.id)
+            written = job.outputs.download(folder, only=options.paths or None)
+            if written:
+                (folder / JOB_FILE).write_text(f"{job.id}\n")
     if options.json:
         print_json([str(path) for path in written])
         return 0
@@ -99,6 +108,15 @@ def run_download(options: Options) -> int:
     if not written:
         print_message(f"{job.id} has no outputs; its state is {job.state}")
     return 0
+
+
+def _require_no_other(folder: Path, job: str) -> None:
+    """Raises UsageError if outputs of another job were downloaded to this folder, because they would be overwritten."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if (other := (folder / JOB_FILE).read_text().strip()) != job:
+            raise UsageError(
+                f"{folder} has the outputs of {other[:60]}", hint=f"name another folder: -o {folder}/{job}"
+            )
 
 
 @contextmanager

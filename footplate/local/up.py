@@ -240,9 +240,11 @@ def drain_seconds(env: dict[str, str]) -> float:
 def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
     """Returns the addresses and folders, and three commands to paste, in this order."""
     key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
+    port = urlsplit(url).port
+    others = f"\n  others http://{socket.gethostname()}:{port}/   (from other machines)" if listens_on_all() else ""
     spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'
     return f"""
-  page   {url}/        API   {url}/docs
+  page   {url}/        API   {url}/docs{others}
   state  {home.path}   (database, artifacts, nodes)
   logs   {"  ".join(sorted(logs.values()))}
 
@@ -253,6 +255,10 @@ Next, in another terminal:
 
 Ctrl-C here writes checkpoints of running jobs and stops everything. The next start continues the jobs.
 """
+
+
+def listens_on_all() -> bool:
+    return os.environ.get("FOOTPLATE_HOST") in ("0.0.0.0", "::")
 
 
 def say(text: str) -> None:

@@ -40,6 +40,14 @@ def test_submit_with_watch_prints_every_state_and_log_in_plain_lines(command: Co
     assert [line.split()[1] for line in lines if " loss " in line] == ["5", "10", "15", "20"]
     assert (lines[1], lines[-2]) == ("queued (submitted)", "succeeded (completed)")
     assert re.fullmatch(rf"outputs: \d+ files, .*B; `footplate download {lines[0][-8:]}` downloads them", lines[-1])
+
+    spec, marker = command.folder / "got/spec.json", command.folder / "got/.footplate-job"
+    command.good("download", lines[0], "spec.json", "-o", "got")
+    command.good("download", lines[0], "spec.json", "-o", "got")
+    marker.write_text("job_of_somebody_else")
+    spec.write_text("theirs")
+    refused = command.run("download", lines[0], "-o", "got")
+    assert (refused.returncode, "job_of_somebody_else" in refused.stderr, spec.read_text()) == (2, True, "theirs")
     assert "\033" not in done.stdout
     assert standing.job(lines[0])["name"] == "told"
 
@@ -115,6 +123,7 @@ def test_ctrl_c_stops_the_watching_but_not_the_job(command: Command, standing: S
     assert "Traceback" not in watch.output
     assert standing.state(job) == "running"
     assert command.good("do", job, "--save", "--set", "logging_steps=5").startswith(f"{job} running")
+    assert "write --save" in command.run("do", job, "save").stderr
     refused = command.run("do", job, "--set", "learning_rat=1")
     assert (refused.returncode, "did you mean 'learning_rate'?" in refused.stderr) == (2, True)
     assert command.good("cancel", job, "--mode", "kill").startswith(f"{job} stopping")

@@ -44,13 +44,16 @@ def test_the_keys_of_the_tutorial_about_a_server_work_until_they_are_deleted(
     bootstrap, *others = snippets("tutorials/server.md")
     key = paste([bootstrap], tmp_path, "").strip()
     url_file = tmp_path / "url"
-    settings = {"FOOTPLATE_API_KEY": key, "FOOTPLATE_PORT": "0", "FOOTPLATE_URL_FILE": str(url_file)}
+    settings = {"FOOTPLATE_API_KEY": key, "FOOTPLATE_PORT": "0", "FOOTPLATE_URL_FILE": str(url_file),
+                "FOOTPLATE_HOST": "0.0.0.0"}  # fmt: skip
     service = examples.system.run("service", "api", name="keyed", **settings)
     service.until(url_file.exists, within=30, what="the service with a key listens")
 
-    printed = paste(others, tmp_path, url_file.read_text().strip(), FOOTPLATE_API_KEY=key)
+    url = url_file.read_text().strip()
+    printed = paste(others, tmp_path, url, FOOTPLATE_API_KEY=key)
     service.terminate()
 
+    assert url.startswith("http://127.0.0.1:")
     assert re.search(r"anna +vision +.*submit", printed)
     assert "ok     key" in printed
     assert re.search(r"key_\w+ deleted", printed)

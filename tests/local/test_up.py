@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from footplate.local.home import Home
+from footplate.local.up import welcome
 from tests.local.conftest import Up
 from tests.support.processes import REPOSITORY, Process, children, is_alive, left_behind, until
 from tests.support.system import LEISURE
@@ -182,6 +185,14 @@ def ends_soon(up: Up, job: str) -> bool:
     if shown["state"] == "running" and shown["progress"]["max_steps"] == ENDLESS["training"]["max_steps"]:
         up.client.post(f"/jobs/{job}/do", json={"set": {"max_steps": shown["progress"]["step"] + 100}})
     return shown["state"] in ("succeeded", "failed")
+
+
+def test_a_service_for_other_machines_prints_its_address_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOOTPLATE_HOST", "0.0.0.0")
+
+    assert f"http://{socket.gethostname()}:8080/" in welcome("http://127.0.0.1:8080", Home(tmp_path), {})
 
 
 def test_a_misspelt_variable_stops_the_start_before_any_file_is_made(up: Up) -> None:
