@@ -16,7 +16,7 @@ from footplate.components.columns import Labels, dropped, kept, renamed
 from footplate.components.hf_processors import require_tokenizer
 from footplate.components.rows import Mapped, Row, is_stream, require_rows
 from footplate.components.streams import ChunkedStream, MappedStream
-from footplate.components.tokenizing import Answers, Chat, Tokenize, TokenizeWords
+from footplate.components.tokenizing import Tokenize, TokenizeAnswers, TokenizeChat, TokenizeWords
 from footplate.contract.errors import NotBuildable
 
 Longest = Annotated[int | None, "The largest number of tokens; longer texts are cut. null uses the tokenizer's limit"]
@@ -76,7 +76,7 @@ def answers(
         raise NotBuildable(
             "answers needs a tokenizer with tokenizer.json: this one does not report the positions of tokens"
         )
-    return mapped(rows, Answers(processor, question, context, column, max_length))
+    return mapped(rows, TokenizeAnswers(processor, question, context, column, max_length))
 
 
 def chunk(
@@ -121,7 +121,7 @@ def chat(
             "chat: the template does not mark the assistant's words, so the tokens to learn are unknown",
             hint="put {% generation %} … {% endgeneration %} around it in chat_template, or use learn: all",
         )
-    return mapped(rows, Chat(processor, column, max_length, learn == "assistant"))
+    return mapped(rows, TokenizeChat(processor, column, max_length, learn == "assistant"))
 
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:

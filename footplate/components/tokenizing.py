@@ -75,7 +75,7 @@ class TokenizeWords:
 
 
 @dataclass(frozen=True)
-class Chat:
+class TokenizeChat:
     tokenizer: Any
     column: str
     max_length: int | None
@@ -117,7 +117,7 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class Answers:
+class TokenizeAnswers:
     tokenizer: Any
     question: str
     context: str

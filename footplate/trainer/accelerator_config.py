@@ -18,7 +18,7 @@ class AcceleratorConfig:
     split_batches: bool = False
     """True divides a loader's batch among the processes, instead of giving each process a batch."""
     dispatch_batches: bool | None = None
-    """True lets only the main process read data. It is refused, because each process reads its own share."""
+    """True lets only the main process read data. It is refused, because each process reads its own shard."""
     even_batches: bool = True
     """True fills up an epoch's last batch with samples from its beginning, so that all processes have equal shares."""
     use_seedable_sampler: bool = True

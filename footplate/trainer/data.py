@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.collator_generators import CollatorGenerators
 from footplate.trainer.losses.loss import DICT, items
-from footplate.trainer.samplers import ALL, Batches, EpochSampler, SeededBatch, Share
+from footplate.trainer.samplers import ALL_DATA, Batches, DataShard, EpochSampler, SeededBatch
 from footplate.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
 from footplate.trainer.strategies.peers import PaddingBatch
-from footplate.trainer.stream import ShareOfStream, Stream, has_position
+from footplate.trainer.stream import Stream, StreamShard, has_position
 
 log = logging.getLogger("footplate.trainer")
 
@@ -52,7 +52,7 @@ def make_loader(
     collator: Collator,
     batch_size: int,
     sampler: Sampler[Any] | None,
-    share: Share = ALL,
+    shard: DataShard = ALL_DATA,
 ) -> DataLoader[Any]:
     """Makes a torch loader with its own generator, because torch's default would use the generator of dropout."""
     options: dict[str, Any] = {
@@ -67,14 +67,14 @@ def make_loader(
         "generator": PrivateGenerator(),
     }
     if isinstance(dataset, IterableDataset) or sampler is None:
-        if share.world > 1:
-            dataset = ShareOfStream(dataset, share, batch_size)
+        if shard.world > 1:
+            dataset = StreamShard(dataset, shard, batch_size)
         return DataLoader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
     seed = args.seed if args.data_seed is None else args.data_seed
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset):
         # As Accelerate does, replace the sampler by one whose order is a function of the epoch.
         sampler = EpochSampler(dataset, seed)
-    batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed, share=share)
+    batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed, shard=shard)
     if options["num_workers"]:
         dataset = SeededDataset(dataset, collator)
     return DataLoader(dataset, batch_sampler=batches, **options)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.trainer.background import Background
-from footplate.trainer.memory import Memory
+from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from footplate.trainer.metrics.sums import Metric
     from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
-    from footplate.trainer.plan import Plan
-    from footplate.trainer.position import Position
+    from footplate.trainer.plan import StepPlan
+    from footplate.trainer.position import DataPosition
     from footplate.trainer.steps.step import Step
     from footplate.trainer.strategies.single import Single
 
@@ -36,8 +36,8 @@ class Run:
 
     ignore_keys: list[str] | None = None
     """The argument `ignore_keys_for_eval` of `train()`."""
-    plan: Plan = field(init=False)
-    position: Position = field(init=False)
+    plan: StepPlan = field(init=False)
+    position: DataPosition = field(init=False)
     """The first micro-batch of the run."""
     step: Step = field(init=False)
     epoch: Epoch | None = None
@@ -112,7 +112,7 @@ class Internals:
     """The state that Hugging Face's Trainer does not have, such as the strategy, in `trainer._footplate`."""
 
     overrides: Overrides
-    memory: Memory
+    memory: MemoryMeter
     metrics: list[str | Callable[[], Metric]]
     """The metrics that stream through an evaluation: their names, or functions that make them."""
     given_model: Any = None

@@ -75,9 +75,9 @@ def get_dataloader(
         trainer._remove_unused_columns(dataset),
         trainer._get_collator_with_removed_columns(trainer.data_collator),
     )
-    share = strategy.share(evens=is_training and strategy.accelerator_config.even_batches)
+    shard = strategy.data_shard(evens=is_training and strategy.accelerator_config.even_batches)
     size = strategy.batch_size(batch_size)
-    loader = strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, share))
+    loader = strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, shard))
     if key is not None and trainer.args.dataloader_persistent_workers:
         trainer._eval_dataloaders[key] = loader
     if is_training and trainer.args.dataloader_persistent_workers and has_position(loader):

@@ -18,8 +18,8 @@ from footplate.trainer.data import Epoch
 from footplate.trainer.internals import Run
 from footplate.trainer.model_changes import changed_for_training
 from footplate.trainer.placed_models import set_model
-from footplate.trainer.plan import Plan
-from footplate.trainer.position import Position, resumed
+from footplate.trainer.plan import StepPlan
+from footplate.trainer.position import DataPosition, resumed
 from footplate.trainer.search import trial_state
 from footplate.trainer.seeds import data_seed, seed_all
 from footplate.trainer.state import TrainerState, TrainOutput
@@ -69,9 +69,9 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     args, own = trainer.args, trainer._footplate
     run, peers = own.run, own.strategy.peers
     loader = trainer.get_train_dataloader()
-    plan = Plan(*trainer.set_initial_training_values(args, loader))
+    plan = StepPlan(*trainer.set_initial_training_values(args, loader))
     rng: saving.StoredRng | None = None
-    trainer.state, run.position = TrainerState(), Position()
+    trainer.state, run.position = TrainerState(), DataPosition()
     if folder is not None:
         trainer.state, then = saving.load_state(trainer, folder)
         saving.restore_callbacks(trainer, folder)
@@ -102,7 +102,7 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     return output
 
 
-def _log_beginning(trainer: Trainer, plan: Plan, folder: Path | None) -> None:
+def _log_beginning(trainer: Trainer, plan: StepPlan, folder: Path | None) -> None:
     args, batch_size = trainer.args, trainer.get_total_train_batch_size(trainer.args)
     log.info("***** Running training *****")
     log.info("  Num examples = %s, epochs = %s, optimization steps = %s", plan.examples, plan.epochs, plan.max_steps)
@@ -116,7 +116,7 @@ def _log_beginning(trainer: Trainer, plan: Plan, folder: Path | None) -> None:
         log.info("  Resuming from %s at step %d", folder, trainer.state.global_step)
 
 
-def _with_plan(trainer: Trainer, plan: Plan) -> TrainerState:
+def _with_plan(trainer: Trainer, plan: StepPlan) -> TrainerState:
     """Returns the Trainer's state with the values of this run."""
     state = trainer.state
     reporting.note_process(trainer, state)
@@ -232,7 +232,7 @@ def log_evaluate_save(trainer: Trainer) -> None:
         saving.save_checkpoint(trainer)
 
 
-def _finish(trainer: Trainer, plan: Plan) -> TrainOutput:
+def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
     own, run, state = trainer._footplate, trainer._footplate.run, trainer.state
     steps = state.global_step - run.first_step
     total = run.loss_taken + reporting.take_loss(trainer).total

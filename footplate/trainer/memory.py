@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 
-class Memory:
+class MemoryMeter:
     """The memory of a stage in bytes, under Hugging Face's names. Without `is_measured`, nothing is measured.
 
     The stages are `init`, `train`, `eval` and `test`. A stage within another one, such as an evaluation in training,

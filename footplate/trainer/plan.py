@@ -14,7 +14,7 @@ from footplate.trainer.data import has_length
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """The numbers of epochs, steps, batches and samples of a run, computed before its first step."""
 
     epochs: int
@@ -31,7 +31,7 @@ class Plan:
     steps done, minus the steps of the present size that would have read the same samples."""
 
     @classmethod
-    def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:
+    def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> StepPlan:
         accumulate = args.gradient_accumulation_steps
         if not has_length(loader):
             if args.max_steps < 0:
@@ -51,7 +51,7 @@ class Plan:
     def values(self) -> tuple[int, int, int, float, int, int, int]:
         return dataclasses.astuple(self)[:-1]
 
-    def shifted(self, shift: int, *, has_limit: bool) -> Plan:
+    def shifted(self, shift: int, *, has_limit: bool) -> StepPlan:
         """Returns the plan of a run whose earlier steps had another size. `has_limit` is True if max_steps is given."""
         if has_limit:
             return replace(self, epochs=math.ceil((self.max_steps - shift) / self.steps_per_epoch), shift=shift)
@@ -63,7 +63,7 @@ class Plan:
         rest = math.ceil((self.batches_per_epoch - batch) / accumulate)
         return (epoch + 1) * self.steps_per_epoch - rest
 
-    def until(self, max_steps: int) -> Plan:
+    def until(self, max_steps: int) -> StepPlan:
         """Returns the plan of a run over the same data that ends after `max_steps` steps."""
         samples = max_steps * self.step_samples
         if self.epochs == sys.maxsize:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from footplate.trainer.plan import Plan
+from footplate.trainer.plan import StepPlan
 from footplate.trainer.samplers import Batches
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ log = logging.getLogger("footplate.trainer")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class DataPosition:
     """The first micro-batch of a run. A new run starts at batch 0 of epoch 0."""
 
     epoch: int = 0
@@ -43,8 +43,8 @@ class _Step:
 
 
 def resumed(
-    trainer: Trainer, plan: Plan, loader: Any, then: Mapping[str, Any], places: Mapping[str, Any]
-) -> tuple[Plan, Position]:
+    trainer: Trainer, plan: StepPlan, loader: Any, then: Mapping[str, Any], places: Mapping[str, Any]
+) -> tuple[StepPlan, DataPosition]:
     """Returns the plan and the position of a run that continues after the state's step.
 
     `then` has the arguments of the run that wrote the checkpoint, and `places` its position in the data. If the size of
@@ -58,11 +58,11 @@ def resumed(
     if plan.epochs == sys.maxsize:
         # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
         epoch, batch = places.get("at", (0, done * before.micro_batches))
-        return plan, Position(epoch, 0 if args.ignore_data_skip else batch * before.samples // now.samples)
+        return plan, DataPosition(epoch, 0 if args.ignore_data_skip else batch * before.samples // now.samples)
     is_moved = then.get("step_shift") or places.get("offset")
     if args.ignore_data_skip or (before == now and not is_moved):
         epoch, steps = divmod(done, plan.steps_per_epoch)
-        return plan, Position(epoch, 0 if args.ignore_data_skip else steps * now.micro_batches)
+        return plan, DataPosition(epoch, 0 if args.ignore_data_skip else steps * now.micro_batches)
     if "at" in places:
         epoch, batch = places["at"]
     else:
@@ -93,12 +93,12 @@ def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
     return now if size is None else _Step(now.samples // trainer._train_batch_size * size, micro_batches)
 
 
-def _at_sample(plan: Plan, loader: Any, epoch: int, sample: int, batch_samples: int) -> Position:
+def _at_sample(plan: StepPlan, loader: Any, epoch: int, sample: int, batch_samples: int) -> DataPosition:
     """Returns the position of a sample. A user's own loader starts at the batch of the sample, which is repeated."""
     batches = getattr(loader, "batch_sampler", None)
     if not (isinstance(batches, Batches) and batches.can_start_within):
-        position = Position(epoch, sample // batch_samples)
+        position = DataPosition(epoch, sample // batch_samples)
     else:
         batch = plan.batches_per_epoch - batches.rounds_from(sample)
-        position = Position(epoch, batch, sample - batch * batch_samples)
-    return Position(epoch + 1) if position.batch >= plan.batches_per_epoch else position
+        position = DataPosition(epoch, batch, sample - batch * batch_samples)
+    return DataPosition(epoch + 1) if position.batch >= plan.batches_per_epoch else position

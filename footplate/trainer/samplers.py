@@ -155,8 +155,8 @@ def _cut(samples: list[int], counts: list[int]) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The share of the data that one process reads: one batch of every round, in which each process has one."""
+class DataShard:
+    """The shard of the data that one process reads: one batch of every round, in which each process has one."""
 
     rank: int = 0
     world: int = 1
@@ -167,8 +167,8 @@ class Share:
     """A function that lets all processes use the main process's value, for an order that is drawn at random."""
 
 
-ALL = Share()
-"""The share of a single process, which reads every batch."""
+ALL_DATA = DataShard()
+"""The shard of a single process, which reads every batch."""
 
 
 class SeededBatch(list[int]):
@@ -188,9 +188,11 @@ class Batches(Sampler[list[int]]):
     Skipped samples are never loaded. With our own sampler, their indices are not even computed.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0, share: Share = ALL) -> None:
+    def __init__(
+        self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0, shard: DataShard = ALL_DATA
+    ) -> None:
         self.sampler, self.batch_size, self.drop_last, self.seed = sampler, batch_size, drop_last, seed
-        self.share = share
+        self.shard = shard
         self.epoch = self._skip = self._offset = 0
         self._drawn: Any = None
 
@@ -221,8 +223,8 @@ class Batches(Sampler[list[int]]):
         skip, drawn = self._skip, self._drawn
         self._skip, self._drawn = 0, None
         order = self._whole() if drawn is None else drawn
-        share, rounds = self.share, self._rounds(len(order) - self._offset)
-        for number in range(skip * share.world + share.rank, rounds * share.world, share.world):
+        shard, rounds = self.shard, self._rounds(len(order) - self._offset)
+        for number in range(skip * shard.world + shard.rank, rounds * shard.world, shard.world):
             batch = self._cut(order, number)
             if not batch:
                 return  # other processes have the last samples of this round
@@ -233,24 +235,24 @@ class Batches(Sampler[list[int]]):
             return list(self.sampler)
         if isinstance(self.sampler, (EpochSampler, SequentialSampler)):
             return _order(self.sampler)
-        return self.share.agree(lambda: _order(self.sampler))
+        return self.shard.agree(lambda: _order(self.sampler))
 
     def samples(self, first: int, count: int) -> list[int]:
         """Returns the samples of `count` batches of this epoch, or an empty list if the order is random."""
         if not isinstance(self.sampler, (EpochSampler, SequentialSampler)):
             return []
-        order, share = _order(self.sampler), self.share
-        numbers = range(first * share.world + share.rank, (first + count) * share.world, share.world)
+        order, shard = _order(self.sampler), self.shard
+        numbers = range(first * shard.world + shard.rank, (first + count) * shard.world, shard.world)
         return [sample for number in numbers for sample in self._cut(order, number)]
 
     def _cut(self, order: Any, number: int) -> list[int]:
         """Returns the batch with this number, counted over all processes."""
         if isinstance(self.sampler, BatchRebalanceSampler):
-            return list(order[number % len(order)]) if number < len(order) or self.share.evens else []
+            return list(order[number % len(order)]) if number < len(order) or self.shard.evens else []
         start = number * self.batch_size + self._offset
         batch = order[start : start + self.batch_size]
         batch = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
-        if self.share.evens and len(batch) < self.batch_size:
+        if self.shard.evens and len(batch) < self.batch_size:
             # Continues from the beginning, several times if the data is smaller than one round.
             places = range(max(start, len(order)), start + self.batch_size)
             batch += [int(order[place % len(order)]) for place in places]
@@ -263,7 +265,7 @@ class Batches(Sampler[list[int]]):
     def _rounds(self, entries: int) -> int:
         """Returns the number of rounds of one batch per process. A sampler's entries are samples or whole batches."""
         size = 1 if isinstance(self.sampler, BatchRebalanceSampler) else self.batch_size
-        in_a_round = size * self.share.world
+        in_a_round = size * self.shard.world
         return entries // in_a_round if self.drop_last else -(-entries // in_a_round)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from footplate.trainer.collator_generators import CollatorGenerators
-from footplate.trainer.samplers import Share
+from footplate.trainer.samplers import DataShard
 from footplate.trainer.seeds import set_seed
 
 Collator = Callable[[Sequence[Any]], Any]
@@ -33,20 +33,20 @@ class PositionedBatch:
     """The number of batches that the process has made in this epoch, with this one."""
 
 
-class ShareOfStream(IterableDataset[Any]):
-    """The share of a stream that one process keeps: its batch of every round, which has one batch per process.
+class StreamShard(IterableDataset[Any]):
+    """The shard of a stream that one process keeps: its batch of every round, which has one batch per process.
 
     Each process reads the whole stream, so that no process waits for another. Rounds are read completely, so that the
     stream is at the same position in all processes.
     """
 
-    def __init__(self, stream: Any, share: Share, batch_size: int) -> None:
-        self.stream, self.share, self.batch_size = stream, share, batch_size
+    def __init__(self, stream: Any, shard: DataShard, batch_size: int) -> None:
+        self.stream, self.shard, self.batch_size = stream, shard, batch_size
 
     def __iter__(self) -> Iterator[Any]:
         samples, size = iter(self.stream), self.batch_size
-        while round_samples := list(islice(samples, size * self.share.world)):
-            yield from round_samples[self.share.rank * size : (self.share.rank + 1) * size]
+        while round_samples := list(islice(samples, size * self.shard.world)):
+            yield from round_samples[self.shard.rank * size : (self.shard.rank + 1) * size]
 
     def __getattr__(self, name: str) -> Any:
         # Everything else, such as the position and the epoch, comes from the stream.
@@ -133,7 +133,7 @@ class _Reader:
         info: Any = get_worker_info()
         own = (process + self._last + 1) % self._processes
         self._seed = info.seed - process + own
-        object.__setattr__(info, "id", own)  # frozen, but datasets read their share's number only here
+        object.__setattr__(info, "id", own)  # frozen, but datasets read their shard's number only here
         if own in self._states:
             info.dataset.load_state_dict(self._states[own])
         self._number = self._numbers.get(own, 0)

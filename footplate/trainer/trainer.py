@@ -37,7 +37,7 @@ from footplate.trainer.data import Collator, count_items, has_length
 from footplate.trainer.declined import refuse_overrides
 from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
-from footplate.trainer.memory import Memory
+from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import Metric
 from footplate.trainer.modelcard import write_card
@@ -47,7 +47,7 @@ from footplate.trainer.optimizers.choose import optimizer_class
 from footplate.trainer.optimizers.groups import decay_parameter_names
 from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
 from footplate.trainer.placed_models import set_model
-from footplate.trainer.plan import Plan
+from footplate.trainer.plan import StepPlan
 from footplate.trainer.precision import use_tf32
 from footplate.trainer.seeds import seed_all
 from footplate.trainer.seeds import set_seed as set_seed
@@ -111,7 +111,7 @@ class Trainer:
     ) -> None:
         refuse_overrides(type(self))
         self.args = TrainingArguments.of(args or TrainingArguments())
-        memory = Memory(is_measured=not self.args.skip_memory_metrics)
+        memory = MemoryMeter(is_measured=not self.args.skip_memory_metrics)
         memory.start("init")
         own = self._footplate = Internals(Overrides(self, _METHODS), memory, list(metrics))
         reporting.set_log_level(self.args)
@@ -229,7 +229,7 @@ class Trainer:
     ) -> tuple[int, int, int, float, int, int, int]:
         """Returns epochs, steps per epoch, examples, samples of the run, samples per step, batches per epoch, steps."""
         total = self.get_total_train_batch_size(args)
-        return Plan.of(args, dataloader, total, self.num_examples(dataloader)).values()
+        return StepPlan.of(args, dataloader, total, self.num_examples(dataloader)).values()
 
     def end(self) -> None:
         """Closes trackers and the connections to other processes. Call it at the end of a script."""

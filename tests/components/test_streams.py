@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from footplate.components import maps
 from footplate.contract.errors import DatasetError
-from footplate.trainer.samplers import Share
-from footplate.trainer.stream import ShareOfStream
+from footplate.trainer.samplers import DataShard
+from footplate.trainer.stream import StreamShard
 
 WORDS = ["the", "film", "is", "dull", "cast", "warm", "and", "story", "moving"]
 TEXTS = [" ".join(WORDS[(at * step) % 9] for step in range(1, 2 + at % 7)) for at in range(240)]
@@ -93,7 +93,7 @@ def test_a_resumed_mapped_stream_continues_with_the_next_row(tokenizer: Any, nam
 
 def test_each_process_reads_and_resumes_its_own_share_of_a_stream(tokenizer: Any) -> None:
     def shares() -> list[Any]:
-        return [ShareOfStream(MAPS["chunk"](Stream(), tokenizer), Share(rank, 2), 3) for rank in (0, 1)]
+        return [StreamShard(MAPS["chunk"](Stream(), tokenizer), DataShard(rank, 2), 3) for rank in (0, 1)]
 
     whole = [[*share] for share in shares()]
     begun = shares()

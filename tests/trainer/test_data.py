@@ -15,7 +15,7 @@ from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import default_data_collator
 from footplate.trainer.data import PrivateGenerator, epoch_batches, make_loader, opened
-from footplate.trainer.samplers import Batches, EpochSampler, Share
+from footplate.trainer.samplers import Batches, DataShard, EpochSampler
 
 
 @given(
@@ -52,7 +52,7 @@ def test_an_epoch_started_at_any_sample_yields_the_remaining_samples(
     samples: int, size: int, first: int, world: int, drop_last: bool
 ) -> None:
     shares = [
-        Batches(EpochSampler(range(samples), seed=5), size, drop_last, share=Share(rank, world))
+        Batches(EpochSampler(range(samples), seed=5), size, drop_last, shard=DataShard(rank, world))
         for rank in range(world)
     ]
     skip = len(shares[0]) - shares[0].rounds_from(first)

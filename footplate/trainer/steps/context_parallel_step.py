@@ -36,9 +36,9 @@ class ContextParallelStep(SharedStep):
 
     def _of_pieces(self, batch: Any, items: Tensor | int | None) -> Tensor:
         trainer, strategy = self.trainer, self.strategy
-        piece = strategy.cut(batch)
-        inputs, labels, count = strategy.to_device((piece.inputs, piece.labels, piece.count))
-        with strategy.attention.over(self.configs, piece.length):
+        shard = strategy.cut(batch)
+        inputs, labels, count = strategy.to_device((shard.inputs, shard.labels, shard.count))
+        with strategy.attention.over(self.configs, shard.length):
             outputs = self.model(**inputs)
             loss = self._loss(outputs, labels, count if items is None else items)
             # The losses of a group's pieces must add up, but gradients are averaged. This factor makes up for that.

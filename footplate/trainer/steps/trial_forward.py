@@ -32,8 +32,8 @@ def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: A
     model, size = trainer.model, strategy.context_parallel
     strategy.cut(batch)  # raises first if the batch cannot be split
     tokens = batch["input_ids"][:1, : 2 * size * _TOKENS_PER_PIECE]
-    piece = cut({"input_ids": tokens, "labels": tokens}, strategy.peers.rank % size, size)
-    tokens, inputs, positions = strategy.to_device((tokens, piece.inputs, piece.positions))
+    shard = cut({"input_ids": tokens, "labels": tokens}, strategy.peers.rank % size, size)
+    tokens, inputs, positions = strategy.to_device((tokens, shard.inputs, shard.positions))
     # Without Accelerate's autocast, because single precision shows a difference more clearly.
     forward = vars(model).get("_original_forward", model)
     was_training = model.training
@@ -43,7 +43,7 @@ def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: A
             whole = forward(
                 input_ids=tokens, **({"labels": tokens} if trainer._footplate.model_signature.takes_labels else {})
             )
-            with strategy.attention.over(configs_of(model), piece.length):
+            with strategy.attention.over(configs_of(model), shard.length):
                 own = logits_of(forward(**inputs))
     finally:
         model.train(was_training)

@@ -16,7 +16,7 @@ from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies import attention
 from footplate.trainer.strategies.ddp import Ddp
 from footplate.trainer.strategies.same_batch import require_same_batch
-from footplate.trainer.strategies.sequence_split import Piece, cut
+from footplate.trainer.strategies.sequence_split import SequenceShard, cut
 from footplate.trainer.strategies.single import BuildArguments
 
 
@@ -31,5 +31,5 @@ class ContextParallel(Ddp):
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
         return require_same_batch(super().epoch(epoch, loader), self.peers, self.context_parallel)
 
-    def cut(self, batch: Any) -> Piece:
+    def cut(self, batch: Any) -> SequenceShard:
         return cut(batch, self.peers.rank % self.context_parallel, self.context_parallel)

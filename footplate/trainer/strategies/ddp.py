@@ -19,14 +19,14 @@ from torch.optim import Optimizer
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.launcher import Place
-from footplate.trainer.samplers import Share
+from footplate.trainer.samplers import DataShard
 from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.agreement import AgreeingHandler
 from footplate.trainer.strategies.gather import gather_values, require_tensors
 from footplate.trainer.strategies.lockstep import lockstep
 from footplate.trainer.strategies.peers import Peers
 from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
-from footplate.trainer.stream import ShareOfStream
+from footplate.trainer.stream import StreamShard
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Ddp(Single):
         return super().prepare_for_evaluation(model)
 
     def prepare_loader(self, loader: Any) -> Any:
-        """Returns the loader unchanged, because our own loaders read only this process's share."""
+        """Returns the loader unchanged, because our own loaders read only this process's shard."""
         return loader
 
     def plain_loader(self, loader: Any) -> Any:
@@ -86,9 +86,9 @@ class Ddp(Single):
     def is_uneven(self, loader: Any) -> bool:
         if self.readers.world == 1:
             return False
-        share = getattr(getattr(loader, "batch_sampler", None), "share", None)
-        is_stream = isinstance(getattr(loader, "dataset", None), ShareOfStream)
-        return is_stream or (isinstance(share, Share) and not share.evens)
+        shard = getattr(getattr(loader, "batch_sampler", None), "shard", None)
+        is_stream = isinstance(getattr(loader, "dataset", None), StreamShard)
+        return is_stream or (isinstance(shard, DataShard) and not shard.evens)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
         return lockstep(epoch, self.readers) if self.is_uneven(loader) else epoch

@@ -23,7 +23,7 @@ _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SequenceShard:
     """The tokens and labels of a batch that one process computes."""
 
     inputs: dict[str, Tensor]
@@ -41,8 +41,8 @@ class Piece:
         return len(self.positions) // 2
 
 
-def cut(batch: Any, rank: int, size: int) -> Piece:
-    """Returns this rank's piece of a batch, padded on the right if needed. Causal attention never sees the padding."""
+def cut(batch: Any, rank: int, size: int) -> SequenceShard:
+    """Returns this rank's shard of a batch, padded on the right if needed. Causal attention never sees the padding."""
     labels = _labels_ahead(_of_tokens(batch))
     tokens = batch["input_ids"]
     rows, length = tokens.shape
@@ -53,7 +53,7 @@ def cut(batch: Any, rank: int, size: int) -> Piece:
     positions = own_positions(rank, size, piece_length).to(tokens.device)
     # A model's table of positions may end where the sequence ends.
     position_ids = positions.clamp(max=length - 1).expand(rows, -1)
-    return Piece(
+    return SequenceShard(
         {"input_ids": functional.pad(tokens, (0, padding))[:, positions], "position_ids": position_ids},
         functional.pad(labels, (0, padding), value=IGNORE)[:, positions],
         items(labels),

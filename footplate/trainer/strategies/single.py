@@ -27,7 +27,7 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.accelerator_config import AcceleratorConfig
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.precision import LossScale, autocast, compute_in_fp8, fp8_handlers, precision_of
-from footplate.trainer.samplers import ALL, Share
+from footplate.trainer.samplers import ALL_DATA, DataShard
 from footplate.trainer.strategies.device_copy import StreamCopy, moved
 from footplate.trainer.strategies.peers import OneProcess
 
@@ -182,13 +182,13 @@ class Single:
             )
         return asked // world
 
-    def share(self, *, evens: bool) -> Share:
-        """Returns the share of the data that this process reads."""
+    def data_shard(self, *, evens: bool) -> DataShard:
+        """Returns the shard of the data that this process reads."""
         if self.peers.world == 1:
-            return ALL
+            return ALL_DATA
         rank, world = self.readers.rank, self.readers.world
-        # Processes that compute one batch together read the same share, so all use one order.
-        return Share(rank, world, evens and world > 1, self.peers.from_main)
+        # Processes that compute one batch together read the same shard, so all use one order.
+        return DataShard(rank, world, evens and world > 1, self.peers.from_main)
 
     def callback_handler(self, *args: Any) -> CallbackHandler:
         return CallbackHandler(*args)
