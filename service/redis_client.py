@@ -25,8 +25,8 @@ Numbers = Mapping[str, int]
 
 PUBLISH_COUNTS_SECONDS = 2.0
 GATHER_SECONDS = 0.02
-AWAY_SECONDS = 1.0
-AWAY = (RedisError, OSError, asyncio.TimeoutError)
+RETRY_SECONDS = 1.0
+UNREACHABLE = (RedisError, OSError, asyncio.TimeoutError)
 
 
 class RedisNotifier:
@@ -72,7 +72,7 @@ class RedisNotifier:
         try:
             async with asyncio.timeout(1):
                 await self.redis.ping()
-        except AWAY:
+        except UNREACHABLE:
             self._missed()
             return False
         self.away_since_ms = None
@@ -84,14 +84,14 @@ class RedisNotifier:
             async with asyncio.timeout(1):
                 published = await self.redis.get(keys.CONTROL)
             return dict(json.loads(published)) if published else None
-        except (*AWAY, ValueError):
+        except (*UNREACHABLE, ValueError):
             return None
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(*AWAY):
+        with suppress(*UNREACHABLE):
             await self.redis.aclose()
 
     def _missed(self) -> None:
@@ -110,13 +110,13 @@ class RedisNotifier:
                     await self.redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
                 # The first message is sent at once. Those of the next 20 ms are sent together.
                 await asyncio.sleep(GATHER_SECONDS)
-            except AWAY:
+            except UNREACHABLE:
                 self._missed()
-                await asyncio.sleep(AWAY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:
         while True:
-            with suppress(*AWAY):
+            with suppress(*UNREACHABLE):
                 async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
                     await channel.subscribe(keys.WAKE)
                     while True:
@@ -132,6 +132,6 @@ class RedisNotifier:
                 try:
                     await self.redis.set(keys.CONTROL, json.dumps(counted), px=int(PUBLISH_COUNTS_SECONDS * 3000))
                     self.away_since_ms = None
-                except AWAY:
+                except UNREACHABLE:
                     self._missed()
             await asyncio.sleep(PUBLISH_COUNTS_SECONDS)

@@ -23,13 +23,13 @@ from footplate.contract import keys
 from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
-from footplate.contract.serving import SILENCE_SECONDS, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import SILENCE_SECONDS, AnswerPiece, AnswerPieceKind, ServingRequest, Work
 from service.deps import LARGE, Services, in_thread_if_large
 from service.jobs import serving
 from service.jobs.cancel import cancel
 from service.jobs.serving import OPEN, ServedCheckpoint, find, open_session, running_sessions, session_spec
 from service.problems import TooManyRequests
-from service.redis_client import AWAY
+from service.redis_client import UNREACHABLE
 from service.store import jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -113,7 +113,7 @@ class Answering:
 
     session: JobId
     served: ServedCheckpoint
-    pieces: AsyncIterator[Piece]
+    pieces: AsyncIterator[AnswerPiece]
 
 
 Gone = Callable[[], Awaitable[bool]]
@@ -197,7 +197,7 @@ class _Exchange:
         self._deadline, self._is_gone = deadline, is_gone
         self._is_started = self._is_over = False
         self._heard_at = time.monotonic()
-        self._unread: deque[Piece] = deque()
+        self._unread: deque[AnswerPiece] = deque()
 
     async def send(self) -> None:
         """Puts the request at the end of the session's queue. Raises ServingBusy if the queue is full."""
@@ -208,7 +208,7 @@ class _Exchange:
                 pipeline.rpush(queue, request)
                 pipeline.expire(queue, keys.SERVING_SECONDS)
                 _, length, _ = await pipeline.execute()
-        except AWAY as error:
+        except UNREACHABLE as error:
             raise _redis_away() from error
         if length > self._limit and await self._taken_back():
             self._is_over = True
@@ -229,14 +229,14 @@ class _Exchange:
                 return
             await asyncio.sleep(END_LOOK_SECONDS)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncIterator[AnswerPiece]:
         while not self._is_over:
             if not self._unread:
                 await self._receive()
                 continue
             piece = self._unread.popleft()
             self._note(piece)
-            if piece.kind in (PieceKind.CHUNK, PieceKind.DONE):
+            if piece.kind in (AnswerPieceKind.CHUNK, AnswerPieceKind.DONE):
                 yield piece
 
     async def withdraw(self) -> None:
@@ -244,18 +244,18 @@ class _Exchange:
         if self._is_over:
             return
         self._is_over = True
-        with suppress(*AWAY):
+        with suppress(*UNREACHABLE):
             if not await self._taken_back():
                 withdrawn = keys.serving_withdrawn(self._session)
                 await self._redis.rpush(withdrawn, self._request.id)
                 await self._redis.expire(withdrawn, keys.SERVING_SECONDS)
 
-    def _note(self, piece: Piece) -> None:
+    def _note(self, piece: AnswerPiece) -> None:
         self._is_over = self._is_over or piece.is_last
-        if piece.kind is PieceKind.AGAIN:
+        if piece.kind is AnswerPieceKind.AGAIN:
             raise _SendAgain
-        self._is_started = self._is_started or piece.kind is not PieceKind.ALIVE
-        if piece.kind is PieceKind.ERROR:
+        self._is_started = self._is_started or piece.kind is not AnswerPieceKind.ALIVE
+        if piece.kind is AnswerPieceKind.ERROR:
             if piece.data.get("code") == ServingEnded.code:
                 raise ServingEnded(str(piece.data.get("message")), hint=AGAIN)
             raise RequestRefused(piece.data)
@@ -270,11 +270,11 @@ class _Exchange:
             # Pieces may have come while the session's state was read.
             row = None if popped is not None else await self._look()
             texts = [*([] if popped is None else [popped[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
-        except AWAY as error:
+        except UNREACHABLE as error:
             raise _redis_away() from error
         if texts:
             self._heard_at = time.monotonic()
-            self._unread.extend(map(Piece.model_validate_json, texts))
+            self._unread.extend(map(AnswerPiece.model_validate_json, texts))
         elif row is not None:
             self._ended(row)
         return bool(texts)
@@ -310,7 +310,7 @@ class _Exchange:
     async def _give_up(self) -> NoReturn:
         """Ends a session that was opened for this request only, and has not started."""
         row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
-        with suppress(*AWAY):
+        with suppress(*UNREACHABLE):
             waiting = await self._redis.llen(keys.serving_queue(self._session))
             if row is not None and row.state is JobState.QUEUED and waiting <= 1:
                 await self._services.db.write(

@@ -54,7 +54,7 @@ class ServingRequest(InternalMessage):
     """The adapter that answers. None: the session's own checkpoint answers."""
 
 
-class PieceKind(StrEnum):
+class AnswerPieceKind(StrEnum):
     STARTED = "started"
     """The process works on the request. A request that is not started may be sent to another session."""
     ALIVE = "alive"
@@ -68,11 +68,11 @@ class PieceKind(StrEnum):
     """The last piece: the session ended before it started this request."""
 
 
-class Piece(InternalMessage):
+class AnswerPiece(InternalMessage):
     id: str
-    kind: PieceKind
+    kind: AnswerPieceKind
     data: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def is_last(self) -> bool:
-        return self.kind in (PieceKind.DONE, PieceKind.ERROR, PieceKind.AGAIN)
+        return self.kind in (AnswerPieceKind.DONE, AnswerPieceKind.ERROR, AnswerPieceKind.AGAIN)

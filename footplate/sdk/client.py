@@ -15,7 +15,7 @@ from footplate.contract.events import Event
 from footplate.sdk.blocking import Blocking, Bundles, Files, Jobs, Keys, Webhooks, waits, yields
 from footplate.sdk.bundles import AsyncBundles
 from footplate.sdk.follow import follow
-from footplate.sdk.follow_many import HasId, Positions
+from footplate.sdk.follow_many import EventPositions, HasId
 from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
@@ -55,7 +55,7 @@ class Operations:
         The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
         order. Without filters, the stream ends when all `jobs` have ended.
         """
-        positions = Positions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
+        positions = EventPositions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return follow(self._wire, "/stream", positions)
 
     async def compare(

@@ -43,7 +43,7 @@ _KINDS = frozenset(Kind)
 
 
 @dataclass
-class Position:
+class EventPosition:
     """A reader's position in a job's history, and its deadline."""
 
     after: int = 0
@@ -95,8 +95,8 @@ def read_event(row: dict[str, Any]) -> Event | None:
         ) from error
 
 
-class AnyPosition(Protocol):
-    """The common interface of Position (of one job) and Positions (of many jobs)."""
+class AnyEventPosition(Protocol):
+    """The common interface of EventPosition (of one job) and EventPositions (of many)."""
 
     patience: float
     end: str | None
@@ -113,7 +113,7 @@ class AnyPosition(Protocol):
 
 
 async def follow(
-    wire: Wire, path: str, position: AnyPosition, *, was_connected: bool = False
+    wire: Wire, path: str, position: AnyEventPosition, *, was_connected: bool = False
 ) -> AsyncGenerator[Event, None]:
     """Yields every event after `position`, once each and in order, until the job has ended.
 
@@ -275,7 +275,7 @@ class Messages:
         return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _frame_reader(answer: OpenAnswer, position: AnyPosition) -> FrameReader:
+async def _frame_reader(answer: OpenAnswer, position: AnyEventPosition) -> FrameReader:
     response = answer.response
     if response.status_code == 101:
         return Websocket(answer)
@@ -289,7 +289,7 @@ async def _frame_reader(answer: OpenAnswer, position: AnyPosition) -> FrameReade
     raise refusal(complete)
 
 
-def _opening(wire: Wire, path: str, position: AnyPosition) -> httpx2.Request:
+def _opening(wire: Wire, path: str, position: AnyEventPosition) -> httpx2.Request:
     from websockets.utils import generate_key
 
     headers = {

@@ -21,8 +21,8 @@ class HasId(Protocol):
 
 
 @dataclass
-class Positions:
-    """The positions in the histories of many jobs. `follow` uses this class like the Position of one job."""
+class EventPositions:
+    """The positions in the histories of many jobs. `follow` uses this class like the EventPosition of one job."""
 
     cursors: dict[str, int]
     """The last `no` of each job that has not ended."""
@@ -45,7 +45,7 @@ class Positions:
         kinds: str | Collection[str] | None,
         max_hz: int | None,
         patience: float,
-    ) -> Positions:
+    ) -> EventPositions:
         values = {
             "tag": tag,
             "state": _text(state),

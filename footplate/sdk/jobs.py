@@ -15,7 +15,7 @@ from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
-from footplate.sdk.follow import Position, follow, read_event
+from footplate.sdk.follow import EventPosition, follow, read_event
 from footplate.sdk.lists import AsyncListing
 from footplate.sdk.metrics import AsyncMetrics, lines, pages, series_of
 from footplate.sdk.models import (
@@ -392,7 +392,7 @@ class AsyncJob(JobView):
         """Returns the job's effective spec, which contains every default value."""
         return dict(await send_json(self._wire, ApiRequest("GET", f"{self._path}/spec")))
 
-    def _follow(self, position: Position, *, was_connected: bool = False) -> AsyncGenerator[Event, None]:
+    def _follow(self, position: EventPosition, *, was_connected: bool = False) -> AsyncGenerator[Event, None]:
         return follow(self._wire, f"{self._path}/stream", position, was_connected=was_connected)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
@@ -400,9 +400,9 @@ class AsyncJob(JobView):
             if event := read_event(row):
                 yield event
 
-    def _position(self, after: int, kinds: str | Collection[str] | None) -> Position:
+    def _position(self, after: int, kinds: str | Collection[str] | None) -> EventPosition:
         text = kinds_text(kinds)
-        return Position(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
+        return EventPosition(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
 
     async def _data(self, what: str) -> Any:
         return (await send_json(self._wire, ApiRequest("GET", f"{self._path}/{what}")))["data"]

@@ -18,7 +18,7 @@ from footplate.contract.fields import Group, Many, Text, When
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, Action, JobState, StopMode
 from footplate.contract.resources.jobs import BulkError, BulkItem, BulkOutcome
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.jobs import remove_folders
 from service.api.listing import milliseconds
 from service.api.verbs import Verb, cancelling, pausing, resuming
@@ -74,7 +74,9 @@ class Bulk(Group):
     "/jobs/bulk",
     operation_id="bulk_jobs",
     summary="Cancel, pause, resume or delete many jobs",
-    **takes(Bulk, {"action": "cancel", "where": {"state": ["queued", "running"], "tag": "demo"}}, required=True),
+    **documented_body(
+        Bulk, {"action": "cancel", "where": {"state": ["queued", "running"], "tag": "demo"}}, required=True
+    ),
 )
 async def bulk_jobs(request: Request) -> BulkOutcome:
     """Applies the verb to up to 500 jobs, the newest first. Repeating the request is harmless."""

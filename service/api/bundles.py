@@ -18,7 +18,7 @@ from footplate.contract.bundles import MAX_BYTES, look_into, too_large
 from footplate.contract.errors import Forbidden, NotFound, Problem
 from footplate.contract.resources.artifacts import Bundle, BundleFile, BundleList
 from footplate.contract.spec import JobSpec
-from service.api.documented import again
+from service.api.documented import already_stored_response
 from service.api.downloads import download
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
@@ -74,7 +74,7 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
     operation_id="create_bundle",
     summary="Keep a zip of your own code",
     response_model=Bundle,
-    responses=again(Bundle),
+    responses=already_stored_response(Bundle),
     openapi_extra=BODY,
 )
 @needs(Scope.CODE)

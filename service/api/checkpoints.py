@@ -23,7 +23,7 @@ from footplate.contract.resources.artifacts import (
     DeletedCheckpoint,
 )
 from service.api import views
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.downloads import ANSWERS, TAR, Archive, attachment, download, in_threads
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
@@ -179,7 +179,7 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     ONE,
     operation_id="pin_checkpoint",
     summary="Pin or unpin a checkpoint",
-    **takes(Pinning, {"pinned": True}, required=True),
+    **documented_body(Pinning, {"pinned": True}, required=True),
 )
 async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
     services, owner = services_of(request), job_id(job)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from footplate.contract.errors import Problem
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import MetricSummary, MetricSummaryList, Series, SeriesList
-from service.api.documented import also
+from service.api.documented import media_type_response
 from service.api.formats import CSV, VARIES, csv_download, csv_response, csv_text, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
 from service.events.series import Axis, Steps, names_of, series, summaries
@@ -62,7 +62,7 @@ LastStep = Annotated[int | None, Query(**_STEP, description="Only points of this
     operation_id="summarize_metrics",
     summary="The last, least and greatest value of each metric, with their steps; as CSV too",
     response_model=MetricSummaryList,
-    responses=also(CSV),
+    responses=media_type_response(CSV),
 )
 async def summarize_metrics(request: Request, response: Response, job: JobPath) -> MetricSummaryList | Response:
     services = services_of(request)
@@ -83,7 +83,7 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
     "/jobs/{job}/metrics/series",
     operation_id="get_series",
     summary="Curves, down-sampled so that every spike survives; as CSV too",
-    responses=also(CSV, SeriesList),
+    responses=media_type_response(CSV, SeriesList),
 )
 async def get_series(
     request: Request,
@@ -103,7 +103,7 @@ async def get_series(
     "/metrics/series",
     operation_id="compare_series",
     summary="Curves of several jobs; as CSV too",
-    responses=also(CSV, SeriesList) | {404: {}},
+    responses=media_type_response(CSV, SeriesList) | {404: {}},
 )
 async def compare_series(
     request: Request,

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from footplate.contract.fields import Json
 
 
-def also(media_type: str, model: type[BaseModel] | None = None) -> dict[int | str, Json]:
+def media_type_response(media_type: str, model: type[BaseModel] | None = None) -> dict[int | str, Json]:
     """Returns the entry of `responses` for a route that can also answer with this media type.
 
     `model` describes the JSON of a route that encodes its answer itself.
@@ -19,12 +19,14 @@ def also(media_type: str, model: type[BaseModel] | None = None) -> dict[int | st
     return {200: answers if model is None else {**answers, "model": model, "description": model.__name__}}
 
 
-def again(model: type[BaseModel]) -> dict[int | str, Json]:
+def already_stored_response(model: type[BaseModel]) -> dict[int | str, Json]:
     """Returns the entry of `responses` for an upload that answers 200 if the service has the content already."""
     return {200: {"model": model, "description": "The service has this content already."}}
 
 
-def takes(model: type[BaseModel], example: Json, *, required: bool = False, parameters: Sequence[Json] = ()) -> Any:
+def documented_body(
+    model: type[BaseModel], example: Json, *, required: bool = False, parameters: Sequence[Json] = ()
+) -> Any:
     """Returns arguments for a route's decorator that describe the body and the headers which the route reads itself."""
     schema = model.model_json_schema()
     content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {})), "example": example}}

@@ -11,7 +11,7 @@ from footplate.contract.fields import Group
 from footplate.contract.resources.jobs import Job
 from footplate.contract.spec_parts import CheckpointName
 from service.api import views
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.views import etag
 from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, read_model, services_of
 from service.jobs.serving import export_spec, find, start_export
@@ -33,7 +33,7 @@ class NewExport(Group):
     operation_id="export_job",
     summary="Write a checkpoint's model, tokenizer and card to the outputs of a new job",
     responses={409: {}},
-    **takes(NewExport, {"checkpoint": "best"}),
+    **documented_body(NewExport, {"checkpoint": "best"}),
 )
 async def export_job(request: Request, response: Response, job: JobPath) -> Job:
     """Returns the job that exports. Its outputs can be downloaded once it has succeeded."""

@@ -13,7 +13,7 @@ from footplate.contract.fields import Group, Many, Slug
 from footplate.contract.ids import JobId
 from footplate.contract.resources.jobs import Job
 from service.api import views
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.deps import StrictRoute, read_model, services_of
 from service.events.external import Report, report
 from service.store.times import now_ms
@@ -60,7 +60,7 @@ class ExternalReport(_Lenient):
     "/external/{run}",
     operation_id="report_external",
     summary="Report a run on other machines. The first report makes its job",
-    **takes(ExternalReport, EXAMPLE, required=True),
+    **documented_body(ExternalReport, EXAMPLE, required=True),
 )
 async def report_external(request: Request, run: RunPath) -> Job:
     """Takes the reports of transformers' KubeflowCallback. A report of 100 % ends the job."""

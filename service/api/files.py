@@ -23,7 +23,7 @@ from footplate.contract.ids import FileId, is_file
 from footplate.contract.resources.artifacts import File, FileList
 from footplate.contract.rules import ROOTS
 from footplate.contract.spec import JobSpec
-from service.api.documented import again
+from service.api.documented import already_stored_response
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
@@ -76,7 +76,7 @@ TokenizerName = Annotated[
     operation_id="create_file",
     summary="Upload JSON lines, CSV, Parquet or text, as it is or as a form",
     response_model=File,
-    responses=again(File),
+    responses=already_stored_response(File),
     openapi_extra=BODY,
 )
 async def create_file(request: Request, response: Response, name: Name = None, tokenizer: TokenizerName = None) -> File:

@@ -18,7 +18,7 @@ from footplate.contract.spec import Accepted
 from footplate.contract.spec_parts import CheckpointName, Mode
 from footplate.contract.warnings import warnings_of
 from service.api import views
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.jobs import IDEMPOTENCY_KEY, accept_for, created, idempotency, write_job
 from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, model_of, read_body, services_of
 from service.jobs.fork import forked, note_of, patched, source
@@ -44,7 +44,7 @@ class Fork(Group):
     operation_id="fork_job",
     summary="Start a new job from a checkpoint of this job, with changes",
     response_model=ForkedJob,
-    **takes(
+    **documented_body(
         Fork,
         {"checkpoint": "best", "patch": {"training": {"learning_rate": 0.0001}}},
         parameters=[IDEMPOTENCY_KEY],

@@ -14,7 +14,7 @@ from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import AttemptList, EventList, Line, LineList, MetricList
 from service.api import views
-from service.api.documented import also
+from service.api.documented import media_type_response
 from service.api.formats import TEXT, VARIES, clean, wants
 from service.deps import JobPath, Services, StrictRoute, job_id, services_of
 from service.problems import comma_list, require_known
@@ -121,7 +121,7 @@ async def get_spec(request: Request, job: JobPath) -> Response:
     operation_id="list_lines",
     summary="The lines that training printed; as plain text too",
     response_model=LineList,
-    responses=also(TEXT),
+    responses=media_type_response(TEXT),
 )
 async def list_lines(
     request: Request,

@@ -25,7 +25,7 @@ from footplate.contract.spec import Accepted, JobSpec, accept
 from footplate.contract.warnings import warnings_of
 from service.api import views
 from service.api.bundles import missing_code
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.files import missing_files
 from service.api.views import etag
 from service.artifact_files import Store
@@ -217,7 +217,9 @@ Amendment = _amendable()
     "/jobs/{job}",
     operation_id="amend_job",
     summary="Change name, tags, metadata or priority",
-    **takes(Amendment, {"name": "first steps", "tags": ["demo"], "priority": 5}, required=True, parameters=[IF_MATCH]),
+    **documented_body(
+        Amendment, {"name": "first steps", "tags": ["demo"], "priority": 5}, required=True, parameters=[IF_MATCH]
+    ),
 )
 async def amend_job(request: Request, response: Response, job: JobPath) -> Job:
     """Changes the fields that are sent, and keeps the others."""

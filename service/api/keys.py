@@ -16,7 +16,7 @@ from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Pro
 from footplate.contract.fields import DURATION, Group, Many, Text, pattern
 from footplate.contract.ids import KeyId, is_id, new_key_id
 from footplate.contract.resources.operations import CreatedKey, Key, KeyList
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.views import resource_values
 from service.callers import Scope, needs
 from service.deps import StrictRoute, read_model, services_of
@@ -53,7 +53,7 @@ class NewKey(Group):
     status_code=201,
     operation_id="create_key",
     summary="Make a key, which only this answer shows",
-    **takes(NewKey, {"name": "the vision team", "project": "vision", "expires_in": "90d"}, required=True),
+    **documented_body(NewKey, {"name": "the vision team", "project": "vision", "expires_in": "90d"}, required=True),
 )
 @needs(Scope.ADMIN)
 async def create_key(request: Request) -> CreatedKey:

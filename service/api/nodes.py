@@ -13,7 +13,7 @@ from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, NodeId, is_id
 from footplate.contract.resources.operations import Node, NodeList
 from service.api import views
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import attempts, jobs, nodes
@@ -47,7 +47,7 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     status_code=202,
     operation_id="drain_node",
     summary="Drain a node: it gets no more work, and its jobs save and continue elsewhere",
-    **takes(Drain, {"drain": True}),
+    **documented_body(Drain, {"drain": True}),
 )
 @needs(Scope.ADMIN, everywhere=True)
 async def drain_node(request: Request, node: str) -> Node:

@@ -11,7 +11,7 @@ from footplate.contract.fields import DURATION, Group, Many, Whole
 from footplate.contract.resources.serving import PredictionList, Served
 from footplate.contract.serving import Work
 from footplate.contract.spec_parts import CheckpointName
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
 from service.serving import Question, send_request
 
@@ -56,7 +56,7 @@ class Predict(Group):
     operation_id="predict_job",
     summary="Run a checkpoint of the job on inputs",
     responses={409: {}, 429: {}, 503: {}},
-    **takes(Predict, {"inputs": [{"text": "a train at dawn"}], "checkpoint": "best"}, required=True),
+    **documented_body(Predict, {"inputs": [{"text": "a train at dawn"}], "checkpoint": "best"}, required=True),
 )
 async def predict_job(request: Request, job: JobPath) -> PredictionList:
     """Returns a result for each input. The first request loads the checkpoint on a node, where it stays for a while."""

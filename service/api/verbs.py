@@ -14,7 +14,7 @@ from footplate.contract.fields import Group
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.resources.jobs import Job
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.jobs import IDEMPOTENCY_KEY, answered, idempotency, look
 from service.deps import (
     JobPath,
@@ -52,7 +52,7 @@ class Pause(Group):
     status_code=202,
     operation_id="cancel_job",
     summary="Cancel a job, even if it is being paused",
-    **takes(Cancel, {"mode": "checkpoint"}),
+    **documented_body(Cancel, {"mode": "checkpoint"}),
 )
 async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
     services, body = services_of(request), await read_model(request, Cancel)
@@ -64,7 +64,7 @@ async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
     status_code=202,
     operation_id="pause_job",
     summary="Save a checkpoint and stop, so that the job can be resumed",
-    **takes(Pause, {}),
+    **documented_body(Pause, {}),
 )
 async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     await read_model(request, Pause)
@@ -77,7 +77,7 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     status_code=202,
     operation_id="resume_job",
     summary="Queue a job again, to continue from its newest verified checkpoint, or from an older one",
-    **takes(Resume, {"priority": 5, "max_steps": 500}),
+    **documented_body(Resume, {"priority": 5, "max_steps": 500}),
 )
 async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     """Queues the job. A job that is still stopping is queued as soon as it has stopped.
@@ -96,7 +96,9 @@ async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     status_code=202,
     operation_id="do_job",
     summary="Save, evaluate or change an argument at the next step of a running job",
-    **takes(Do, {"save": True, "set": {"learning_rate": 0.0001}}, required=True, parameters=[IDEMPOTENCY_KEY]),
+    **documented_body(
+        Do, {"save": True, "set": {"learning_rate": 0.0001}}, required=True, parameters=[IDEMPOTENCY_KEY]
+    ),
 )
 async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     """Stores the command. A later event reports its result, and the step after which it was carried out."""

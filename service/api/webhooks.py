@@ -18,7 +18,7 @@ from footplate.contract.ids import DeliveryId, WebhookId, is_id, new_webhook_id
 from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
 from footplate.contract.resources.operations import CreatedWebhook, Delivery, DeliveryList, Webhook, WebhookList
-from service.api.documented import takes
+from service.api.documented import documented_body
 from service.api.views import moment, resource_values
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
@@ -95,7 +95,7 @@ class Rotation(Group):
     operation_id="create_webhook",
     summary="Send the changes of jobs' states to a URL; the answer shows the secret once",
     responses={409: {}},
-    **takes(
+    **documented_body(
         NewWebhook, {"url": "https://hooks.example.com/footplate", "states": ["succeeded", "failed"]}, required=True
     ),
 )
@@ -170,7 +170,7 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     "/webhooks/{webhook}",
     operation_id="amend_webhook",
     summary="Change a webhook's URL or filters, disable it or enable it",
-    **takes(WebhookPatch, {"tags": ["demo"]}, required=True),
+    **documented_body(WebhookPatch, {"tags": ["demo"]}, required=True),
 )
 @needs(Scope.ADMIN)
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
@@ -203,7 +203,7 @@ def _summary_of(changes: webhooks.Changes) -> str:
     "/webhooks/{webhook}/rotate",
     operation_id="rotate_webhook",
     summary="Make a new secret for a webhook; the answer shows it once",
-    **takes(Rotation, {"overlap": "2h"}),
+    **documented_body(Rotation, {"overlap": "2h"}),
 )
 @needs(Scope.ADMIN)
 async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebhook:

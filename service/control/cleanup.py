@@ -25,10 +25,10 @@ log = logging.getLogger("footplate.control")
 
 async def rotate(state: ControlState) -> None:
     """Removes the folders of checkpoints that their jobs need not keep."""
-    outside, remover = state.outside, state.outside.remover
+    io, remover = state.io, state.io.remover
     expired = await state.db.read(checkpoints.deleting)
     if expired:
-        removed = await outside.in_thread(remover.remove, state.settings.store, expired, outside.clock())
+        removed = await io.in_thread(remover.remove, state.settings.store, expired, io.clock())
         if removed:
             await state.write(lambda conn: checkpoints.mark_deleted(conn, removed))
     state.counts.checkpoints_stuck = remover.stuck if expired else 0
@@ -36,7 +36,7 @@ async def rotate(state: ControlState) -> None:
 
 async def prune(state: ControlState) -> None:
     """Removes old rows, the files of deleted jobs, and the leftovers of lost attempts."""
-    artifacts, now, in_thread = state.settings.store, state.outside.now_ms(), state.outside.in_thread
+    artifacts, now, in_thread = state.settings.store, state.io.now_ms(), state.io.in_thread
 
     def checkpoint(checkpoint_id: CheckpointId) -> CheckpointRow | None:
         return state.db.read_now(lambda conn: checkpoints.find(conn, checkpoint_id))

@@ -19,20 +19,20 @@ async def dispatch(state: ControlState) -> None:
 
     A crash between the two steps sends a message twice. The other order could lose the message.
     """
-    memory, clock = state.memory, state.outside.clock()
+    memory, clock = state.memory, state.io.clock()
     rows = await state.db.read(queue.unclaimed)
     memory.timers.forget("start message", but=map(_key, rows))
     due = [row for row in rows if _is_due(state, row, clock)]
     memory.send_everything = False
     if not due:
         return
-    sent, error = await state.outside.send_start_messages(due)
+    sent, error = await state.io.send_start_messages(due)
     if sent:
         reached(Moment.AFTER_DISPATCH)
         state.counts.start_messages_sent += len(sent)
         for row in sent:
             memory.timers.restart(_key(row), clock)
-        now = state.outside.now_ms()
+        now = state.io.now_ms()
         await state.write(lambda conn: attempts.mark_sent(conn, sent, now))
         reached(Moment.AFTER_DISPATCH_COMMITS)
     if error is not None:
@@ -60,7 +60,7 @@ async def watch_epoch(state: ControlState) -> None:
     Nodes look for this key themselves, and send the events of their journals again.
     """
     try:
-        is_new = await state.outside.redis.set(keys.EPOCH, uuid7(), nx=True)
+        is_new = await state.io.redis.set(keys.EPOCH, uuid7(), nx=True)
     except ResponseError:
         state.redis_refuses_writes()
         raise

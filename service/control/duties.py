@@ -36,7 +36,7 @@ class Duty:
 
 async def decide(state: ControlState) -> None:
     """Waits for a wake-up or the next poll. Then places jobs, sends start messages, stop requests and commands."""
-    await state.outside.wait(state.woken, state.settings.poll_seconds)
+    await state.io.wait(state.woken, state.settings.poll_seconds)
     state.woken.clear()
     await place(state)
     await dispatch(state)
@@ -45,7 +45,7 @@ async def decide(state: ControlState) -> None:
 
 async def listen(state: ControlState) -> None:
     """Wakes `decide` when an API process publishes in Redis that a job or a request waits for control."""
-    async with state.outside.redis.pubsub(ignore_subscribe_messages=True) as channel:
+    async with state.io.redis.pubsub(ignore_subscribe_messages=True) as channel:
         await channel.subscribe(keys.WAKE_CONTROL)
         while True:
             if await channel.get_message(timeout=BLOCK_SECONDS):

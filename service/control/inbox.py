@@ -12,7 +12,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Unavailable
 from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, NodeBeat
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain
-from service.jobs.inbox import Answers, answer, unasked_replies
+from service.jobs.inbox import InboxEffects, answer, unasked_replies
 
 log = logging.getLogger("footplate.control")
 
@@ -29,20 +29,20 @@ async def read_inbox(state: ControlState) -> None:
     """
     try:
         messages = await _take(state)
-        now, clock = state.outside.now_ms(), state.outside.clock()
-        for answers in await _answer(state, messages, now):
+        now, clock = state.io.now_ms(), state.io.clock()
+        for effects in await _answer(state, messages, now):
             if any(isinstance(message, AttemptBeat) for message in messages):
                 reached(Moment.AFTER_BEAT_COMMITS)
-            if answers.granted:
+            if effects.granted:
                 reached(Moment.AFTER_GRANT_COMMITS)
-            for key, number in answers.alive:
+            for key, number in effects.alive:
                 state.memory.timers.renew(key, number, clock)
-            _count(state, answers)
-            state.announce(answers.jobs)
-            if answers.has_new_capacity or answers.lost or answers.stop_requested:
+            _count(state, effects)
+            state.announce(effects.jobs)
+            if effects.has_new_capacity or effects.lost or effects.stop_requested:
                 state.request_new_plan()
-            await state.send(answers.replies)
-            if answers.granted:
+            await state.send(effects.replies)
+            if effects.granted:
                 reached(Moment.AFTER_GRANT_SENT)
     except UNREACHABLE:
         # Leases depend on the inbox alone, so only this duty decides whether Redis works.
@@ -52,9 +52,9 @@ async def read_inbox(state: ControlState) -> None:
 
 async def _take(state: ControlState) -> list[Received]:
     """Waits for a message, and also takes the messages behind it. Returns [] if no message arrived in time."""
-    redis, asked_at = state.outside.redis, state.outside.clock()
+    redis, asked_at = state.io.redis, state.io.clock()
     first = await redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
-    state.redis_answered(after=state.outside.clock() - asked_at)
+    state.redis_answered(after=state.io.clock() - asked_at)
     if first is None:
         return []
     more = await redis.lpop(keys.INBOX, MAX_MESSAGES)
@@ -70,7 +70,7 @@ def _parsed(state: ControlState, raw: bytes) -> Received | None:
         return None
 
 
-async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[Answers]:
+async def _answer(state: ControlState, messages: Sequence[Received], now: int) -> list[InboxEffects]:
     """Answers all messages in one transaction.
 
     If this transaction fails, each message gets a transaction of its own. The leases of other senders are
@@ -88,19 +88,19 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
         if len(messages) == 1:
             state.counts.events_dead += 1
             return []
-    return [answers for message in messages for answers in await _answer(state, [message], now)]
+    return [effects for message in messages for effects in await _answer(state, [message], now)]
 
 
-def _count(state: ControlState, answers: Answers) -> None:
+def _count(state: ControlState, effects: InboxEffects) -> None:
     counts, memory = state.counts, state.memory
-    counts.claims_granted += answers.granted
-    counts.claims_denied += answers.denied
-    counts.beats += answers.beats
-    counts.stale_refused += answers.superseded
-    state.count(answers)
-    memory.depths.update(answers.depths)
+    counts.claims_granted += effects.granted
+    counts.claims_denied += effects.denied
+    counts.beats += effects.beats
+    counts.stale_refused += effects.superseded
+    state.count(effects)
+    memory.depths.update(effects.depths)
     counts.journal_depth = memory.depths.total()
-    memory.unreadable.update(answers.unreadable)
+    memory.unreadable.update(effects.unreadable)
     counts.journals_unreadable = memory.unreadable.total()
 
 

@@ -28,12 +28,12 @@ async def ingest(state: ControlState) -> None:
 
     Every run reads from the beginning of the stream, because stored entries are deleted from the stream.
     """
-    streams: Any = await state.outside.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
+    streams: Any = await state.io.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
     if not streams:
         state.oldest_unread_ms = None
         return
     ((_, entries),) = streams
-    now = state.outside.now_ms()
+    now = state.io.now_ms()
     state.oldest_unread_ms = int(entries[0][0].partition(b"-")[0])
     transactions = await _store(state, read_entries([fields.get(b"batch") for _, fields in entries], text_of(now)), now)
     reached(Moment.AFTER_INGEST_COMMITS)
@@ -94,7 +94,7 @@ async def _commit(state: ControlState, read: Read, now: int) -> Ingested:
 
 async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[Ingested]) -> None:
     """Publishes the watermarks, replies to attempts that ended, and deletes the entries from the stream."""
-    async with state.outside.redis.pipeline(transaction=False) as pipeline:
+    async with state.io.redis.pipeline(transaction=False) as pipeline:
         for ingested in transactions:
             for (job, attempt, source), watermark in ingested.watermarks.items():
                 pipeline.set(keys.watermark(job, attempt, source), watermark, ex=WATERMARK_SECONDS)

@@ -13,7 +13,7 @@ from service.control.state import ControlState
 from service.jobs.place import plan_queue, start
 from service.store import queue
 
-PLAN_AGAIN_SECONDS = 5.0
+REPLAN_SECONDS = 5.0
 """The longest time between two plans, even if nothing seems to have changed."""
 STARTED_AT_ONCE = 32
 """The most jobs that one transaction starts. The number is low, because requests wait while the transaction runs."""
@@ -24,10 +24,10 @@ async def place(state: ControlState) -> None:
 
     Reading delays no request, but a request waits while a write transaction runs.
     """
-    memory, now, clock = state.memory, state.outside.now_ms(), state.outside.clock()
+    memory, now, clock = state.memory, state.io.now_ms(), state.io.clock()
     while await state.db.read(lambda conn: queue.has_due(conn, now)):
         await state.write(lambda conn: queue.make_due_jobs_ready(conn, now))
-    must_plan = memory.slots_changed or clock - memory.placed_at > PLAN_AGAIN_SECONDS
+    must_plan = memory.slots_changed or clock - memory.placed_at > REPLAN_SECONDS
     queue_state, memory.queue_state = None if must_plan else memory.queue_state, None
     memory.slots_changed = False
     plan = await state.db.read(lambda conn: plan_queue(conn, unless=queue_state))
@@ -51,7 +51,7 @@ async def _want_slots(state: ControlState, sessions: Sequence[JobId]) -> None:
     """Reports to serving sessions that other jobs wait for their slots. The sessions decide when they end."""
     if not sessions:
         return
-    async with state.outside.redis.pipeline(transaction=False) as pipeline:
+    async with state.io.redis.pipeline(transaction=False) as pipeline:
         for session in sessions:
             pipeline.rpush(keys.serving_withdrawn(session), SLOT_WANTED)
             pipeline.expire(keys.serving_withdrawn(session), keys.SERVING_SECONDS)

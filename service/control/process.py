@@ -13,7 +13,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import Repeated
 from service.control.counters import Counts
 from service.control.duties import DUTIES, Duty
-from service.control.state import UNREACHABLE, ControlState, LockUncertain, Outside
+from service.control.state import UNREACHABLE, ControlIo, ControlState, LockUncertain
 from service.settings import ServiceSettings
 from service.store.control_lock import control_lock
 from service.store.database import Database
@@ -42,7 +42,7 @@ class Control:
         """True while this process holds the lock and works."""
         self._settings, self._duties = settings, duties
         self._checked_at = float("-inf")
-        self._state = ControlState(db, settings, Outside(settings.redis), on_events, self._is_alone)
+        self._state = ControlState(db, settings, ControlIo(settings.redis), on_events, self._is_alone)
         self._lock = control_lock(settings.database_url)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
@@ -70,7 +70,7 @@ class Control:
                     await self._sleep(LOCK_SECONDS)
         finally:
             self._lock.release()
-            await self._state.outside.close()
+            await self._state.io.close()
 
     def wake(self) -> None:
         """Makes control run the duty `decide` at once. Any thread may call this function."""

@@ -19,7 +19,7 @@ async def rescue(state: ControlState) -> None:
     Nothing is declared lost while heartbeats may be unread because control or Redis was frozen.
     """
     memory, settings = state.memory, state.settings
-    clock, now = state.outside.clock(), state.outside.now_ms()
+    clock, now = state.io.clock(), state.io.now_ms()
     if clock - memory.rescued_at > max(settings.lease_seconds / 3, 5 * RESCUE_SECONDS):
         # This process was frozen or got no CPU time, so unread heartbeats may wait in Redis.
         memory.timers.restart_all(clock)

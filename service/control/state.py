@@ -49,7 +49,7 @@ class LockUncertain(Exception):
     """The lock was not checked for a while, so another control process may have taken over."""
 
 
-class Outside:
+class ControlIo:
     """Redis, Celery, clocks and threads, which are all that duties use besides SQL. The simulation replaces them."""
 
     clock = staticmethod(time.monotonic)
@@ -103,7 +103,7 @@ class Outside:
 
 
 @dataclass(slots=True)
-class Memory:
+class InMemoryState:
     """The data that control keeps in memory while it holds the lock.
 
     With an empty memory, every lease starts from now, every start message is sent again, and placements are planned
@@ -126,20 +126,20 @@ class Memory:
 
 
 class ControlState:
-    """The database, the outside world, the counters and the memory that all duties work on."""
+    """The database, the input and output, the counters and the memory that all duties work on."""
 
     def __init__(
         self,
         db: Database,
         settings: ServiceSettings,
-        outside: Outside,
+        io: ControlIo,
         on_events: Callable[[Collection[JobId]], None] = lambda _: None,
         is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         """Creates the state. `is_alone` returns True, without blocking, if no other control can hold the lock."""
-        self.db, self.settings, self.outside = db, settings, outside
+        self.db, self.settings, self.io = db, settings, io
         self._on_events, self._is_alone = on_events, is_alone
-        self.counts, self.memory = Counts(), Memory()
+        self.counts, self.memory = Counts(), InMemoryState()
         self.redis_ok = False
         self.oldest_unread_ms: int | None = None
         """The time at which the oldest event that SQL does not have was put into Redis."""
@@ -149,14 +149,14 @@ class ControlState:
 
     def begin(self) -> None:
         """Empties the memory when this process gets the lock, because another control may have worked before."""
-        self.memory = Memory()
-        self.outside.warm_up()
+        self.memory = InMemoryState()
+        self.io.warm_up()
 
     def numbers(self) -> dict[str, int]:
         """Updates the numbers of webhooks and of ingest, and returns all counters and gauges by name."""
         counts, waits_since = self.counts, self.oldest_unread_ms
         counts.webhooks_delivered, counts.webhooks_failed = self.webhook_sender.delivered, self.webhook_sender.failed
-        counts.ingest_lag_ms = 0 if waits_since is None else max(0, self.outside.now_ms() - waits_since)
+        counts.ingest_lag_ms = 0 if waits_since is None else max(0, self.io.now_ms() - waits_since)
         return counts.numbers()
 
     async def write(self, fn: Write[T]) -> T:
@@ -177,7 +177,7 @@ class ControlState:
         """Pushes each reply to its list in Redis."""
         if not replies:
             return
-        async with self.outside.redis.pipeline(transaction=False) as pipeline:
+        async with self.io.redis.pipeline(transaction=False) as pipeline:
             for key, message in replies:
                 push_reply(pipeline, key, message)
             await pipeline.execute()
@@ -199,13 +199,13 @@ class ControlState:
 
     def stop_left(self) -> StopLeft:
         """Returns a function that computes how many seconds a stopping job has left before it is killed."""
-        return partial(stop_left, timers=self.memory.timers, clock=self.outside.clock(), settings=self.settings)
+        return partial(stop_left, timers=self.memory.timers, clock=self.io.clock(), settings=self.settings)
 
     # ── Outages: heartbeats that could not be read are not missing ─────────────────────────────────────────────────
 
     def renew_leases(self) -> None:
         """Starts every lease and deadline again from now."""
-        self.memory.timers.restart_all(self.outside.clock())
+        self.memory.timers.restart_all(self.io.clock())
 
     def database_is_unreachable(self) -> None:
         """Counts an outage of the database, during which heartbeats wait unread."""
@@ -219,7 +219,7 @@ class ControlState:
 
     def redis_answered(self, after: float) -> None:
         """Records that Redis answered a blocking read after this many seconds."""
-        self.memory.redis_answered_at = self.outside.clock()
+        self.memory.redis_answered_at = self.io.clock()
         if not self.redis_ok or after > STALE_SECONDS:
             self.renew_leases()
         self.redis_ok = True

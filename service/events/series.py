@@ -102,7 +102,7 @@ def series(
     for name in names:
         attempts = {attempt: curve for (attempt, curve_name), curve in ends.items() if curve_name == name}
         pieces = [
-            _Piece(conn, events, attempt, name, curve, None if everything else begins[attempt], steps)
+            _CurvePiece(conn, events, attempt, name, curve, None if everything else begins[attempt], steps)
             for attempt, curve in attempts.items()
         ]
         drawn.append(_draw(job, name, pieces, points, axis))
@@ -133,7 +133,7 @@ def _lower(*steps: int | None) -> int | None:
     return min((step for step in steps if step is not None), default=None)
 
 
-def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int, axis: Axis) -> Series:
+def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axis: Axis) -> Series:
     """Returns the curve of a metric. Points that lack a value on this axis are left out."""
     place = _PLACES[axis]
     kept = sum(piece.count for piece in pieces)
@@ -157,7 +157,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int, axis: Ax
     )  # fmt: skip
 
 
-class _Piece:
+class _CurvePiece:
     """The points of one attempt's curve that are in a range of steps, and that no later attempt has repeated."""
 
     def __init__(

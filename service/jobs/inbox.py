@@ -19,7 +19,7 @@ from service.store import attempts, commands, jobs
 
 
 @dataclass(slots=True)
-class Answers(Effects):
+class InboxEffects(Effects):
     """The replies to workers, each with the Redis list that it goes to, and other effects of their messages."""
 
     replies: list[tuple[str, Message]] = field(default_factory=list)
@@ -42,63 +42,63 @@ def answer(
     now: int,
     settings: ServiceSettings,
     stop_left: StopLeft,
-) -> Answers:
-    answers = Answers()
+) -> InboxEffects:
+    effects = InboxEffects()
     for message in messages:
         if isinstance(message, Claim):
-            _claim(conn, message, now, settings, answers)
+            _claim(conn, message, now, settings, effects)
         elif isinstance(message, AttemptBeat):
-            _attempt(conn, message, now, stop_left, answers)
+            _attempt(conn, message, now, stop_left, effects)
         else:
-            _node(conn, message, now, settings, answers)
-    return answers
+            _node(conn, message, now, settings, effects)
+    return effects
 
 
-def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, answers: Answers) -> None:
+def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, effects: InboxEffects) -> None:
     refusal = protocol_refusal(claim.protocol)
     answered = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
-    answers.replies.append((keys.reply(claim.claim), answered))
+    effects.replies.append((keys.reply(claim.claim), answered))
     if isinstance(answered, Denial):
-        answers.denied += 1
+        effects.denied += 1
     else:
-        answers.granted += 1
-        answers.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
-        answers.jobs.add(claim.job)
+        effects.granted += 1
+        effects.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
+        effects.jobs.add(claim.job)
         if answered.rendezvous is not None:
-            _send_rendezvous(conn, answered, answers)
+            _send_rendezvous(conn, answered, effects)
         reached(Moment.BEFORE_GRANT_COMMITS)
 
 
-def _send_rendezvous(conn: Connection, last: Grant, answers: Answers) -> None:
+def _send_rendezvous(conn: Connection, last: Grant, effects: InboxEffects) -> None:
     """Adds replies with the rendezvous for the other nodes of the job, which have waited for this last claim."""
     for source in attempts.sources_of(conn, last.job, last.attempt):
         if source.claim is not None and source.claim != last.claim:
             reply = AttemptReply(claim=source.claim, rendezvous=last.rendezvous, watermark=source.watermark)
-            answers.replies.append((keys.reply(source.claim), reply))
+            effects.replies.append((keys.reply(source.claim), reply))
 
 
-def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, answers: Answers) -> None:
+def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, effects: InboxEffects) -> None:
     reply = attempt_beat(conn, beat, now, stop_left)
-    answers.beats += 1
-    answers.replies.append((keys.reply(beat.claim), reply))
+    effects.beats += 1
+    effects.replies.append((keys.reply(beat.claim), reply))
     is_over = reply.superseded or reply.closed
-    answers.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
+    effects.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
     if reply.superseded:
-        answers.superseded += 1
+        effects.superseded += 1
     else:
-        answers.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
+        effects.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
     reached(Moment.BEFORE_BEAT_COMMITS)
 
 
-def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, answers: Answers) -> None:
+def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, effects: InboxEffects) -> None:
     beaten = node_beat(conn, beat, now, settings)
-    answers.beats += 1
-    answers.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
-    answers.alive.append((node_key(beat.node, beat.boot), beat.number))
-    answers.add(beaten)
-    answers.depths[beat.node] = beat.unsent
-    answers.unreadable[beat.node] = beat.unreadable
-    answers.has_new_capacity |= beaten.has_new_capacity
+    effects.beats += 1
+    effects.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
+    effects.alive.append((node_key(beat.node, beat.boot), beat.number))
+    effects.add(beaten)
+    effects.depths[beat.node] = beat.unsent
+    effects.unreadable[beat.node] = beat.unreadable
+    effects.has_new_capacity |= beaten.has_new_capacity
 
 
 def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:

@@ -22,12 +22,12 @@ from service.jobs.installed import Installed, read_catalogue
 from service.jobs.needs import Needs
 from service.jobs.placement import (
     FreeCapacity,
-    Line,
     NodeCapacity,
+    NodeShare,
     Placement,
-    Plan,
+    PlacementPlan,
+    QueueLine,
     RunningSession,
-    Share,
     place,
     take_all,
     to_end,
@@ -77,9 +77,9 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
     queue_state = QueueState(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
     if queue_state == unless:
         return Planned(queue_state, is_new=False)
-    lines = [Line(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
+    lines = [QueueLine(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
     capacities = load_capacities(conn) if lines else []
-    plan = place(lines, capacities) if lines else Plan()
+    plan = place(lines, capacities) if lines else PlacementPlan()
     was = queue.explanations(conn)
     waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
     changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
@@ -88,7 +88,7 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
 
 
 def _yielding(
-    conn: Connection, heads: Sequence[LineHead], plan: Plan, capacities: Sequence[NodeCapacity]
+    conn: Connection, heads: Sequence[LineHead], plan: PlacementPlan, capacities: Sequence[NodeCapacity]
 ) -> list[JobId]:
     """Returns the sessions that should end for the first job of each line. A line whose first job starts is skipped."""
     placed = {placement.job_id for placement in plan.placements}
@@ -96,7 +96,7 @@ def _yielding(
     if not waiting or not (serving := jobs.serving(conn)):
         return []
     sessions = [
-        RunningSession(source.job_id, serving[source.job_id], Share(source.node, source.boot, source.slots, gpus))
+        RunningSession(source.job_id, serving[source.job_id], NodeShare(source.node, source.boot, source.slots, gpus))
         for source in attempts.open_sources(conn)
         if source.job_id in serving
         for gpus in [tuple(json.loads(source.gpus))]

@@ -28,7 +28,7 @@ MOST_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueueLine:
     """The jobs that wait with the same needs, in the order in which they are tried."""
 
     shape: str
@@ -66,7 +66,7 @@ class NodeCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """The slots and GPUs that a placement takes on one node."""
 
     node: NodeId
@@ -79,7 +79,7 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Placement:
     job_id: JobId
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
     version: int = 1
     """The job's version when it was read. A job that has changed since then is not started."""
 
@@ -93,18 +93,18 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Plan:
+class PlacementPlan:
     placements: list[Placement] = field(default_factory=list)
     waits: dict[str, Wait] = field(default_factory=dict)
     """The reason to wait by shape, for each line with a job that was not placed."""
 
 
-def place(lines: Iterable[Line], nodes: Sequence[NodeCapacity]) -> Plan:
+def place(lines: Iterable[QueueLine], nodes: Sequence[NodeCapacity]) -> PlacementPlan:
     """Returns placements in the order of their decisions, and the reason for which the rest of each line waits."""
     capacities = [FreeCapacity(capacity) for capacity in sorted(nodes, key=lambda capacity: capacity.node)]
     nodes_by_shape: dict[str, _SuitableNodes] = {}
     pools_with_reservation: set[str] = set()
-    plan = Plan()
+    plan = PlacementPlan()
     heads = []
     for line in lines:
         rest = iter(line.jobs)
@@ -132,7 +132,7 @@ def place(lines: Iterable[Line], nodes: Sequence[NodeCapacity]) -> Plan:
 
 def explain(needs: Needs, nodes: Sequence[NodeCapacity]) -> Placement | Wait:
     """Returns the placement that a job of this shape would get now, or the reason for which it would wait."""
-    alone = Line("", needs, [QueuedRow(JobId(""), priority=0, queued_at=0, version=1)])
+    alone = QueueLine("", needs, [QueuedRow(JobId(""), priority=0, queued_at=0, version=1)])
     plan = place([alone], nodes)
     return plan.placements[0] if plan.placements else plan.waits[alone.shape]
 
@@ -143,7 +143,7 @@ class RunningSession:
 
     job_id: JobId
     priority: int
-    share: Share
+    share: NodeShare
 
 
 def to_end(
@@ -169,7 +169,7 @@ def to_end(
     return ending
 
 
-def take_all(capacities: Mapping[NodeId, FreeCapacity], shares: Sequence[Share]) -> bool:
+def take_all(capacities: Mapping[NodeId, FreeCapacity], shares: Sequence[NodeShare]) -> bool:
     """Subtracts the planned shares from the free slots and GPUs of their nodes, and returns True.
 
     Returns False and subtracts nothing if one of the nodes no longer has its share free.
@@ -194,15 +194,15 @@ class FreeCapacity:
     def fits(self, needs: Needs) -> bool:
         return self.capacity.is_open and _fits(needs, self.capacity, self.slots, self.gpus)
 
-    def take(self, needs: Needs) -> Share:
+    def take(self, needs: Needs) -> NodeShare:
         """Reserves what the job needs. If the node has less, reserves all that is free."""
         count = gpu_count(needs, self.capacity)
         gpus = tuple(gpu.uuid for gpu in self.gpus if _suits(needs, gpu))[:count]
-        share = Share(self.capacity.node, self.capacity.boot, slot_count(needs, self.capacity), gpus)
+        share = NodeShare(self.capacity.node, self.capacity.boot, slot_count(needs, self.capacity), gpus)
         self.give(share)
         return share
 
-    def has(self, share: Share) -> bool:
+    def has(self, share: NodeShare) -> bool:
         """Returns True if the share is still free, and if the node takes work and was not restarted."""
         is_same = self.capacity.boot == share.boot and self.capacity.is_open
         return is_same and self.slots >= share.slots and {gpu.uuid for gpu in self.gpus} >= set(share.gpus)
@@ -221,7 +221,7 @@ class FreeCapacity:
             gpus += [gpu for gpu in self.capacity.gpus if gpu.uuid in session.share.gpus]
         return None
 
-    def give(self, share: Share) -> None:
+    def give(self, share: NodeShare) -> None:
         self.slots -= min(share.slots, self.slots)
         self.gpus = [gpu for gpu in self.gpus if gpu.uuid not in share.gpus]
 

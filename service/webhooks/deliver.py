@@ -22,7 +22,7 @@ from service.webhooks.targets import Resolve, aim, resolved
 
 log = logging.getLogger("footplate.webhooks")
 
-AGAIN_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600)
+RETRY_DELAYS_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600)
 """The waits after each failure. A receiver may be down for a day. After the last try, the delivery has failed."""
 GIVE_UP_SECONDS = 5 * 24 * 3600
 """The time without a successful delivery after which a webhook is disabled."""
@@ -115,7 +115,7 @@ class WebhookSender:
         status = answer.status
         is_delivered = status is not None and 200 <= status < 300
         is_gone = status == GONE
-        left = () if is_delivered or is_gone else AGAIN_SECONDS[due.tries : due.tries + 1]
+        left = () if is_delivered or is_gone else RETRY_DELAYS_SECONDS[due.tries : due.tries + 1]
         return Tried(
             due,
             is_delivered,

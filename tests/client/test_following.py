@@ -7,15 +7,15 @@ import time
 import pytest
 
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
-from footplate.sdk.follow import Position, follow
+from footplate.sdk.follow import EventPosition, follow
 from footplate.sdk.waiting import Wire
 from tests.client.fake_wire import FakeLine, FakeWire, Socket, event, messages
 
 END = {"end": "succeeded", "last": 9}
 
 
-async def read(wire: Wire, place: Position | None = None) -> list[int]:
-    return [event.no async for event in follow(wire, "/stream", place or Position())]
+async def read(wire: Wire, place: EventPosition | None = None) -> list[int]:
+    return [event.no async for event in follow(wire, "/stream", place or EventPosition())]
 
 
 def cursors(wire: FakeWire) -> list[str]:
@@ -81,7 +81,7 @@ async def test_reconnects_to_a_service_that_keeps_closing_have_pauses() -> None:
 async def test_a_deadline_holds_even_if_keepalive_comments_arrive() -> None:
     comments = [b": still here\n\n"] * 3
     line = FakeLine(*comments, status=200, content_type="text/event-stream")
-    place = Position(deadline=time.monotonic() + 60)
+    place = EventPosition(deadline=time.monotonic() + 60)
 
     async def late(within: float) -> bytes:
         place.deadline = 0.0
@@ -129,7 +129,7 @@ async def test_a_service_that_never_answered_is_given_up_sooner_than_a_known_one
     assert max(wire.waited) <= 5
 
     with pytest.raises(Unreachable):
-        await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), Position(patience=-1))
+        await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), EventPosition(patience=-1))
 
 
 async def test_waiting_for_a_known_job_tolerates_an_unreachable_service() -> None:
@@ -137,9 +137,9 @@ async def test_waiting_for_a_known_job_tolerates_an_unreachable_service() -> Non
     away = [FakeLine() for _ in range(20)]
     wire = FakeWire(*away, FakeLine(line.events(1) + line.frame(END)))
 
-    assert [event.no async for event in follow(wire, "/stream", Position(), was_connected=True)] == [1]
+    assert [event.no async for event in follow(wire, "/stream", EventPosition(), was_connected=True)] == [1]
 
 
 async def test_a_deadline_that_passes_raises_its_own_error() -> None:
     with pytest.raises(WaitTimeout):
-        await read(FakeWire(), Position(deadline=0.0))
+        await read(FakeWire(), EventPosition(deadline=0.0))

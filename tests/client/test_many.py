@@ -6,7 +6,7 @@ import pytest
 
 from footplate.errors import NotFound
 from footplate.sdk.follow import follow
-from footplate.sdk.follow_many import MOST_NAMED, Positions
+from footplate.sdk.follow_many import MOST_NAMED, EventPositions
 from footplate.sdk.waiting import Wire
 from tests.client.fake_wire import FakeLine, FakeWire, Socket, event
 
@@ -26,14 +26,14 @@ def line(*frames: dict[str, object]) -> FakeLine:
     return FakeLine(*[socket.frame(frame) for frame in frames])
 
 
-def places(*jobs: str, tag: str | None = None) -> Positions:
-    return Positions.of(jobs or None, tag=tag, state=None, kinds=None, max_hz=None, patience=600.0)
+def places(*jobs: str, tag: str | None = None) -> EventPositions:
+    return EventPositions.of(jobs or None, tag=tag, state=None, kinds=None, max_hz=None, patience=600.0)
 
 
 Found = list[tuple[str, int]]
 
 
-async def read(wire: Wire, where: Positions, frames: Found | None = None) -> Found:
+async def read(wire: Wire, where: EventPositions, frames: Found | None = None) -> Found:
     frames = [] if frames is None else frames
     async for frame in follow(wire, "/stream", where):
         frames.append((frame.job, frame.no))

@@ -14,7 +14,7 @@ from typing import Any
 
 from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, new_job_id
-from footplate.contract.serving import SLOT_WANTED, AdapterOffer, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import SLOT_WANTED, AdapterOffer, AnswerPiece, AnswerPieceKind, ServingRequest, Work
 from footplate.contract.spec import JobSpec
 from footplate.runtime import run
 from footplate.runtime.build import build
@@ -39,16 +39,16 @@ class ServedModel:
         return request.id
 
     def withdraw(self, request: str) -> None:
-        self._stream.sendall(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode() + b"\n")
+        self._stream.sendall(AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN).model_dump_json().encode() + b"\n")
 
     def want_slot(self) -> None:
         """Sends what the supervisor sends while another job waits for the session's slot."""
         self.withdraw(SLOT_WANTED)
 
-    def read(self) -> Piece:
-        return Piece.model_validate_json(self._file.readline())
+    def read(self) -> AnswerPiece:
+        return AnswerPiece.model_validate_json(self._file.readline())
 
-    def last(self, request: str) -> Piece:
+    def last(self, request: str) -> AnswerPiece:
         """Returns the last piece of the answer to this request."""
         while True:
             piece = self.read()
@@ -57,7 +57,7 @@ class ServedModel:
 
     def ask(self, work: str, **body: Any) -> dict[str, Any]:
         piece = self.last(self.send(work, **body))
-        assert piece.kind is PieceKind.DONE, piece
+        assert piece.kind is AnswerPieceKind.DONE, piece
         return piece.data
 
     def predict(self, *inputs: Any, **parameters: Any) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ class ServedModel:
 
     def refusal(self, work: str, **body: Any) -> dict[str, Any]:
         piece = self.last(self.send(work, **body))
-        assert piece.kind is PieceKind.ERROR, piece
+        assert piece.kind is AnswerPieceKind.ERROR, piece
         return piece.data
 
 
@@ -91,7 +91,7 @@ def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedM
     thread = threading.Thread(target=session.run)
     thread.start()
     client = ServedModel(ours, session.loaded, thread)
-    assert client.read().kind is PieceKind.ALIVE
+    assert client.read().kind is AnswerPieceKind.ALIVE
     try:
         yield client
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from footplate.contract.serving import AdapterOffer, PieceKind
+from footplate.contract.serving import AdapterOffer, AnswerPieceKind
 from footplate.runtime.serving import session
 from footplate.trainer.checkpoint import commit
 from tests.components.conftest import tokenizer_folder as tokenizer_folder
@@ -107,7 +107,7 @@ def test_the_chunks_of_a_streamed_answer_add_up_to_the_full_answer(gpt: ServedMo
     request = gpt.send("complete", prompts=["the film is"], max_tokens=30, **{**GREEDY, "stream": True})
     parts = []
     while not (piece := gpt.read()).is_last:
-        parts += [piece.data["text"]] if piece.kind is PieceKind.CHUNK else []
+        parts += [piece.data["text"]] if piece.kind is AnswerPieceKind.CHUNK else []
 
     assert piece.id == request
     assert "".join(parts) == piece.data["choices"][0]["text"]
@@ -120,7 +120,7 @@ def test_a_stop_text_ends_the_answer_and_is_not_streamed(gpt: ServedModel) -> No
     request = gpt.send("complete", prompts=["the film is"], max_tokens=20, **{**GREEDY, "stream": True, "stop": [stop]})
     parts = []
     while not (piece := gpt.read()).is_last:
-        parts += [piece.data["text"]] if piece.kind is PieceKind.CHUNK else []
+        parts += [piece.data["text"]] if piece.kind is AnswerPieceKind.CHUNK else []
 
     assert piece.id == request
     assert "".join(parts) == whole[: whole.index(stop)]
@@ -149,7 +149,7 @@ def test_log_probabilities_are_those_of_the_model(gpt: ServedModel) -> None:
     request = gpt.send("complete", **{**wanted, "stream": True, "stop": [stop]})
     streamed = []
     while not (piece := gpt.read()).is_last:
-        streamed += piece.data["logprobs"] if piece.kind is PieceKind.CHUNK else []
+        streamed += piece.data["logprobs"] if piece.kind is AnswerPieceKind.CHUNK else []
     assert piece.id == request
     assert "".join(entry["token"] for entry in streamed).strip() in choice["text"].replace(" ", "")
     assert streamed == choice["logprobs"][: len(streamed)]
@@ -200,8 +200,11 @@ def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> 
     gpt.withdraw(seeded)
     ends = [gpt.last(first), gpt.last(seeded)]
 
-    assert ends[0].kind is PieceKind.DONE
-    assert ends[1].kind is PieceKind.ERROR or ends[1].data["choices"][0]["finish_reason"] in ("withdrawn", "length")
+    assert ends[0].kind is AnswerPieceKind.DONE
+    assert ends[1].kind is AnswerPieceKind.ERROR or ends[1].data["choices"][0]["finish_reason"] in (
+        "withdrawn",
+        "length",
+    )
 
 
 def test_vectors_of_texts_do_not_depend_on_their_batch(gpt: ServedModel) -> None:
@@ -233,7 +236,7 @@ def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedM
     assert answers == expected * 2
     assert len({plain, *expected}) == 3
     assert again == plain
-    assert refused.kind is PieceKind.AGAIN
+    assert refused.kind is AnswerPieceKind.AGAIN
 
 
 def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[str, Any]) -> tuple[AdapterOffer, str]:

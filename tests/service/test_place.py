@@ -14,9 +14,9 @@ from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
 from service.jobs.placement import (
     NodeCapacity,
+    NodeShare,
     Placement,
     RunningSession,
-    Share,
     Wait,
     explain,
     gpu_count,
@@ -30,7 +30,7 @@ CARDS = (Gpu(uuid="a-0", name="H100", capability=(9, 0)),)
 
 
 def session(name: str, node: str, priority: int = 5, gpus: tuple[str, ...] = ()) -> RunningSession:
-    return RunningSession(JobId(name), priority, Share(NodeId(node), "b", 1, gpus))
+    return RunningSession(JobId(name), priority, NodeShare(NodeId(node), "b", 1, gpus))
 
 
 capacities = st.lists(

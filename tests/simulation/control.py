@@ -1,6 +1,6 @@
 """The real duties of control, one step at a time: between any two steps control may be left standing, or die.
 
-`service.control.duties` run as they are. The test replaces `Outside`: the clock, Redis, Celery and threads. It has no
+`service.control.duties` run as they are. The test replaces `ControlIo`: the clock, Redis, Celery and threads. It has no
 event loop, and advances the coroutines by hand.
 """
 
@@ -21,7 +21,7 @@ import worker.attempt.journal
 from footplate.contract.errors import Unavailable
 from service.control.celery_producer import send_all
 from service.control.duties import DUTIES
-from service.control.state import UNREACHABLE, ControlState, Outside
+from service.control.state import UNREACHABLE, ControlIo, ControlState
 from service.settings import ServiceSettings
 from service.store.queue import UnclaimedSource
 from tests.simulation.books import Ear
@@ -56,7 +56,7 @@ class Lock:
         self.is_held = False
 
 
-class SimulatedOutside(Outside):
+class SimulatedIo(ControlIo):
     """Simulated time, Redis, Celery and store. A wait is over at once."""
 
     def __init__(self, world: World, redis: Redis, store: Store) -> None:
@@ -87,8 +87,8 @@ class Control:
 
     def __init__(self, railway: Railway, name: str) -> None:
         self.railway, self.world, self.name = railway, railway.world, name
-        outside = SimulatedOutside(self.world, railway.redis, railway.store)
-        self.state = ControlState(railway.sql, SETTINGS, outside)  # type: ignore[arg-type]
+        io = SimulatedIo(self.world, railway.redis, railway.store)
+        self.state = ControlState(railway.sql, SETTINGS, io)  # type: ignore[arg-type]
         self.state._writing = Lock()  # type: ignore[assignment]
         self.is_dead = self.is_frozen = False
         self.ear = Ear(self.world.clock)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.placement import Line, NodeCapacity, Placement, Wait
+from service.jobs.placement import NodeCapacity, Placement, QueueLine, Wait
 from service.jobs.placement import place as place_lines
 from service.store.queue import QueuedRow, QueuePosition
 
@@ -60,7 +60,9 @@ def place(jobs: Iterable[Waiting], nodes: Sequence[NodeCapacity]) -> Plan:
     lines: dict[Needs, list[Waiting]] = {}
     for job in sorted(jobs, key=lambda job: job.position):
         lines.setdefault(job.needs, []).append(job)
-    plan = place_lines([Line(repr(needs), needs, [job.row for job in line]) for needs, line in lines.items()], nodes)
+    plan = place_lines(
+        [QueueLine(repr(needs), needs, [job.row for job in line]) for needs, line in lines.items()], nodes
+    )
     placed = {placement.job_id for placement in plan.placements}
     left = {repr(needs): [job.job_id for job in line if job.job_id not in placed] for needs, line in lines.items()}
     assert plan.waits.keys() == {shape for shape, jobs in left.items() if jobs}, "who is left has a reason"

@@ -13,7 +13,7 @@ import redis as redis_py
 
 from footplate.contract import keys
 from footplate.contract.ids import JobId, new_job_id
-from footplate.contract.serving import SLOT_WANTED, AdapterOffer, Piece, PieceKind, ServingRequest, Work
+from footplate.contract.serving import SLOT_WANTED, AdapterOffer, AnswerPiece, AnswerPieceKind, ServingRequest, Work
 from tests.support.processes import until
 from tests.support.redis_server import RedisServer
 from worker.attempt.serve_link import ServeLink
@@ -31,7 +31,7 @@ class Linked:
         self.link.start()
 
     def be_ready(self) -> None:
-        self.say("", PieceKind.ALIVE)
+        self.say("", AnswerPieceKind.ALIVE)
 
     def ask(self, name: str, adapter: AdapterOffer | None = None) -> None:
         request = ServingRequest(id=name, work=Work.PREDICT, body={"inputs": [name]}, adapter=adapter)
@@ -41,13 +41,13 @@ class Linked:
     def taken(self) -> dict[str, Any]:
         return dict(json.loads(self._lines.readline()))
 
-    def say(self, name: str, kind: PieceKind, **data: Any) -> None:
-        self.process.sendall(Piece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
+    def say(self, name: str, kind: AnswerPieceKind, **data: Any) -> None:
+        self.process.sendall(AnswerPiece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
 
-    def answer(self, name: str) -> Piece:
+    def answer(self, name: str) -> AnswerPiece:
         popped: Any = self.client.blpop([keys.serving_answer(name)], timeout=60)
         assert popped is not None, f"no piece came for {name}"
-        return Piece.model_validate_json(popped[1])
+        return AnswerPiece.model_validate_json(popped[1])
 
     def end_process(self) -> None:
         self._lines.close()
@@ -67,9 +67,9 @@ def test_a_request_reaches_the_process_and_its_pieces_come_back(linked: Linked) 
     linked.be_ready()
 
     assert linked.taken()["body"] == {"inputs": ["a"]}
-    linked.say("a", PieceKind.STARTED)
-    linked.say("a", PieceKind.DONE, predictions=[1])
-    assert [linked.answer("a").kind for _ in range(2)] == [PieceKind.STARTED, PieceKind.DONE]
+    linked.say("a", AnswerPieceKind.STARTED)
+    linked.say("a", AnswerPieceKind.DONE, predictions=[1])
+    assert [linked.answer("a").kind for _ in range(2)] == [AnswerPieceKind.STARTED, AnswerPieceKind.DONE]
 
 
 def test_a_request_with_an_adapter_reaches_the_process_after_the_adapter(linked: Linked) -> None:
@@ -101,7 +101,7 @@ def test_no_more_requests_are_taken_than_the_process_can_hold(linked: Linked) ->
     assert [linked.taken()["id"] for _ in range(2)] == ["a", "b"]
 
     assert linked.client.lrange(keys.serving_queue(linked.session), 0, -1) == [b"c"]
-    linked.say("a", PieceKind.DONE)
+    linked.say("a", AnswerPieceKind.DONE)
     assert linked.taken()["id"] == "c"
 
 
@@ -128,15 +128,15 @@ def test_requests_of_a_process_that_dies_are_answered_with_an_error(linked: Link
     for name in ("a", "b"):
         linked.ask(name)
         linked.taken()
-    linked.say("a", PieceKind.STARTED)
-    assert linked.answer("a").kind is PieceKind.STARTED
+    linked.say("a", AnswerPieceKind.STARTED)
+    assert linked.answer("a").kind is AnswerPieceKind.STARTED
 
     linked.end_process()
 
     error = linked.answer("a")
-    assert (error.kind, error.data["code"]) == (PieceKind.ERROR, "serving_ended")
+    assert (error.kind, error.data["code"]) == (AnswerPieceKind.ERROR, "serving_ended")
     assert linked.session in error.data["message"]
-    assert linked.answer("b").kind is PieceKind.AGAIN
+    assert linked.answer("b").kind is AnswerPieceKind.AGAIN
 
 
 def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
@@ -145,10 +145,10 @@ def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
     linked.taken()
 
     linked.process.sendall(b'{"kind":[]}\nnothing\n')
-    linked.say("of another session", PieceKind.DONE)
-    linked.say("a", PieceKind.DONE)
+    linked.say("of another session", AnswerPieceKind.DONE)
+    linked.say("a", AnswerPieceKind.DONE)
 
-    assert linked.answer("a").kind is PieceKind.DONE
+    assert linked.answer("a").kind is AnswerPieceKind.DONE
     assert not linked.client.exists(keys.serving_answer("of another session"))
 
 
@@ -157,7 +157,7 @@ def test_an_emptied_redis_is_served_again(linked: Linked, redis: RedisServer) ->
     linked.ask("a")
     linked.taken()
     redis.kill()
-    linked.say("a", PieceKind.DONE)
+    linked.say("a", AnswerPieceKind.DONE)
     redis.start()
 
     def asks_again() -> bool:

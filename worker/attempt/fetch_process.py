@@ -25,7 +25,7 @@ from footplate.contract.files import is_url
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.hub import HubName, Kind, hub_name
 from footplate.contract.outbound import Allowed
-from worker.attempt.url_files import Fetched, FetchError, FetchFailure, Model, UrlFiles
+from worker.attempt.url_files import Fetched, FetchError, FetchFailure, FrozenModel, UrlFiles
 
 FETCHED_PATTERNS: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
@@ -46,7 +46,7 @@ OTHER_WEIGHTS = "*/*.safetensors"
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
 
 
-class FetchItem(Model):
+class FetchItem(FrozenModel):
     """A URL to download, or a repository at a revision, with the names by which the spec refers to it."""
 
     place: str
@@ -54,7 +54,7 @@ class FetchItem(Model):
     commit: Commit | None = None
 
 
-class FetchOrder(Model):
+class FetchOrder(FrozenModel):
     """The instructions of a supervisor for its download process."""
 
     parent: int

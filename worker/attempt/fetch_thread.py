@@ -37,7 +37,7 @@ from worker.settings import WorkerSettings
 
 RECORD = "hub.json"
 """The file in the attempt's folder that maps each place, such as `hub://owner/name@main`, to its commit."""
-AWAY_SECONDS = 300.0
+MAX_OUTAGE_SECONDS = 300.0
 """The time for which a hub that does not answer is retried. Then the attempt fails, and control may retry the job."""
 
 _PINNED = TypeAdapter(dict[str, Commit])
@@ -80,13 +80,13 @@ class FetchThread(Background):
                 hint="the operator allows it with FOOTPLATE_HUB=on on this node; data:// and models:// need no hub",
             )
         pinned = self._pinned()
-        for away in self._tries():
+        for outage_seconds in self._tries():
             failed = self._try(pinned)
             if failed is None:
                 return
-            if not failed.may_retry or away > AWAY_SECONDS:
+            if not failed.may_retry or outage_seconds > MAX_OUTAGE_SECONDS:
                 raise NotFetched(failed.code, failed.message, hint=failed.hint)
-            if not away:
+            if not outage_seconds:
                 self._note(f"{failed.message}; it is retried", code=failed.code)
 
     def _try(self, pinned: dict[str, str]) -> FetchFailure | None:

@@ -27,8 +27,8 @@ from footplate.contract.serving import (
     MAX_PIECE_BYTES,
     SLOT_WANTED,
     AdapterOffer,
-    Piece,
-    PieceKind,
+    AnswerPiece,
+    AnswerPieceKind,
     ServingRequest,
 )
 from worker.redis_client import REDIS_ERRORS
@@ -130,7 +130,7 @@ class ServeLink:
 
     def _withdraw(self, request: str) -> None:
         if request in self._taken or request == SLOT_WANTED:
-            self._send(Piece(id=request, kind=PieceKind.AGAIN).model_dump_json().encode())
+            self._send(AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN).model_dump_json().encode())
 
     def _send(self, line: bytes) -> bool:
         try:
@@ -143,7 +143,7 @@ class ServeLink:
         now = time.monotonic()
         if now - self._alive_at >= ALIVE_SECONDS:
             self._alive_at = now
-            self._push([Piece(id=request, kind=PieceKind.ALIVE) for request in list(self._taken)])
+            self._push([AnswerPiece(id=request, kind=AnswerPieceKind.ALIVE) for request in list(self._taken)])
 
     # Answers
 
@@ -161,7 +161,7 @@ class ServeLink:
         for request in list(self._taken):
             self._end(request)
 
-    def _pieces(self) -> Iterator[list[Piece]]:
+    def _pieces(self) -> Iterator[list[AnswerPiece]]:
         """Yields the valid pieces of every read, until the process's end of the socket is closed."""
         rest = b""
         while True:
@@ -177,13 +177,13 @@ class ServeLink:
                 return
             yield [piece for line in lines if (piece := self._checked(line)) is not None]
 
-    def _checked(self, line: bytes) -> Piece | None:
+    def _checked(self, line: bytes) -> AnswerPiece | None:
         try:
-            piece = Piece.model_validate_json(line)
+            piece = AnswerPiece.model_validate_json(line)
         except ValidationError:
             log.warning("the serving session %s sent a line that is not a piece of an answer", self._session)
             return None
-        if not piece.id and piece.kind is PieceKind.ALIVE:
+        if not piece.id and piece.kind is AnswerPieceKind.ALIVE:
             self._is_ready.set()
             return None
         with self._guard:
@@ -195,7 +195,7 @@ class ServeLink:
                 self._has_room.set()
         return piece
 
-    def _push(self, pieces: list[Piece]) -> None:
+    def _push(self, pieces: list[AnswerPiece]) -> None:
         if not pieces:
             return
         with self._client.pipeline(transaction=False) as pipeline:
@@ -216,6 +216,6 @@ class ServeLink:
             return
         message = "the serving process ended before the answer was complete"
         data = {"code": "serving_ended", "message": f"{message}: GET /jobs/{self._session} says why"}
-        piece = Piece(id=request, kind=PieceKind.ERROR, data=data) if is_started else None
+        piece = AnswerPiece(id=request, kind=AnswerPieceKind.ERROR, data=data) if is_started else None
         with suppress(*REDIS_ERRORS):
-            self._push([piece or Piece(id=request, kind=PieceKind.AGAIN)])
+            self._push([piece or AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN)])

@@ -29,11 +29,11 @@ REDIRECTS = (301, 302, 303, 307, 308)
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}$")
 
 
-class Model(BaseModel):
+class FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Fetched(Model):
+class Fetched(FrozenModel):
     """A URL or repository whose files are on this node now."""
 
     place: str
@@ -42,7 +42,7 @@ class Fetched(Model):
     bytes: int
 
 
-class FetchFailure(Model):
+class FetchFailure(FrozenModel):
     """The error of a download, for the job's user."""
 
     code: str

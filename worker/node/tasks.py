@@ -26,7 +26,7 @@ from worker.tracing import traces
 log = logging.getLogger("footplate.worker")
 
 CANARY_SECONDS = 60
-ASK_AGAIN_SECONDS = 1.0
+CLAIM_RETRY_SECONDS = 1.0
 
 
 @app.task(name=keys.TASK)  # type: ignore[untyped-decorator]
@@ -76,13 +76,13 @@ def request_grant(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]
                 return answer
         except REDIS_ERRORS as error:
             failures.failed("waits for Redis: %s", error)
-            time.sleep(ASK_AGAIN_SECONDS)
+            time.sleep(CLAIM_RETRY_SECONDS)
     return None
 
 
 def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
     key = keys.reply(claim.claim)
-    deadline = time.monotonic() + ASK_AGAIN_SECONDS
+    deadline = time.monotonic() + CLAIM_RETRY_SECONDS
     while (left := deadline - time.monotonic()) > 0:
         # Redis waits for ever if the timeout is 0.
         popped = client.blpop([key], timeout=max(left, 0.01))

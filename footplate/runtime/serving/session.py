@@ -26,8 +26,8 @@ from footplate.contract.serving import (
     MAX_PIECE_BYTES,
     SLOT_WANTED,
     WANTED_SECONDS,
-    Piece,
-    PieceKind,
+    AnswerPiece,
+    AnswerPieceKind,
     ServingRequest,
     Work,
 )
@@ -110,7 +110,7 @@ class Requests:
                 try:
                     self._incoming.put(ServingRequest.model_validate_json(line))
                 except ValidationError:
-                    withdrawn = Piece.model_validate_json(line).id
+                    withdrawn = AnswerPiece.model_validate_json(line).id
                     if withdrawn == SLOT_WANTED:
                         self.slot.wanted(time.monotonic())
                     else:
@@ -164,7 +164,7 @@ class Session:
         self._ticked_at = 0.0
 
     def run(self) -> DoneData:
-        self._send(Piece(id="", kind=PieceKind.ALIVE))
+        self._send(AnswerPiece(id="", kind=AnswerPieceKind.ALIVE))
         started_at, last_work_at = time.monotonic(), None
         while not self._emit.asked_to_stop():
             batch = self._requests.next_batch(self._limits.max_batch)
@@ -195,7 +195,7 @@ class Session:
         wanted = [request for request in batch if request.id not in self._requests.withdrawn]
         for request in batch:
             is_wanted = request in wanted
-            self._send(Piece(id=request.id, kind=PieceKind.STARTED if is_wanted else PieceKind.ERROR))
+            self._send(AnswerPiece(id=request.id, kind=AnswerPieceKind.STARTED if is_wanted else AnswerPieceKind.ERROR))
         try:
             if wanted:
                 self._work[wanted[0].work](wanted)
@@ -203,7 +203,7 @@ class Session:
             # One request must not end the session of all others.
             refusal = _refusal(error)
             for request in wanted:
-                self.say(request.id, PieceKind.ERROR, refusal)
+                self.say(request.id, AnswerPieceKind.ERROR, refusal)
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
         self._requests.withdrawn.difference_update(request.id for request in batch)
@@ -218,12 +218,12 @@ class Session:
         except Exception as error:
             self._emit.note(f"cannot load the adapter of another checkpoint: {error}")
             for request in batch:
-                self._send(Piece(id=request.id, kind=PieceKind.AGAIN))
+                self._send(AnswerPiece(id=request.id, kind=AnswerPieceKind.AGAIN))
             return False
         return True
 
-    def say(self, request: str, kind: PieceKind, data: dict[str, Any]) -> None:
-        self._send(Piece(id=request, kind=kind, data=data))
+    def say(self, request: str, kind: AnswerPieceKind, data: dict[str, Any]) -> None:
+        self._send(AnswerPiece(id=request, kind=kind, data=data))
 
     def is_withdrawn(self, request: str) -> bool:
         return request in self._requests.withdrawn
@@ -233,15 +233,15 @@ class Session:
         self._answered += len(batch)
 
     def _done(self, request: str, data: dict[str, Any]) -> None:
-        self.say(request, PieceKind.DONE, data)
+        self.say(request, AnswerPieceKind.DONE, data)
         self._answered += 1
 
-    def _send(self, piece: Piece) -> None:
+    def _send(self, piece: AnswerPiece) -> None:
         line = json.dumps(json_safe(piece.model_dump(mode="json")), separators=(",", ":")).encode()
         if len(line) > MAX_PIECE_BYTES:
             size = f"{len(line) // 2**20} MiB, and {MAX_PIECE_BYTES // 2**20} MiB is the limit"
             refusal = {"code": "answer_too_large", "message": f"the answer has {size}", "hint": "send fewer inputs"}
-            line = Piece(id=piece.id, kind=PieceKind.ERROR, data=refusal).model_dump_json().encode()
+            line = AnswerPiece(id=piece.id, kind=AnswerPieceKind.ERROR, data=refusal).model_dump_json().encode()
         self._stream.sendall(line + b"\n")
 
     def _end(self, ending: Ending, reason: Reason) -> DoneData:

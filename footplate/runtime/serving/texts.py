@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from footplate.contract.serving import PieceKind, ServingRequest
+from footplate.contract.serving import AnswerPieceKind, ServingRequest
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 
@@ -40,7 +40,7 @@ class TokenChoice(NamedTuple):
 class Clients(Protocol):
     """The clients that wait for the texts of a batch. A request is named by its id."""
 
-    def say(self, request: str, kind: PieceKind, data: dict[str, Any]) -> None: ...
+    def say(self, request: str, kind: AnswerPieceKind, data: dict[str, Any]) -> None: ...
 
     def is_withdrawn(self, request: str) -> bool: ...
 
@@ -142,7 +142,7 @@ class Watch:
         for text in self._texts:
             if text.is_streamed and (news := text.news(self._decode)):
                 data = {"index": text.index, "text": news} | logprobs_of(text, text.sent, self._decode)
-                self._clients.say(text.request, PieceKind.CHUNK, data)
+                self._clients.say(text.request, AnswerPieceKind.CHUNK, data)
 
 
 class Texts:
@@ -175,14 +175,14 @@ class Texts:
                 wanted.append(request)
             except CannotAnswer as error:
                 refusal = {"code": error.code, "message": error.message, "hint": error.hint}
-                clients.say(request.id, PieceKind.ERROR, refusal)
+                clients.say(request.id, AnswerPieceKind.ERROR, refusal)
         if not texts:
             return 0
         settings = wanted[0].body
         self.generate(texts, settings["temperature"], settings["top_p"], settings.get("seed"), clients)
         for request in wanted:
             own = [text for text in texts if text.request == request.id]
-            clients.say(request.id, PieceKind.DONE, self._answer_of(request, own))
+            clients.say(request.id, AnswerPieceKind.DONE, self._answer_of(request, own))
         return sum(len(text.tokens) for text in texts)
 
     def generate(

@@ -23,7 +23,7 @@ from footplate.contract.conversations import plain, text_of
 from footplate.contract.errors import FootplateError, InvalidSpec, Problem
 from footplate.contract.fields import Group, Many, Whole, pattern
 from footplate.contract.ids import JobId, uuid7
-from footplate.contract.serving import Piece, PieceKind, Work
+from footplate.contract.serving import AnswerPiece, AnswerPieceKind, Work
 from service.api.openai.jobs import UnknownModel
 from service.api.openai.names import read_model_name
 from service.api.predict import WAIT_SECONDS
@@ -160,7 +160,7 @@ class Embedding(Group):
     user: str | None = None
 
 
-class Model(NamedTuple):
+class ModelToServe(NamedTuple):
     job: JobId
     checkpoint: str | None
 
@@ -215,15 +215,15 @@ DEFAULT_TOKENS = 16
 # Requests
 
 
-def model_of_name(name: str) -> Model:
+def model_of_name(name: str) -> ModelToServe:
     """Returns the job and the checkpoint that a model's name means. Raises UnknownModel."""
     if (tuned := read_model_name(name)) is not None:
-        return Model(tuned.job, None if tuned.step is None else f"{STEP}{tuned.step}")
+        return ModelToServe(tuned.job, None if tuned.step is None else f"{STEP}{tuned.step}")
     match = _JOB.fullmatch(name)
     if match is None:
         hint = "name a fine-tuned model, or a job's id, also with a checkpoint: job_…:best, job_…:step-100"
         raise UnknownModel(f"{name[:100]!r} is neither the name of a fine-tuned model nor the id of a job", hint=hint)
-    return Model(JobId(match["job"]), match["checkpoint"])
+    return ModelToServe(JobId(match["job"]), match["checkpoint"])
 
 
 def _question(model: str, work: Work, body: Json) -> Question:
@@ -384,7 +384,7 @@ async def _events(answering: Answering, about: Json, form: _Form, *, with_usage:
 
     try:
         async for piece in answering.pieces:
-            if piece.kind is PieceKind.CHUNK:
+            if piece.kind is AnswerPieceKind.CHUNK:
                 text = piece.data["text"]
                 yield begin(piece.data["index"]) + part(piece.data, {"content": text}, text)
                 continue
@@ -402,7 +402,7 @@ async def _events(answering: Answering, about: Json, form: _Form, *, with_usage:
 
 
 async def _whole(answering: Answering) -> Json:
-    pieces: list[Piece] = [piece async for piece in answering.pieces]
+    pieces: list[AnswerPiece] = [piece async for piece in answering.pieces]
     return pieces[-1].data
 
 

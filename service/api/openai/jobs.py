@@ -25,7 +25,7 @@ from service.api.openai import from_job
 from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, NewFineTuningJob, Page
 from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
-from service.api.openai.to_spec import Base, TuningFile, in_the_request, plan
+from service.api.openai.to_spec import Base, TuningFile, in_the_request, translate
 from service.api.verbs import apply, cancelling, pausing, resuming
 from service.deps import (
     DEEP_OBJECT,
@@ -67,14 +67,14 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     base = await _base(services, body.model)
     train = await _file(services, body.training_file, "training_file")
     valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
-    planned = plan(body, base, train, valid)
+    translated = translate(body, base, train, valid)
     use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
     try:
-        accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, planned.document))
-        if planned.bundle is not None:
+        accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, translated.document))
+        if translated.bundle is not None:
             require_code(services)
-            await store_bundle(services, _pieces(planned.bundle))
-        submitted = await write_job(request, services, accepted, use, fine_tune=json.dumps(planned.fine_tune))
+            await store_bundle(services, _pieces(translated.bundle))
+        submitted = await write_job(request, services, accepted, use, fine_tune=json.dumps(translated.fine_tune))
     except InvalidSpec as invalid:
         raise InvalidSpec(in_the_request(invalid.problems, body)) from invalid
     if submitted.replayed and submitted.response:

@@ -117,7 +117,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TranslatedRequest:
     """The spec for a request, and the fields of the request that only OpenAI's answers show."""
 
     document: Json
@@ -126,7 +126,7 @@ class Plan:
     """The grader's code, if there is one."""
 
 
-def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None) -> Plan:
+def translate(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None) -> TranslatedRequest:
     """Returns the spec for a request. Raises InvalidSpec for fields that are not supported here."""
     method = _method(body)
     recipe = RECIPES[method.type]
@@ -165,7 +165,7 @@ def plan(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFil
     if bundle is not None:
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
         document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
-    return Plan(document, _fine_tune(body, base, method, resolved), bundle)
+    return TranslatedRequest(document, _fine_tune(body, base, method, resolved), bundle)
 
 
 def in_the_request(problems: Iterable[Problem], body: NewFineTuningJob) -> list[Problem]:

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from footplate.contract import keys
-from footplate.contract.serving import PieceKind
+from footplate.contract.serving import AnswerPieceKind
 from tests.service.api.conftest import Api
 from tests.service.api.test_openai import client_of
 from tests.service.api.test_predict import Node, session_of, trained
@@ -58,10 +58,10 @@ async def test_a_stream_has_the_chunks_of_openais_streams(api: Api, node: Node) 
     body = {"model": job, "stream": True, "stream_options": {"include_usage": True}, **CHAT}
     asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
     request = await node.taken(await session_of(node, job))
-    await node.say(request["id"], PieceKind.STARTED)
+    await node.say(request["id"], AnswerPieceKind.STARTED)
     for text in ("at", " dawn"):
-        await node.say(request["id"], PieceKind.CHUNK, index=0, text=text)
-    await node.say(request["id"], PieceKind.DONE, **DONE)
+        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text=text)
+    await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
 
     answer = await asking
     *parts, last = events(answer.text)
@@ -79,10 +79,10 @@ async def test_openais_client_raises_an_error_if_the_session_ends_during_a_strea
     asking = asyncio.create_task(client.completions.create(model=job, prompt="a", stream=True))
     session = await session_of(node, job)
     request = await node.taken(session)
-    await node.say(request["id"], PieceKind.STARTED)
-    await node.say(request["id"], PieceKind.CHUNK, index=0, text="at")
+    await node.say(request["id"], AnswerPieceKind.STARTED)
+    await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
     stream = await asking
-    await node.say(request["id"], PieceKind.ERROR, code="serving_ended", message=f"GET /jobs/{session} says why")
+    await node.say(request["id"], AnswerPieceKind.ERROR, code="serving_ended", message=f"GET /jobs/{session} says why")
 
     part = await anext(stream)
     with pytest.raises(openai.APIError, match=session) as error:
@@ -98,8 +98,8 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
     opening = asyncio.create_task(asking.__aenter__())
     session = await session_of(node, job)
     request = await node.taken(session)
-    await node.say(request["id"], PieceKind.STARTED)
-    await node.say(request["id"], PieceKind.CHUNK, index=0, text="at")
+    await node.say(request["id"], AnswerPieceKind.STARTED)
+    await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
     await opening
     await asking.__aexit__(None, None, None)
 
@@ -131,10 +131,10 @@ async def test_openais_client_follows_a_chat(api: Api, node: Node) -> None:
     messages: Any = CHAT["messages"]
     asking = asyncio.create_task(client.chat.completions.create(model=name, messages=messages, stream=True))
     request = await node.taken(await session_of(node, job))
-    await node.say(request["id"], PieceKind.STARTED)
+    await node.say(request["id"], AnswerPieceKind.STARTED)
     for text in ("at", " dawn"):
-        await node.say(request["id"], PieceKind.CHUNK, index=0, text=text)
-    await node.say(request["id"], PieceKind.DONE, **DONE)
+        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text=text)
+    await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
 
     parts = [part async for part in await asking]
 
@@ -299,9 +299,9 @@ async def test_the_lines_of_footplate_try_form_one_conversation(api: Api, node: 
     for _ in range(2):
         request = await node.taken(session)
         asked.append([message["content"] for message in request["body"]["messages"]])
-        await node.say(request["id"], PieceKind.STARTED)
-        await node.say(request["id"], PieceKind.CHUNK, index=0, text="at dawn")
-        await node.say(request["id"], PieceKind.DONE, **DONE)
+        await node.say(request["id"], AnswerPieceKind.STARTED)
+        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at dawn")
+        await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
 
     printed, _ = await talking
 

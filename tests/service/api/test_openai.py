@@ -17,7 +17,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from service.api.openai import uploads as openai_uploads
 from service.control.cleanup import prune
-from service.control.state import ControlState, Outside
+from service.control.state import ControlIo, ControlState
 from service.jobs.prune import DAY_MS
 from service.settings import ServiceSettings
 from service.store.times import now_ms
@@ -558,12 +558,12 @@ async def test_parts_of_an_abandoned_upload_are_removed_after_a_day(
         bytes=50, filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
     )  # fmt: skip
     await client.uploads.parts.create(upload.id, data=b"{")
-    outside = Outside("redis://127.0.0.1:1/0")
-    control = ControlState(api.db, api.services.settings, outside)
+    control_io = ControlIo("redis://127.0.0.1:1/0")
+    control = ControlState(api.db, api.services.settings, control_io)
 
     await prune(control)
     assert len(list((tmp_path / "artifacts" / "parts" / upload.id).iterdir())) == 1
-    monkeypatch.setattr(outside, "now_ms", lambda: now_ms() + DAY_MS + 1)
+    monkeypatch.setattr(control_io, "now_ms", lambda: now_ms() + DAY_MS + 1)
     await prune(control)
 
     assert list((tmp_path / "artifacts" / "parts").iterdir()) == []

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from footplate.contract import keys
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id
 from footplate.contract.lifecycle import JobState, Reason
-from footplate.contract.serving import Piece, PieceKind
+from footplate.contract.serving import AnswerPiece, AnswerPieceKind
 from service.store import checkpoints, jobs
 from service.store.times import now_ms
 from tests.service.api.conftest import PATIENCE, Api, Serve
@@ -40,12 +40,14 @@ class Node:
         assert body is not None, "the request has no body"
         return dict(json.loads(body))
 
-    async def say(self, request: str, kind: PieceKind, **data: Any) -> None:
-        await self.redis.rpush(keys.serving_answer(request), Piece(id=request, kind=kind, data=data).model_dump_json())
+    async def say(self, request: str, kind: AnswerPieceKind, **data: Any) -> None:
+        await self.redis.rpush(
+            keys.serving_answer(request), AnswerPiece(id=request, kind=kind, data=data).model_dump_json()
+        )
 
     async def answer(self, request: str, **data: Any) -> None:
-        await self.say(request, PieceKind.STARTED)
-        await self.say(request, PieceKind.DONE, **data)
+        await self.say(request, AnswerPieceKind.STARTED)
+        await self.say(request, AnswerPieceKind.DONE, **data)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +216,7 @@ async def test_a_request_that_its_session_did_not_start_goes_to_the_next(api: Ap
     first = await session_of(node, job)
     request = await node.taken(first)
     await api.end(first)
-    await node.say(request["id"], PieceKind.AGAIN)
+    await node.say(request["id"], AnswerPieceKind.AGAIN)
     second = await session_of(node, job, after=first)
     await node.answer((await node.taken(second))["id"], predictions=[{"output": 1}])
 
@@ -283,7 +285,7 @@ async def test_adapters_of_one_base_model_share_a_session(api: Api, node: Node) 
     await asking
     shared = asyncio.create_task(api.client.post(f"/jobs/{second}/predict", json={"inputs": ["a"]}))
     offered = await node.taken(session)
-    await node.say(offered["id"], PieceKind.AGAIN)
+    await node.say(offered["id"], AnswerPieceKind.AGAIN)
     own = await session_of(node, second)
     await node.answer((await node.taken(own))["id"], predictions=[{}])
     apart = asyncio.create_task(api.client.post(f"/jobs/{other}/predict", json={"inputs": ["a"]}))

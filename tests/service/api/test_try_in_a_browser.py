@@ -7,7 +7,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from footplate.contract.ids import JobId
-from footplate.contract.serving import PieceKind
+from footplate.contract.serving import AnswerPieceKind
 from tests.service.api.conftest import Api
 from tests.service.api.test_dashboard import chromium as chromium
 from tests.service.api.test_dashboard import page as page
@@ -39,13 +39,13 @@ async def test_two_checkpoints_answer_one_prompt_side_by_side(api: Api, node: No
     for session in await until_async(both, what="each checkpoint has a session"):
         request = await node.taken(session)
         assert request["body"]["messages"] == [{"role": "user", "content": "when?"}]
-        await node.say(request["id"], PieceKind.STARTED)
-        await node.say(request["id"], PieceKind.CHUNK, index=0, text="at")
+        await node.say(request["id"], AnswerPieceKind.STARTED)
+        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
         if session == (await node.sessions(job))[0]:
-            await node.say(request["id"], PieceKind.CHUNK, index=0, text=" dawn")
-            await node.say(request["id"], PieceKind.DONE, **DONE)
+            await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text=" dawn")
+            await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
         else:
-            await node.say(request["id"], PieceKind.ERROR, code="serving_ended", message="the node went away")
+            await node.say(request["id"], AnswerPieceKind.ERROR, code="serving_ended", message="the node went away")
 
     chats = page.locator(".chat .assistant")
     await expect(chats).to_have_count(1)

@@ -35,7 +35,7 @@ from service.store import deliveries, jobs, tables, webhooks
 from service.store.rows import WebhookRow
 from service.store.times import now_ms
 from service.webhooks import sending, targets
-from service.webhooks.deliver import AGAIN_SECONDS, WebhookSender
+from service.webhooks.deliver import RETRY_DELAYS_SECONDS, WebhookSender
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 from tests.support.pages import paste, snippets
@@ -348,7 +348,7 @@ async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed
     await post.goes_out()
     first = (await told(api, hook))[0]
 
-    for seconds in AGAIN_SECONDS:
+    for seconds in RETRY_DELAYS_SECONDS:
         assert (await told(api, hook))[0]["status"] == "pending"
         tries = len(receiver.got)
         await post.later(seconds - 1)
@@ -359,7 +359,7 @@ async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed
     assert (first["error"], first["answer"]) == ("the receiver answered 500, and only 2xx is a success", "no !")
     assert first["next_try_at"] is not None
     assert len({request.headers["webhook-id"] for request in receiver.got}) == 1
-    assert len({request.headers["webhook-timestamp"] for request in receiver.got}) == len(AGAIN_SECONDS) + 1
+    assert len({request.headers["webhook-timestamp"] for request in receiver.got}) == len(RETRY_DELAYS_SECONDS) + 1
     assert all(request.is_signed_with(hook["secret"]) for request in receiver.got)
     (last,) = await told(api, hook)
     assert (last["status"], last["tries"], last["next_try_at"]) == ("failed", 8, None)
