@@ -27,7 +27,7 @@ from docs.spec_page import libraries, spec_page
 from footplate.contract import events, lifecycle
 from footplate.contract.arguments import NOT_YET, TrainingArguments
 from footplate.contract.arguments.argument_fields import OTHER_DEFAULTS, OURS
-from footplate.contract.arguments.legacy import LEGACY, Renamed
+from footplate.contract.arguments.legacy import LEGACY, RenamedArgument
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.components import GROUPS
 from footplate.contract.help_texts import meanings
@@ -230,8 +230,8 @@ def parity_page() -> str:
         for instead in dict.fromkeys(values.values())
     ]
     older = [
-        f"| `{name}` | {'mapped' if isinstance(entry, Renamed) else 'declined'} | "
-        f"{one_line(entry.now if isinstance(entry, Renamed) else entry.instead)} |"
+        f"| `{name}` | {'mapped' if isinstance(entry, RenamedArgument) else 'declined'} | "
+        f"{one_line(entry.now if isinstance(entry, RenamedArgument) else entry.instead)} |"
         for name, entry in sorted(LEGACY.items())
     ]
     methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in NEVER_CALLED.items()]

@@ -28,7 +28,7 @@ class CannotRead(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class OpenFileInfo:
     """The size, time and version of an open file."""
 
     bytes: int
@@ -37,12 +37,12 @@ class About:
     """A text that changes when the file changes, for an ETag."""
 
 
-def about(file: IO[bytes]) -> About:
+def about(file: IO[bytes]) -> OpenFileInfo:
     if isinstance(file, RemoteFile):
-        return About(file.bytes, file.modified, file.tag)
+        return OpenFileInfo(file.bytes, file.modified, file.tag)
     info = os.fstat(file.fileno())
     tag = md5(f"{info.st_mtime_ns}-{info.st_size}".encode(), usedforsecurity=False).hexdigest()
-    return About(info.st_size, info.st_mtime, tag)
+    return OpenFileInfo(info.st_size, info.st_mtime, tag)
 
 
 def open_below(root: Store, path: str) -> IO[bytes] | None:

@@ -34,7 +34,7 @@ from service.problems import REQUEST_ID
 from service.store import traces
 from service.store.database import Database
 from service.store.times import now_ms
-from service.store.traces import Ended
+from service.store.traces import EndedAttempt
 from service.tracing import TRACEPARENT, Notify, Untraced, log
 
 LAST_SECONDS = 5.0
@@ -190,7 +190,7 @@ class JobSpans:
                 self._sent_at[row.job, row.attempt] = row.ended_at
                 self._send(row)
 
-    def _send(self, row: Ended) -> None:
+    def _send(self, row: EndedAttempt) -> None:
         if (parts := parts_of(of_attempt(row.traceparent, row.job, row.attempt))) is None:
             return
         context = _PROPAGATOR.extract({"traceparent": row.traceparent})

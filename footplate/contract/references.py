@@ -23,7 +23,7 @@ GROUP_OF = {
 GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
 
 
-class Used(NamedTuple):
+class UsedComponent(NamedTuple):
     """A component that a spec names, its path in the spec, and its group, such as "models"."""
 
     path: Place
@@ -35,27 +35,27 @@ class Used(NamedTuple):
         return pointer_to(*self.path)
 
 
-def components_of(spec: JobSpec) -> Iterator[Used]:
+def components_of(spec: JobSpec) -> Iterator[UsedComponent]:
     """Yields every component that the spec names."""
     for name, group in GROUP_OF.items():
         # A loop may also be a script.
         if isinstance(component := getattr(spec, name), Component):
-            yield Used((name,), group, component)
+            yield UsedComponent((name,), group, component)
     for name, group in GROUP_OF_LIST.items():
         for index, component in enumerate(getattr(spec, name) or ()):
-            yield Used((name, index), group, component)
+            yield UsedComponent((name, index), group, component)
     for index, optimizer in enumerate(spec.optimizers or ()):
         if optimizer.schedule is not None:
-            yield Used(("optimizers", index, "schedule"), "schedules", optimizer.schedule)
+            yield UsedComponent(("optimizers", index, "schedule"), "schedules", optimizer.schedule)
     for path, dataset in spec.data.sets():
-        yield Used(("data", *path), "data", dataset)
+        yield UsedComponent(("data", *path), "data", dataset)
     for index, component in enumerate(spec.data.map):
-        yield Used(("data", "map", index), "maps", component)
+        yield UsedComponent(("data", "map", index), "maps", component)
     # Reward functions are inside a trainer's arguments, which are JSON.
     rewards = spec.trainer.args.get(REWARDS) if spec.trainer is not None else None
     for index, reward in enumerate(rewards if isinstance(rewards, list) else ()):
         if is_component(reward):
-            yield Used(("trainer", "args", REWARDS, index), "rewards", Component.model_validate(reward))
+            yield UsedComponent(("trainer", "args", REWARDS, index), "rewards", Component.model_validate(reward))
 
 
 def texts_of(spec: JobSpec) -> Iterator[ArgumentText]:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
 from footplate.contract.arguments.argument_fields import Generation
-from footplate.contract.arguments.legacy import LEGACY, Gone, instead_of
+from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, instead_of
 from footplate.contract.help_texts import meanings
 from footplate.contract.machine import STRATEGIES
 
@@ -55,7 +55,7 @@ def _training(properties: Schema) -> Schema:
 def _older(name: str) -> Schema:
     old = LEGACY[name]
     described: Schema = {"deprecated": True, "description": f"An older name. Instead: {instead_of(name)}."}
-    return {**described, "enum": list(old.neutral)} if isinstance(old, Gone) else described
+    return {**described, "enum": list(old.neutral)} if isinstance(old, RemovedArgument) else described
 
 
 _STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}

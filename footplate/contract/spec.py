@@ -30,7 +30,7 @@ from footplate.contract.fields import Group, Many, Slug, Text, Whole
 from footplate.contract.files import ArgumentText
 from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.next_step import with_next_steps
-from footplate.contract.references import Used, components_of, texts_of
+from footplate.contract.references import UsedComponent, components_of, texts_of
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
 from footplate.contract.short_forms import Long, long_form
@@ -145,7 +145,7 @@ class JobSpec(Group):
         return isinstance(self.loop, Script)
 
     @cached_property
-    def components(self) -> tuple[Used, ...]:
+    def components(self) -> tuple[UsedComponent, ...]:
         """Every component that the spec names. The spec is walked once, and the result is kept."""
         return tuple(components_of(self))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from footplate.contract.arguments.legacy import LEGACY, Renamed
+from footplate.contract.arguments.legacy import LEGACY, RenamedArgument
 from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import Accepted, JobSpec
 
@@ -21,7 +21,7 @@ def warnings_of(accepted: Accepted) -> list[SpecWarning]:
 
 def _older_names(training: dict[str, Any]) -> Iterator[SpecWarning]:
     for name in training:
-        if isinstance(old := LEGACY.get(name), Renamed):
+        if isinstance(old := LEGACY.get(name), RenamedArgument):
             detail = f"{name} is an older name. Stored instead: {old.now}"
             yield SpecWarning(code="older_name", pointer=f"/training/{name}", detail=detail)
 

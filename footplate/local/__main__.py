@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from footplate.contract.variables import unknown
-from footplate.local.home import Busy, NoHome
+from footplate.local.home import HomeInUse, HomeUnusable
 from footplate.local.processes import Failed
 from footplate.local.up import Options, up
 
@@ -39,7 +39,7 @@ def main() -> int:
     )
     try:
         return up(options)
-    except (Busy, NoHome, Failed) as error:
+    except (HomeInUse, HomeUnusable, Failed) as error:
         print(f"footplate: {error}", file=sys.stderr)
         return 1
 

@@ -16,11 +16,11 @@ SOCKET_PATH_LIMIT = 100
 """The longest path of a Unix socket, in bytes. The kernel accepts up to 107."""
 
 
-class Busy(Exception):
+class HomeInUse(Exception):
     """Another `footplate up` holds this home."""
 
 
-class NoHome(Exception):
+class HomeUnusable(Exception):
     """The home cannot be created or written."""
 
 
@@ -57,7 +57,7 @@ def hold(path: Path) -> Iterator[Home]:
     home = Home(path)
     with _make(home) as lock:
         if not try_lock(lock.fileno()):
-            raise Busy(_who_holds(path, lock.fileno()))
+            raise HomeInUse(_who_holds(path, lock.fileno()))
         record_holder(home, url=None)
         yield home
         home.url_file.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def _make(home: Home) -> IO[str]:
             private.chmod(0o700)
         return (home.path / "up.lock").open("a+")
     except OSError as error:
-        raise NoHome(
+        raise HomeUnusable(
             f"{home.path} cannot hold the state: {error.strerror}. Set FOOTPLATE_HOME to a folder that you may write."
         ) from error
 

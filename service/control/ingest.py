@@ -13,7 +13,7 @@ from footplate.contract.errors import Unavailable
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain, push_reply
 from service.events import ingest as operation
 from service.events.changes import Ingested
-from service.events.entries import Read, as_gap, one_by_one, read_entries
+from service.events.entries import ParsedEntries, as_gap, one_by_one, read_entries
 from service.store.times import text_of
 
 log = logging.getLogger("footplate.control")
@@ -50,7 +50,7 @@ async def ingest(state: ControlState) -> None:
     reached(Moment.AFTER_ACKNOWLEDGE)
 
 
-async def _store(state: ControlState, read: Read, now: int) -> list[Ingested]:
+async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[Ingested]:
     """Stores all events in one transaction.
 
     If this transaction fails, each event gets a transaction of its own, so that only an event with an error is lost.
@@ -64,7 +64,7 @@ async def _store(state: ControlState, read: Read, now: int) -> list[Ingested]:
     return [ingested for event in one_by_one(read) for ingested in await _store_alone(state, event, now)]
 
 
-async def _store_alone(state: ControlState, event: Read, now: int) -> list[Ingested]:
+async def _store_alone(state: ControlState, event: ParsedEntries, now: int) -> list[Ingested]:
     """Stores one event. If SQL cannot store the event, stores a gap with the reason instead."""
     try:
         return [await _commit(state, event, now)]
@@ -84,7 +84,7 @@ async def _store_alone(state: ControlState, event: Read, now: int) -> list[Inges
         return []
 
 
-async def _commit(state: ControlState, read: Read, now: int) -> Ingested:
+async def _commit(state: ControlState, read: ParsedEntries, now: int) -> Ingested:
     settings = state.settings
     backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
     return await state.write(

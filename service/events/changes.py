@@ -26,7 +26,7 @@ from footplate.contract.layout import attempt_folder, job_folder
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import AttemptReply
 from service.events import curves
-from service.events.entries import Batch, Incoming
+from service.events.entries import Batch, IncomingEvent
 from service.events.row_limits import failure_of, latest, result_of
 from service.jobs.beat import holds
 from service.jobs.conclude import Effects
@@ -138,7 +138,7 @@ class Collector:
             )
         )  # fmt: skip
 
-    def _keep(self, event: Incoming, changed: SourceChanges, done: Ingested) -> None:
+    def _keep(self, event: IncomingEvent, changed: SourceChanges, done: Ingested) -> None:
         if self.job.state.is_terminal:
             done.late += 1
         else:
@@ -165,7 +165,7 @@ class Collector:
             except ValidationError as error:
                 self._refuse(event, f": {error}")
 
-    def _reports_running(self, event: Incoming, changed: SourceChanges) -> bool:
+    def _reports_running(self, event: IncomingEvent, changed: SourceChanges) -> bool:
         is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
         runs = is_running and changed.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
         # If a job has several nodes, only the event of the last node becomes a `state` event.
@@ -175,12 +175,12 @@ class Collector:
         changed = self.changes.sources.get((source.attempt, source.source))
         return source.running_at is not None or (changed is not None and changed.is_running)
 
-    def _note_text(self, event: Incoming, source: SourceRow) -> str:
+    def _note_text(self, event: IncomingEvent, source: SourceRow) -> str:
         reported = str((event.data or {}).get("state"))[:100]
         where = f" on node {source.source + 1} of {len(self.sources)}" if len(self.sources) > 1 else ""
         return f"attempt {source.attempt} reports that it is {reported}{where}"
 
-    def _apply(self, event: Incoming, data: dict[str, Any], changed: SourceChanges) -> None:
+    def _apply(self, event: IncomingEvent, data: dict[str, Any], changed: SourceChanges) -> None:
         """Collects what an event changes in its job, such as progress, metrics, checkpoints or the end of an attempt.
 
         If the source no longer holds the attempt, only its end (`done`) is collected.
@@ -205,7 +205,7 @@ class Collector:
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
             changed.is_running = True
 
-    def _end(self, event: Incoming, end: DoneData, source: SourceRow) -> DoneData:
+    def _end(self, event: IncomingEvent, end: DoneData, source: SourceRow) -> DoneData:
         """Returns the end, without its outputs if they are not in the attempt's own folder.
 
         User code could have named any path, and the service serves the files of this path.
@@ -216,7 +216,7 @@ class Collector:
         self._refuse(event, " names outputs that are not its own")
         return end.model_copy(update={"outputs": None})
 
-    def _checkpoint(self, event: Incoming, data: CheckpointData, source: SourceRow) -> None:
+    def _checkpoint(self, event: IncomingEvent, data: CheckpointData, source: SourceRow) -> None:
         job, paths = self.job, [data.path, *data.deleted]
         if not all(_is_below(path, job_folder(job.id)) for path in paths):
             self._refuse(event, " names a path that is not the job's")
@@ -232,12 +232,12 @@ class Collector:
             self.changes.healed.append(data.path)
         self.changes.marks.append((data.deleted, self.rotated_status))
 
-    def _refuse(self, event: Incoming, why: str) -> None:
+    def _refuse(self, event: IncomingEvent, why: str) -> None:
         self.changes.troubles.append((f"{event.kind} {event.seq} of {self.job.id}{why}", event.text))
 
 
 def _checkpoint_row(
-    job: JobRow, source: SourceRow, event: Incoming, data: CheckpointData, no: int, now: int
+    job: JobRow, source: SourceRow, event: IncomingEvent, data: CheckpointData, no: int, now: int
 ) -> CheckpointRow:
     return CheckpointRow(
         id=new_checkpoint_id(),

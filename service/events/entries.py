@@ -34,7 +34,7 @@ _AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class IncomingEvent:
     """One event in the form in which it is stored."""
 
     seq: int
@@ -58,13 +58,13 @@ class Batch:
     fence: Fence
     claim: ClaimId
     source: int
-    events: list[Incoming]
+    events: list[IncomingEvent]
     first: int = 1
     """The oldest seq that the source's journal still has. All earlier events were acknowledged or are lost."""
 
 
 @dataclass(slots=True)
-class Read:
+class ParsedEntries:
     """The result of parsing entries of the stream."""
 
     batches: list[Batch] = field(default_factory=list)
@@ -72,8 +72,8 @@ class Read:
     """(reason, text) of each entry or event that could not be parsed."""
 
 
-def read_entries(payloads: Iterable[bytes | None], now_text: str) -> Read:
-    read = Read()
+def read_entries(payloads: Iterable[bytes | None], now_text: str) -> ParsedEntries:
+    read = ParsedEntries()
     for raw in payloads:
         try:
             read.batches.append(_batch(raw, now_text, read.dead))
@@ -132,7 +132,7 @@ def _seq(event: Any) -> int:
     return seq
 
 
-def _incoming(event: Any, has_wild_numbers: bool) -> Incoming:
+def _incoming(event: Any, has_wild_numbers: bool) -> IncomingEvent:
     seq, kind, at, data = _seq(event), event["kind"], event["at"], event.get("data")
     rank, step, epoch = event.get("rank", 0), event.get("step"), event.get("epoch")
     if type(kind) is not str or not _KIND.fullmatch(kind):
@@ -156,7 +156,7 @@ def _incoming(event: Any, has_wild_numbers: bool) -> Incoming:
     text = _text(data, has_wild_numbers)
     if len(text) > MAX_DATA_BYTES:
         raise ValueError(f"data is {len(text)} bytes of JSON, more than {MAX_DATA_BYTES}")
-    return Incoming(seq, rank, kind, at, step, epoch, text, data if kind in INSPECTED else None)
+    return IncomingEvent(seq, rank, kind, at, step, epoch, text, data if kind in INSPECTED else None)
 
 
 def _text(data: dict[str, Any], has_wild_numbers: bool) -> str:
@@ -186,23 +186,23 @@ def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
     return True
 
 
-def one_by_one(read: Read) -> Iterator[Read]:
+def one_by_one(read: ParsedEntries) -> Iterator[ParsedEntries]:
     """Yields the same events one by one, to find the one that cannot be stored."""
     if read.dead:
-        yield Read(dead=read.dead)
+        yield ParsedEntries(dead=read.dead)
     for batch in read.batches:
         for event in batch.events:
-            yield Read([replace(batch, events=[event])])
+            yield ParsedEntries([replace(batch, events=[event])])
 
 
-def as_gap(read: Read, why: str, now_text: str) -> Read:
+def as_gap(read: ParsedEntries, why: str, now_text: str) -> ParsedEntries:
     """Replaces an event that SQL cannot store by a gap event with the same seq, and adds the event to `dead`."""
     batch, event = read.batches[0], read.batches[0].events[0]
     gap = replace(batch, events=[_gap(event.seq, why, now_text)])
-    return Read([gap], [(f"{event.kind} {event.seq} of {batch.job}: {why}", event.text)])
+    return ParsedEntries([gap], [(f"{event.kind} {event.seq} of {batch.job}: {why}", event.text)])
 
 
-def _gap(seq: int, why: str, now_text: str) -> Incoming:
+def _gap(seq: int, why: str, now_text: str) -> IncomingEvent:
     text = f"event {seq} of this attempt could not be stored: {why[:500]}"
     data = {"message": text, "from": seq, "to": seq, "reason": why[:500]}
-    return Incoming(seq, 0, Kind.GAP.value, now_text, None, None, json.dumps(data), None)
+    return IncomingEvent(seq, 0, Kind.GAP.value, now_text, None, None, json.dumps(data), None)

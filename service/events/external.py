@@ -20,7 +20,7 @@ from footplate.contract.machine import Retry
 from footplate.contract.spec import JobSpec
 from service.events import curves
 from service.events.row_limits import latest, result_of
-from service.jobs.conclude import Effects, End, conclude
+from service.jobs.conclude import AttemptEnd, Effects, conclude
 from service.jobs.rescue import lose
 from service.jobs.submit import new_job
 from service.settings import ServiceSettings
@@ -73,7 +73,7 @@ def report(conn: Connection, project: str, run: str, news: Report, now: int, set
         row = jobs.lock(conn, job.id)
         assert row is not None
         result = result_of({"final": loads(row.metrics) or {}})
-        end = End("finished", Reason.COMPLETED, running_ms=now - (job.started_at or now), result=result)
+        end = AttemptEnd("finished", Reason.COMPLETED, running_ms=now - (job.started_at or now), result=result)
         conclude(conn, row, end, now, Effects(), retry_backoff_seconds=0)
     return jobs.get(conn, project, job.id)
 

@@ -24,17 +24,17 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import AttemptReply
 from service.events import curves
 from service.events.changes import Collector, Ingested, JobChanges, SourceChanges
-from service.events.entries import Read
+from service.events.entries import ParsedEntries
 from service.events.row_limits import LEFT_OUT, latest
 from service.jobs import multi_node
-from service.jobs.conclude import End, conclude
+from service.jobs.conclude import AttemptEnd, conclude
 from service.jobs.prune import rotate
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import JobRow, SourceRow, loads
 
 
 def ingest(
-    conn: Connection, read: Read, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
+    conn: Connection, read: ParsedEntries, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
 ) -> Ingested:
     """Stores parsed events in one transaction. The jobs' locks are held until the commit, so `no` is in commit order.
 
@@ -175,7 +175,7 @@ def _close(conn: Connection, changes: JobChanges, now: int, done: Ingested, retr
         return
     job = jobs.lock(conn, changes.job.id)
     if job is not None:
-        end = End.of(multi_node.decisive(sources))
+        end = AttemptEnd.of(multi_node.decisive(sources))
         conclude(conn, job, end, now, done, retry_backoff_seconds=retry_backoff_seconds)
         done.closed += 1
 

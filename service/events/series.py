@@ -25,7 +25,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.resources.history import MetricSummary, SeenMetric, Series, SeriesAttempt
 from service.events.curves import FAN, Curve, Point, as_number, read_nos
 from service.store import curves
-from service.store.curves import Stretch
+from service.store.curves import BucketRange
 
 Axis = Literal["step", "time", "epoch"]
 _PLACES: dict[Axis, int] = {"time": 2, "step": 3, "epoch": 4}
@@ -239,8 +239,8 @@ class _CurvePiece:
         ahead = (place for place, point in enumerate(points) if point[3] is not None and point[3] >= step)
         return first + next(ahead, len(points))
 
-    def _stretch(self, level: int, first: int, behind: int) -> Stretch:
-        return Stretch(self._events.job, self.attempt, self._name, level, first, behind)
+    def _stretch(self, level: int, first: int, behind: int) -> BucketRange:
+        return BucketRange(self._events.job, self.attempt, self._name, level, first, behind)
 
 
 def _grouped(buckets: Iterable[Group], share: float) -> Iterator[Group]:

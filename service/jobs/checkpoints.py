@@ -36,7 +36,7 @@ class CheckpointNotThere(FootplateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class CheckpointDeletion:
     row: CheckpointRow
     frees_bytes: int
     """The bytes that this deletion frees. 0 if an earlier request has deleted the checkpoint."""
@@ -51,7 +51,9 @@ def look(conn: Connection, project: str, job_id: JobId, name: str) -> Checkpoint
     return _named(checkpoints.of_job(conn, job_id), job_id, name)
 
 
-def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, by: str | None = None) -> Dropped:
+def drop(
+    conn: Connection, project: str, job_id: JobId, name: str, now: int, *, by: str | None = None
+) -> CheckpointDeletion:
     """Marks a checkpoint for deletion. Control deletes its folder later, and a repeated call changes nothing.
 
     Raises NotFound, CheckpointPinned, CheckpointInUse if another job starts from the checkpoint, and CheckpointNeeded
@@ -61,7 +63,7 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
     rows = checkpoints.of_job(conn, job_id)
     row = _named(rows, job_id, name)
     if row.status in (DELETING, DELETED):
-        return Dropped(row, 0)
+        return CheckpointDeletion(row, 0)
     if row.is_pinned:
         raise CheckpointPinned(f"checkpoint {row.id} is pinned", hint='PATCH it with {"pinned": false} first')
     start_checkpoint.require_unheld(conn, job_id, row.id)
@@ -71,7 +73,7 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
     checkpoints.mark(conn, job_id, [row.path], DELETING)
     text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
     events.append(conn, job_id, Kind.NOTE, jobs.with_requester(by, {"message": text, "checkpoint": row.id}), now)
-    return Dropped(replace(row, status=DELETING), frees)
+    return CheckpointDeletion(replace(row, status=DELETING), frees)
 
 
 def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: CheckpointRow) -> None:

@@ -29,7 +29,7 @@ POISON_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class AttemptEnd:
     """The end of an attempt, before any decision about its job."""
 
     ending: Literal["finished", "stopped", "failed", "lost"]
@@ -40,7 +40,7 @@ class End:
     outputs: str | None = None
 
     @classmethod
-    def of(cls, done: DoneData) -> End:
+    def of(cls, done: DoneData) -> AttemptEnd:
         is_known = done.reason in Reason.__members__.values()
         return cls(
             ending=done.ending.value,
@@ -75,7 +75,7 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class StateMove:
     to: JobState
     reason: Reason
     message: str | None = None
@@ -83,7 +83,7 @@ class Move:
 
 
 def conclude(
-    conn: Connection, job: JobRow, end: End, now: int, effects: Effects, *, retry_backoff_seconds: float
+    conn: Connection, job: JobRow, end: AttemptEnd, now: int, effects: Effects, *, retry_backoff_seconds: float
 ) -> None:
     """Closes the job's current attempt, and moves the job, whose row the caller has locked."""
     job = _as_running(conn, job, end, now)
@@ -109,34 +109,34 @@ def conclude(
     effects.failures += [move.reason] * (move.to is JobState.FAILED)
 
 
-def next_move(job: JobRow, end: End, retry: Retry, backoff_seconds: float, now: int) -> Move:
+def next_move(job: JobRow, end: AttemptEnd, retry: Retry, backoff_seconds: float, now: int) -> StateMove:
     if end.ending == "finished":
         if job.desired is Desired.CANCEL:
-            return Move(JobState.CANCELLED, Reason.FINISHED_FIRST, "the job finished before the cancel reached it")
-        return Move(JobState.SUCCEEDED, Reason.COMPLETED, columns={"desired": Desired.RUN, "error": None})
+            return StateMove(JobState.CANCELLED, Reason.FINISHED_FIRST, "the job finished before the cancel reached it")
+        return StateMove(JobState.SUCCEEDED, Reason.COMPLETED, columns={"desired": Desired.RUN, "error": None})
     if job.desired is Desired.CANCEL:
-        return Move(JobState.CANCELLED, Reason.CANCEL)
+        return StateMove(JobState.CANCELLED, Reason.CANCEL)
     if end.ending == "stopped":
         return _after_a_stop(job)
     return _after_a_failure(job, end, retry, backoff_seconds, now)
 
 
-def _after_a_stop(job: JobRow) -> Move:
+def _after_a_stop(job: JobRow) -> StateMove:
     if job.desired is Desired.PAUSE:
-        return Move(JobState.PAUSED, Reason.PAUSE)
+        return StateMove(JobState.PAUSED, Reason.PAUSE)
     if job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
     return _queued_after(job, "the node drains, so the job continues on another node; this uses up no retry")
 
 
-def _queued_after(job: JobRow, why: str) -> Move:
+def _queued_after(job: JobRow, why: str) -> StateMove:
     """Returns the move to QUEUED after a drain, or after a pause that the user has cancelled by a resume."""
     if job.reason is Reason.RESUMED:
-        return Move(JobState.QUEUED, Reason.RESUMED)
-    return Move(JobState.QUEUED, Reason.DRAINED, why)
+        return StateMove(JobState.QUEUED, Reason.RESUMED)
+    return StateMove(JobState.QUEUED, Reason.DRAINED, why)
 
 
-def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float, now: int) -> Move:
+def _after_a_failure(job: JobRow, end: AttemptEnd, retry: Retry, backoff_seconds: float, now: int) -> StateMove:
     was_stopping = job.state is JobState.STOPPING
     retryable = end.ending == "lost" or end.reason.value in retry.on
     used = {
@@ -145,21 +145,21 @@ def _after_a_failure(job: JobRow, end: End, retry: Retry, backoff_seconds: float
         "error": _json(end.error),
     }
     if was_stopping and retryable and job.desired is Desired.PAUSE:
-        return Move(JobState.PAUSED, Reason.PAUSE, "the attempt ended before it could save a checkpoint")
+        return StateMove(JobState.PAUSED, Reason.PAUSE, "the attempt ended before it could save a checkpoint")
     if was_stopping and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
     if was_stopping and retryable:
         return _queued_after(job, f"the attempt ended before it could save a checkpoint: {_cause(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
-        return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
+        return StateMove(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
     # A job that gets further in each attempt is not at fault, so its wait does not grow.
     wait = backoff_seconds * 2**job.failed_without_checkpoint
     message = f"{_describe_end(job, end)}; the next attempt starts in {wait:g} s"
-    return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
+    return StateMove(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 
 
-def _why_not_again(job: JobRow, end: End, retry: Retry) -> tuple[Reason, str] | None:
+def _why_not_again(job: JobRow, end: AttemptEnd, retry: Retry) -> tuple[Reason, str] | None:
     if end.reason.value not in retry.on:
         return (
             end.reason,
@@ -179,23 +179,23 @@ def _why_not_again(job: JobRow, end: End, retry: Retry) -> tuple[Reason, str] | 
     return None
 
 
-def _describe_end(job: JobRow, end: End) -> str:
+def _describe_end(job: JobRow, end: AttemptEnd) -> str:
     """Returns a sentence about the end. The cause of a lost attempt is a full sentence, so nothing is put before it."""
     return _cause(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_cause(end)}"
 
 
-def _cause(end: End) -> str:
+def _cause(end: AttemptEnd) -> str:
     return str(end.error["message"]) if end.error else str(end.reason)
 
 
-def _out_of_time(job: JobRow) -> Move:
+def _out_of_time(job: JobRow) -> StateMove:
     limit = (job.time_limit_ms or 0) / 1000
     message = f"the job ran for its time limit of {limit:g} s; resume it with a higher time_limit to continue"
     error = {"code": Reason.TIME_LIMIT.value, "message": message}
-    return Move(JobState.FAILED, Reason.TIME_LIMIT, message, {"error": json.dumps(error)})
+    return StateMove(JobState.FAILED, Reason.TIME_LIMIT, message, {"error": json.dumps(error)})
 
 
-def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
+def _as_running(conn: Connection, job: JobRow, end: AttemptEnd, now: int) -> JobRow:
     """Moves a job that finished while STARTING to RUNNING first, because MOVES allows no direct move to SUCCEEDED."""
     if end.ending != "finished" or job.state is not JobState.STARTING:
         return job

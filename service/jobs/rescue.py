@@ -18,7 +18,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from service.jobs import multi_node
-from service.jobs.conclude import Effects, End, conclude, record_loss
+from service.jobs.conclude import AttemptEnd, Effects, conclude, record_loss
 from service.jobs.stopping import request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
@@ -255,11 +255,11 @@ def lose(
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
     if (done := multi_node.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
-        end = End.of(done)
+        end = AttemptEnd.of(done)
     else:
         names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
         where = "" if job.runs_elsewhere else f" on {names}"
-        end = End(
+        end = AttemptEnd(
             ending="lost",
             reason=reason,
             # The running time as the supervisor last reported it, because a lost attempt reports nothing more.

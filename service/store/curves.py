@@ -36,7 +36,7 @@ MOST_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BucketRange:
     """Consecutive buckets of one level of a curve, from index `first` up to, but not including, index `behind`."""
 
     job_id: JobId
@@ -74,16 +74,16 @@ def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
         conn.execute(_ADD, list(map(values_of, rows)))
 
 
-def bodies(conn: Connection, where: Stretch) -> Sequence[str]:
+def bodies(conn: Connection, where: BucketRange) -> Sequence[str]:
     return conn.execute(_BODIES, where.parameters()).scalars().all() if where.first < where.behind else []
 
 
-def nos(conn: Connection, where: Stretch) -> Sequence[str]:
+def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
     """Returns, for each bucket of the lowest level, the numbers of its points' events as JSON."""
     return conn.execute(_NOS, where.parameters()).scalars().all() if where.first < where.behind else []
 
 
-def first_that_reaches(conn: Connection, where: Stretch, step: int) -> int | None:
+def first_that_reaches(conn: Connection, where: BucketRange, step: int) -> int | None:
     """Returns the index of the first of these buckets with a point at this step or later, or None."""
     place: int | None = conn.execute(_REACHING, where.parameters(step=step)).scalar_one()
     return place

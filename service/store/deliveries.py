@@ -30,7 +30,7 @@ _ROW = columns_of(deliveries, DeliveryRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueDelivery:
     """A delivery that is due, and where to send it."""
 
     id: DeliveryId
@@ -43,10 +43,10 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DeliveryResult:
     """The result of one try of a delivery."""
 
-    due: Due
+    due: DueDelivery
     is_delivered: bool
     http_status: int | None
     answer: str | None
@@ -80,7 +80,7 @@ _TO_SEND = select(
 ).select_from(deliveries.join(webhooks, webhooks.c.id == deliveries.c.webhook_id))  # fmt: skip
 
 
-def due(conn: Connection, now: int, most: int, most_failing: int) -> list[Due]:
+def due(conn: Connection, now: int, most: int, most_failing: int) -> list[DueDelivery]:
     """Returns at most `most` due deliveries, including those that are being sent.
 
     Webhooks that work come first, with up to AT_ONCE deliveries each. Failing webhooks follow with one delivery each,
@@ -97,13 +97,13 @@ def due(conn: Connection, now: int, most: int, most_failing: int) -> list[Due]:
     return [_due(rows[delivery], now) for delivery in chosen]
 
 
-def _due(row: Any, now: int) -> Due:
+def _due(row: Any, now: int) -> DueDelivery:
     is_changing = row.old_until is not None and row.old_until > now
     secrets = (row.secret, row.old_secret) if is_changing else (row.secret,)
-    return Due(row.id, row.webhook_id, row.body, row.tries, row.url, secrets)
+    return DueDelivery(row.id, row.webhook_id, row.body, row.tries, row.url, secrets)
 
 
-def store_results(conn: Connection, results: Sequence[Tried], now: int) -> None:
+def store_results(conn: Connection, results: Sequence[DeliveryResult], now: int) -> None:
     """Stores the result of each try.
 
     A result is ignored if another result of the same try was stored meanwhile, or if the webhook was deleted.

@@ -87,7 +87,7 @@ def page(
     return JobPage(rows[:limit], following, _total(conn, filter))
 
 
-class Way(Enum):
+class IndexChoice(Enum):
     """The index that a query reads. The query checks its other conditions for each job that the index yields."""
 
     ORDER = "jobs in the order that is wanted"
@@ -97,7 +97,7 @@ class Way(Enum):
     @property
     def id(self) -> ColumnElement[str]:
         """Returns the column with the job's id in this index, by which the query sorts and limits its rows."""
-        return job_tags.c.job_id if self is Way.TAG else jobs.c.id
+        return job_tags.c.job_id if self is IndexChoice.TAG else jobs.c.id
 
 
 class JobHead(NamedTuple):
@@ -142,18 +142,18 @@ class _Order:
         self.sort, self.descending = sort, sort.startswith("-")
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
-    def columns(self, way: Way) -> list[ColumnElement[Any]]:
+    def columns(self, way: IndexChoice) -> list[ColumnElement[Any]]:
         named = [self._column(self.field, way)] if self.field else []
         return [column.desc() if self.descending else column.asc() for column in (*named, way.id)]
 
-    def _column(self, field: str, way: Way) -> ColumnElement[Any]:
+    def _column(self, field: str, way: IndexChoice) -> ColumnElement[Any]:
         column = jobs.c[field]
-        if way is not Way.FEW:
+        if way is not IndexChoice.FEW:
             return column
         # Sorting few jobs is faster than searching them in an index of all jobs. The `+` rules out the index.
         return column + ("" if field == "name" else 0)
 
-    def beyond(self, place: tuple[Any, str], way: Way) -> ColumnElement[bool]:
+    def beyond(self, place: tuple[Any, str], way: IndexChoice) -> ColumnElement[bool]:
         if self.field is None:
             return way.id < place[1] if self.descending else way.id > place[1]
         # An index can seek a comparison of rows. With AND and OR, all rows with the same first value would be read.
@@ -204,7 +204,7 @@ def _rows(
     return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
 
 
-def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> Way:
+def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> IndexChoice:
     """Returns the index that makes the query cheapest.
 
     SQLite would sort all jobs of a tag, or read all jobs to find a few queued ones.
@@ -216,18 +216,20 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
 
     in_project = JobFilter(filter.project)
     if filter.name is not None or filter.ids is not None or filter.forked_from is not None:
-        return Way.FEW
+        return IndexChoice.FEW
     if state is JobState.QUEUED and field == "priority" and not filter.tag:
-        return Way.ORDER
+        return IndexChoice.ORDER
     if state and (filter.tag or field) and are_few(_matching(select(jobs.c.id), in_project, state)):
-        return Way.FEW
+        return IndexChoice.FEW
     tagged = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
     if filter.tag and (field is None or are_few(tagged)):
-        return Way.TAG
-    return Way.ORDER
+        return IndexChoice.TAG
+    return IndexChoice.ORDER
 
 
-def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way: Way = Way.FEW) -> Select[Any]:
+def _matching(
+    query: Select[Any], filter: JobFilter, state: JobState | None, way: IndexChoice = IndexChoice.FEW
+) -> Select[Any]:
     query = query.where(jobs.c.project == filter.project)
     if state is JobState.QUEUED:
         # Written as a literal, because a partial index serves no parameter.
@@ -252,7 +254,7 @@ def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way
         query = query.where(way.id < id_at(filter.created_before))
     if filter.tag is not None:
         # The `+` rules out the index of this column.
-        by_tag = way is Way.TAG
+        by_tag = way is IndexChoice.TAG
         join = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
         has_it = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
         query = query.join(job_tags, and_(join, job_tags.c.project == filter.project)).where(has_it)

@@ -13,7 +13,7 @@ from service.store.tables import attempts, events, jobs, nodes, sources
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedAttempt:
     """An attempt that has ended, and the trace of its job's POST."""
 
     traceparent: str
@@ -59,7 +59,7 @@ def of_job(conn: Connection, job_id: JobId) -> object:
     return json.loads(data).get("traceparent") if data else None
 
 
-def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ended]:
+def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[EndedAttempt]:
     """Returns the attempts of these jobs that ended at `since` or later, if the job's first event has a traceparent."""
     wanted = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
     rows = []
@@ -69,7 +69,7 @@ def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ende
         if traceparent := json.loads(data).get("traceparent"):
             code = json.loads(error).get("code") if error else None
             rows.append(
-                Ended(
+                EndedAttempt(
                     traceparent, job, project, attempt, _nodes(conn, job, attempt), waits_since, placed, claimed,
                     running, end, ending, reason, code,
                 )

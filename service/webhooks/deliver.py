@@ -15,7 +15,7 @@ from footplate.contract.ids import DeliveryId
 from footplate.contract.outbound import Allowed, Refused, read_url
 from service.store import deliveries
 from service.store.database import Write
-from service.store.deliveries import Due, Tried
+from service.store.deliveries import DeliveryResult, DueDelivery
 from service.store.times import now_ms
 from service.webhooks.sending import Answer, headers, post
 from service.webhooks.targets import Resolve, aim, resolved
@@ -49,7 +49,7 @@ class WebhookSender:
         resolve: Resolve = resolved,
     ) -> None:
         self._read, self._write, self._allowed, self._clock, self._resolve = read, write, allowed, clock, resolve
-        self._under_way: dict[DeliveryId, asyncio.Task[Tried]] = {}
+        self._under_way: dict[DeliveryId, asyncio.Task[DeliveryResult]] = {}
         """The deliveries that are being sent, or whose result is not stored yet."""
         self.delivered = self.failed = 0
         """The number of tries since the start, by result."""
@@ -67,7 +67,7 @@ class WebhookSender:
         """Starts a task for each delivery that is due and not being sent, up to MOST_AT_ONCE tasks."""
         await self.store_results()
         now, most = self._clock(), MOST_AT_ONCE + len(self._under_way)
-        due: list[Due] = await self._read(lambda conn: deliveries.due(conn, now, most, MOST_FAILING))
+        due: list[DueDelivery] = await self._read(lambda conn: deliveries.due(conn, now, most, MOST_FAILING))
         for delivery in due:
             if delivery.id not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
                 self._under_way[delivery.id] = asyncio.create_task(self._try(delivery))
@@ -102,7 +102,7 @@ class WebhookSender:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _try(self, due: Due) -> Tried:
+    async def _try(self, due: DueDelivery) -> DeliveryResult:
         seconds, body = self._clock() // 1000, due.body.encode()
         try:
             answer = await send(due.url, due.secrets, due.id, seconds, body, self._allowed, self._resolve)
@@ -111,12 +111,12 @@ class WebhookSender:
             answer = Answer(None, error=f"not sent: {error!r}")
         return self._tried(due, answer)
 
-    def _tried(self, due: Due, answer: Answer) -> Tried:
+    def _tried(self, due: DueDelivery, answer: Answer) -> DeliveryResult:
         status = answer.status
         is_delivered = status is not None and 200 <= status < 300
         is_gone = status == GONE
         left = () if is_delivered or is_gone else RETRY_DELAYS_SECONDS[due.tries : due.tries + 1]
-        return Tried(
+        return DeliveryResult(
             due,
             is_delivered,
             status,

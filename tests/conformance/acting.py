@@ -18,7 +18,7 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
 from footplate.contract.spec import JobSpec
 from service.events.changes import Ingested
-from service.events.entries import Read, read_entries
+from service.events.entries import ParsedEntries, read_entries
 from service.events.ingest import ingest
 from service.jobs.amend import amend
 from service.jobs.beat import NodeBeaten, attempt_beat, node_beat
@@ -237,7 +237,7 @@ class Worker:
         return batch.model_dump_json().encode()
 
     def _ingest(self, entries: list[bytes]) -> Callable[[Connection], Ingested]:
-        read: Read = read_entries(entries, text_of(self.stage.now))
+        read: ParsedEntries = read_entries(entries, text_of(self.stage.now))
         return lambda conn: ingest(conn, read, self.stage.now, retry_backoff_seconds=0)
 
     def says_running(self) -> Ingested:

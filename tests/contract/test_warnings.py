@@ -2,7 +2,7 @@
 
 import pytest
 
-from footplate.contract.arguments.legacy import LEGACY, Gone, Renamed
+from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, RenamedArgument
 from footplate.contract.json_schema import violations
 from footplate.contract.spec import JobSpec, accept, job_schema
 from footplate.contract.warnings import warnings_of
@@ -73,14 +73,14 @@ def test_a_wrong_value_of_an_older_argument_is_reported_under_the_older_name(val
 
 
 def test_an_older_argument_with_its_neutral_value_is_accepted_without_a_warning():
-    values = {name: old.neutral[-1] for name, old in LEGACY.items() if isinstance(old, Gone)}
+    values = {name: old.neutral[-1] for name, old in LEGACY.items() if isinstance(old, RemovedArgument)}
 
     assert warned(training(**values)) == []
 
 
 def test_wrong_values_of_every_older_argument_are_reported_under_the_older_name():
     for name, old in LEGACY.items():
-        if isinstance(old, Renamed):
+        if isinstance(old, RenamedArgument):
             problems = problems_of(training(**{name: ["nonsense"]}))
             assert all(pointer.startswith(f"/training/{name}") for pointer, _ in places_of(problems)), name
 

@@ -18,7 +18,7 @@ from transformers.trainer_callback import CallbackHandler as TheirHandler
 import footplate
 from footplate.contract.arguments import NOT_YET
 from footplate.contract.arguments.argument_fields import OTHER_DEFAULTS, OURS
-from footplate.contract.arguments.legacy import LEGACY, Gone, Renamed
+from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, RenamedArgument
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer import declined
@@ -76,7 +76,7 @@ def test_every_choice_of_hugging_face_works_or_is_declined() -> None:
 def test_an_older_argument_name_is_mapped_or_declined() -> None:
     assert not set(LEGACY) & (set(FIELDS) | set(NOT_YET)), "a name that is back needs no entry"
     for name, old in LEGACY.items():
-        assert isinstance(old, Renamed) or old.instead, name
+        assert isinstance(old, RenamedArgument) or old.instead, name
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_older_argument_name_warns_and_keeps_its_meaning(older: dict[str, Any
 
 def test_an_unsupported_argument_is_refused_unless_its_value_is_neutral() -> None:
     for name, old in LEGACY.items():
-        if isinstance(old, Gone):
+        if isinstance(old, RemovedArgument):
             for neutral in old.neutral:
                 footplate.TrainingArguments("out", **{name: neutral})
             with pytest.raises(NotAvailableYet) as caught:

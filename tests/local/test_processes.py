@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from footplate.local import processes
-from footplate.local.home import Busy, hold, record_holder
+from footplate.local.home import HomeInUse, hold, record_holder
 from footplate.local.processes import Children, Failed, Program, Stop, Stopped
 from footplate.local.redis import bundled_server, redis_for, server
 
@@ -94,7 +94,7 @@ def test_a_failed_step_stops_the_start_with_its_last_output(children: Children, 
 def test_a_held_home_names_its_holder_and_is_free_again_afterwards(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         record_holder(home, "http://127.0.0.1:8080")
-        with pytest.raises(Busy, match=rf"{os.getpid()} at http://127\.0\.0\.1:8080"), hold(tmp_path):
+        with pytest.raises(HomeInUse, match=rf"{os.getpid()} at http://127\.0\.0\.1:8080"), hold(tmp_path):
             pass
 
     with hold(tmp_path):

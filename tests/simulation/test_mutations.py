@@ -18,7 +18,7 @@ from service.control.state import ControlState
 from service.events import changes
 from service.events import ingest as ingesting
 from service.events.changes import Collector, Ingested
-from service.events.entries import Read
+from service.events.entries import ParsedEntries
 from service.jobs import beat, conclude, place, prune, rescue, submit
 from service.jobs.rescue import Timers
 from service.store import attempts, checkpoints
@@ -97,7 +97,7 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
 def events_are_acknowledged_before_the_commit() -> Off:
     store = ingest_duty._store
 
-    async def hasty(state: ControlState, read: Read, now: int) -> list[Ingested]:
+    async def hasty(state: ControlState, read: ParsedEntries, now: int) -> list[Ingested]:
         batches = [batch for batch in read.batches if batch.events]
         marks = {(batch.job, batch.attempt, batch.source): batch.events[-1].seq for batch in batches}
         await ingest_duty._acknowledge(state, [b"0-0"], [Ingested(watermarks=marks)])

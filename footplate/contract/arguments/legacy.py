@@ -17,7 +17,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
+class RenamedArgument:
     """A removed name that has a counterpart."""
 
     now: str
@@ -27,35 +27,35 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RemovedArgument:
     """A removed name without a counterpart. Only its neutral values, which change nothing, are accepted."""
 
     instead: str
     neutral: tuple[object, ...] = (None, False)
 
 
-def _as(name: str) -> Renamed:
-    return Renamed(name, lambda value: {name: value})
+def _as(name: str) -> RenamedArgument:
+    return RenamedArgument(name, lambda value: {name: value})
 
 
-def _where_true(name: str, to: object) -> Renamed:
-    return Renamed(f"{name}={to!r}", lambda value: {name: to} if value else {})
+def _where_true(name: str, to: object) -> RenamedArgument:
+    return RenamedArgument(f"{name}={to!r}", lambda value: {name: to} if value else {})
 
 
-def _nothing(why: str) -> Renamed:
-    return Renamed(why, lambda value: {})
+def _nothing(why: str) -> RenamedArgument:
+    return RenamedArgument(why, lambda value: {})
 
 
 _AMP = "bf16 or fp16: torch's own autocast computes them"
 
-LEGACY: dict[str, Renamed | Gone] = {
+LEGACY: dict[str, RenamedArgument | RemovedArgument] = {
     "evaluation_strategy": _as("eval_strategy"),
-    "warmup_ratio": Renamed("warmup_steps below 1", lambda value: {"warmup_steps": value} if value else {}),
+    "warmup_ratio": RenamedArgument("warmup_steps below 1", lambda value: {"warmup_steps": value} if value else {}),
     "group_by_length": _where_true("train_sampling_strategy", "group_by_length"),
     "no_cuda": _as("use_cpu"),
     "use_mps_device": _nothing("nothing: the GPU is used if there is one"),
     "overwrite_output_dir": _nothing("nothing: checkpoints are never overwritten by a run of other steps"),
-    "save_safetensors": Gone("nothing: weights are always saved as safetensors", (None, True)),
+    "save_safetensors": RemovedArgument("nothing: weights are always saved as safetensors", (None, True)),
     "include_inputs_for_metrics": _where_true("include_for_metrics", ["inputs"]),
     "include_tokens_per_second": _where_true("include_num_input_tokens_seen", "all"),
     "per_gpu_train_batch_size": _as("per_device_train_batch_size"),
@@ -64,38 +64,38 @@ LEGACY: dict[str, Renamed | Gone] = {
     "push_to_hub_token": _as("hub_token"),
     "push_to_hub_model_id": _as("hub_model_id"),
     "torchdynamo": _as("torch_compile_backend"),
-    "split_batches": Renamed(
+    "split_batches": RenamedArgument(
         "accelerator_config", lambda value: {"accelerator_config": {"split_batches": True}} if value else {}
     ),
-    "dispatch_batches": Renamed(
+    "dispatch_batches": RenamedArgument(
         "accelerator_config",
         lambda value: {"accelerator_config": {"dispatch_batches": value}} if value is not None else {},
     ),
-    "fsdp_min_num_params": Renamed(
+    "fsdp_min_num_params": RenamedArgument(
         "fsdp_config", lambda value: {"fsdp_config": {"min_num_params": value}} if value else {}
     ),
-    "fsdp_transformer_layer_cls_to_wrap": Renamed(
+    "fsdp_transformer_layer_cls_to_wrap": RenamedArgument(
         "fsdp_config", lambda value: {"fsdp_config": {"transformer_layer_cls_to_wrap": value}} if value else {}
     ),
-    "half_precision_backend": Gone(_AMP, (None, "auto", "cuda_amp", "cpu_amp")),
-    "fp16_backend": Gone(_AMP, (None, "auto", "amp", "cuda_amp")),
-    "fp16_opt_level": Gone(f"{_AMP}; Apex and its levels are not supported", (None, "O1")),
-    "jit_mode_eval": Gone("torch_compile"),
-    "use_ipex": Gone("nothing: torch computes on Intel's CPUs itself"),
-    "tpu_num_cores": Gone("nothing: Accelerate starts one process per core"),
-    "tpu_metrics_debug": Gone("XLA's own debug report"),
-    "ray_scope": Gone("hyperparameter_search with optuna", (None, "last")),
-    "past_index": Gone("a model that returns its own state", (None, -1)),
-    "mp_parameters": Gone("fsdp or deepspeed", (None, "")),
-    "sharded_ddp": Gone("fsdp", (None, False, "", [])),
-    "xpu_backend": Gone("ddp_backend"),
-    "use_legacy_prediction_loop": Gone("evaluation_loop, which predicts and evaluates"),
+    "half_precision_backend": RemovedArgument(_AMP, (None, "auto", "cuda_amp", "cpu_amp")),
+    "fp16_backend": RemovedArgument(_AMP, (None, "auto", "amp", "cuda_amp")),
+    "fp16_opt_level": RemovedArgument(f"{_AMP}; Apex and its levels are not supported", (None, "O1")),
+    "jit_mode_eval": RemovedArgument("torch_compile"),
+    "use_ipex": RemovedArgument("nothing: torch computes on Intel's CPUs itself"),
+    "tpu_num_cores": RemovedArgument("nothing: Accelerate starts one process per core"),
+    "tpu_metrics_debug": RemovedArgument("XLA's own debug report"),
+    "ray_scope": RemovedArgument("hyperparameter_search with optuna", (None, "last")),
+    "past_index": RemovedArgument("a model that returns its own state", (None, -1)),
+    "mp_parameters": RemovedArgument("fsdp or deepspeed", (None, "")),
+    "sharded_ddp": RemovedArgument("fsdp", (None, False, "", [])),
+    "xpu_backend": RemovedArgument("ddp_backend"),
+    "use_legacy_prediction_loop": RemovedArgument("evaluation_loop, which predicts and evaluates"),
 }
 """The removed names. `logging_dir` is not among them, because it still has an effect: trackers write to that folder."""
 
 
 @dataclass(slots=True)
-class Modern:
+class PresentArguments:
     """Training arguments under their present names, with lists of the removed names that a user wrote."""
 
     values: Values
@@ -107,13 +107,13 @@ class Modern:
     """Removed names that contradict another argument, each with an explanation."""
 
 
-def modernized(given: Mapping[str, Any]) -> Modern:
+def modernized(given: Mapping[str, Any]) -> PresentArguments:
     """Maps the removed names among the arguments to present names. Raises no error, but returns all problems."""
-    modern = Modern(dict(given))
+    modern = PresentArguments(dict(given))
     values = modern.values
     for name in [name for name in given if name in LEGACY]:
         old, value = LEGACY[name], values.pop(name)
-        if isinstance(old, Gone):
+        if isinstance(old, RemovedArgument):
             if not any(type(value) is type(neutral) and value == neutral for neutral in old.neutral):
                 modern.declined[name] = value
             continue
@@ -158,4 +158,4 @@ def translated(given: Mapping[str, Any]) -> Values:
 def instead_of(name: str) -> str:
     """Returns what to write instead of a removed name."""
     old = LEGACY[name]
-    return old.now if isinstance(old, Renamed) else old.instead
+    return old.now if isinstance(old, RenamedArgument) else old.instead
