@@ -103,6 +103,7 @@ class ExactLoss:
         self._sums_and_counts = [process_total for process_total in totals if process_total is not None]
 
     def values(self, samples: int) -> dict[str, float]:
+        """Returns the mean, or nothing if there are no labels, or as many as samples."""
         if not self._sums_and_counts:
             return {}
         total, count = (float(value) for value in self._total())

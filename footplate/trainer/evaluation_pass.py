@@ -18,7 +18,7 @@ from footplate.trainer.metrics.sums import Metric, Sums
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import BatchResult, prediction_step
 from footplate.trainer.seeds import rng_state, set_rng_state
-from footplate.trainer.state import EvalLoopOutput, EvalPrediction
+from footplate.trainer.state import EvalLoopOutput, EvalPrediction, watched_metric
 from footplate.trainer.strategies.peers import PaddingBatch
 
 if TYPE_CHECKING:
@@ -190,7 +190,12 @@ class _Results:
         if losses.left_out:
             # The loss above leaves out these batches, as Hugging Face does, so their number is logged.
             values["nan_batches"] = losses.left_out
-        return values | self.exact.values(losses.samples)
+        is_watched = self.knows_items and watched_metric(self.trainer.args).endswith("_loss_exact")
+        exact = self.exact.values(0 if is_watched else losses.samples)
+        if not exact and is_watched:
+            # Each sample has one label, so both means are equal.
+            exact = {"loss_exact": losses.mean()}
+        return values | exact
 
 
 def _rows_of_a_batch(trainer: Trainer, loader: Any) -> int:

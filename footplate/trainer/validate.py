@@ -12,6 +12,7 @@ from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.trainer.data import has_length, require_samples
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.overrides import Shortcut
+from footplate.trainer.state import watched_metric
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -85,11 +86,24 @@ def _metrics(trainer: Trainer) -> None:
     watched = args.metric_for_best_model
     if watched is None or args.eval_strategy == "no":
         return
+    _exact_loss(trainer, watched)
     metric_names = _known_metrics(trainer)
     name = watched.removeprefix("eval_")
     if metric_names is not None and name not in metric_names:
         hint = did_you_mean(name, metric_names) or f"there will be {', '.join(sorted(metric_names))}"
         raise ValueError(f"metric_for_best_model is {watched!r}, which no evaluation will have: {hint}")
+
+
+def _exact_loss(trainer: Trainer, watched: str) -> None:
+    """Refuses to watch loss_exact if a subclass computes its own loss, because its labels are not counted."""
+    overrides = trainer._footplate.overrides
+    own = [name for name in ("compute_loss", "prediction_step") if name in overrides]
+    may_add = trainer.compute_metrics is not None or "evaluate" in overrides or "evaluation_loop" in overrides
+    if own and not may_add and watched_metric(trainer.args).endswith("_loss_exact"):
+        raise ValueError(
+            f"metric_for_best_model is {watched!r}, but {type(trainer).__name__} overrides {own[0]}, and the labels "
+            "that its loss counts are not known: use loss"
+        )
 
 
 def _known_metrics(trainer: Trainer) -> set[str] | None:

@@ -398,6 +398,9 @@ def _(folder: Path) -> None:
             step,
             str(folder / f"checkpoint-{step}"),
         )
+    exact = a_trainer(folder, metric_for_best_model="loss_exact", **EVERY)
+    exact.train()
+    assert exact.state.best_metric == min(row["eval_loss"] for row in exact.state.log_history if "eval_loss" in row)
     with pytest.raises(ValueError, match=r"metric_for_best_model.*'acuracy'"):
         a_trainer(folder, metric_for_best_model="acuracy", options={"metrics": ["accuracy"]}, **BY_STEPS)
 

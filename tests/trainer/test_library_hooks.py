@@ -159,6 +159,9 @@ def test_the_exact_loss_is_left_out_if_a_subclass_computes_its_own(tmp_path: Pat
     trainer = Own(Linear(), short(footplate, tmp_path), train_dataset=rows, eval_dataset=rows)
 
     assert "eval_loss_exact" not in trainer.evaluate()
+    watching = short(footplate, tmp_path, eval_strategy="epoch", metric_for_best_model="loss_exact")
+    with pytest.raises(ValueError, match=r"loss_exact.*Own overrides compute_loss.*use loss"):
+        Own(Linear(), watching, train_dataset=rows, eval_dataset=rows)
 
 
 READ_FROM_A_TRAINER = (

@@ -299,7 +299,7 @@ class Fields:
     metric_for_best_model: str | None = None
     """The metric that ranks checkpoints, with or without `eval_`. None means `loss` if a ranking is needed."""
     greater_is_better: bool | None = None
-    """True if a larger metric is better. None means True unless the metric's name ends with `loss`."""
+    """True if a larger metric is better. None means True unless the metric's name ends with `loss` or `loss_exact`."""
 
     # Checkpoints
 

@@ -93,7 +93,7 @@ class TrainingArguments(Fields):
         if self.metric_for_best_model is None and (wants_best or self.follows_a_metric):
             self.metric_for_best_model = "loss"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
-            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
+            self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "loss_exact"))
 
     def _take_checked(self) -> None:
         """Checks the values of a subclass that a script made with `dataclasses.dataclass`, without pydantic."""
