@@ -58,20 +58,24 @@ class Line:
     async def say(self, message: Message) -> None:
         await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
 
-    async def pop(self, key: str, within: float = 10) -> bytes:
+    async def pop(self, key: str, asked: Message | None = None, within: float = 10) -> bytes:
+        """Repeats a question until it is answered, as workers do, because control's inbox may forget a message."""
         deadline = asyncio.get_running_loop().time() + at_ease(within)
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             popped = await asyncio.to_thread(self.redis.blpop, [key], min(left, 2))
             if popped:
                 return bytes(popped[1])
+            if asked is not None:
+                await self.say(asked)
         raise AssertionError(f"nothing in {key} within {within} s")
 
-    async def hear(self, claim: str) -> Any:
-        return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim)))  # type: ignore[arg-type]
+    async def hear(self, claim: str, asked: Message | None = None) -> Any:
+        return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim), asked))  # type: ignore[arg-type]
 
     async def node_beats(self, number: int = 1, **says: Any) -> None:
-        await self.say(NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says))
-        await self.pop(keys.node_reply(self.node, self.boot))
+        beat = NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says)
+        await self.say(beat)
+        await self.pop(keys.node_reply(self.node, self.boot), beat)
 
     async def start_message(self) -> dict[str, Any]:
         """Returns the arguments with which a Celery worker of this node would be called."""
@@ -95,9 +99,9 @@ class Line:
         return await self.db.read(lambda conn: events.after(conn, job_id, 0, 1_000_000))
 
     async def claim(self, kwargs: dict[str, Any]) -> Grant | Denial:
-        claim = new_claim_id()
-        await self.say(Claim(claim=claim, node=self.node, boot=self.boot, **kwargs))
-        answer = await self.hear(claim)
+        claim = Claim(claim=new_claim_id(), node=self.node, boot=self.boot, **kwargs)
+        await self.say(claim)
+        answer = await self.hear(claim.claim, claim)
         assert isinstance(answer, Grant | Denial)
         return answer
 
