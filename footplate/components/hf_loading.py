@@ -52,7 +52,9 @@ def load(
     made = _config(path, changes, processor)
     auto = getattr(transformers, f"AutoModelFor{head}")
     if type(made) not in auto._model_mapping:
-        raise NotBuildable(f"a {made.model_type} cannot be a {head}", hint="name another model_type")
+        raise NotBuildable(
+            f"transformers has no AutoModelFor{head} of model_type {made.model_type!r}", hint="name another one"
+        )
     options = quantized | ({} if attn_implementation is None else {"attn_implementation": attn_implementation})
     model = _made(auto, made, None if from_scratch else path, dtype, options, ignore_mismatched_sizes)
     if quantized:

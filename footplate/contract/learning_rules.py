@@ -131,18 +131,18 @@ def generation_problems(spec: JobSpec) -> Iterator[Problem]:
     if not spec.training.predict_with_generate:
         for name in ("generation_max_length", "generation_num_beams"):
             if getattr(spec.training, name) is not None:
-                detail = f"{name} is about generating, but predict_with_generate is off"
+                detail = f"{name} is an option of generation, but predict_with_generate is off"
                 yield _disagree(name, detail, f"set predict_with_generate to true, or leave {name} out")
         return
     if spec.loop is not None:
-        detail = "predict_with_generate is about the Trainer's evaluation, but /loop has its own"
+        detail = "predict_with_generate applies to the Trainer's evaluation, but /loop has its own"
         yield _disagree("predict_with_generate", detail, leave)
     elif spec.model is not None and spec.model.use.startswith(("hf/", "toy/")) and spec.model.use != _MAKES_TEXTS:
-        detail = f"predict_with_generate needs a model that makes texts of texts, but /model/use is {spec.model.use}"
+        detail = f"predict_with_generate needs a text-to-text model, but /model/use is {spec.model.use}"
         yield _disagree("predict_with_generate", detail, f'use "{_MAKES_TEXTS}", or {leave}')
     if not (spec.data.is_empty or spec.data.has_evaluation or spec.data.test):
         detail = (
-            "predict_with_generate is about evaluating and predicting, and there is neither data.eval nor data.test"
+            "predict_with_generate applies to evaluation and prediction, and there is neither data.eval nor data.test"
         )
         yield _disagree("predict_with_generate", detail, f"add one of them, or {leave}")
 

@@ -283,7 +283,7 @@ def _without_root(argument: ArgumentText) -> Problem:
         hint += " models:// is the models folder on the nodes. A model of a hub is hub://NAME"
     if argument.is_of_a_dataset and "://" not in argument.text:
         hint += " A file on your own machine is uploaded: footplate upload FILE prints its name for the spec"
-    return Problem(argument.pointer, "path_without_root", f"{argument.text[:80]!r} names no root", hint)
+    return Problem(argument.pointer, "path_without_root", f"{argument.text[:80]!r} has no root such as data://", hint)
 
 
 def _url_problems(argument: ArgumentText) -> Iterator[Problem]:

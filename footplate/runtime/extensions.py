@@ -51,7 +51,7 @@ class Baton:
 
 
 class BuildReporter:
-    """Reports from a thread that a build runs, because the process's main thread waits for the build."""
+    """Reports in a thread of its own that a build is running, because the process's main thread waits for the build."""
 
     def __init__(self, tick: Callable[[], None], note: Callable[[str], None], every: float) -> None:
         self._tick, self._note, self._every = tick, note, every

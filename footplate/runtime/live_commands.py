@@ -203,5 +203,5 @@ def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str,
     sentences += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
     if "learning_rate" in changed.values or "max_steps" in changed.values:
         sentences.append(f"the current learning rate is {run.learning_rate():.6g}")
-    sentences += [f"{name} is not done: {why}" for name, why in refused.items()]
+    sentences += [f"{name} was not carried out: {why}" for name, why in refused.items()]
     return "; ".join(sentences)

@@ -313,7 +313,7 @@ def _carry_tracking(order: Order, emit: Emit) -> None:
     try:
         tracker_folders.copy_earlier_files(order)
     except OSError as error:
-        emit.note(f"the trackers' files of earlier attempts could not be copied, so their runs start here: {error}")
+        emit.note(f"the trackers' files of earlier attempts could not be copied, so trackers begin new runs: {error}")
 
 
 def result(trainer: Trainer, emit: Emit) -> dict[str, Any]:

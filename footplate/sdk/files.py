@@ -86,7 +86,7 @@ async def _compare(wire: Wire, remote: Remote, temporary: Path) -> None:
         )
     if remote.sha256 and await sha256_of(wire, temporary) != remote.sha256:
         raise DownloadFailed(
-            f"{remote.path} has another content than when it was stored (its sha256 differs)",
+            f"{remote.path} is not the file that was stored (its sha256 differs)",
             hint="download it again; if that fails too, the file has changed on the service's disk",
         )
 

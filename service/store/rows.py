@@ -294,7 +294,7 @@ class NodeRow:
             return "it is draining"
         if self.trouble is not None:
             return self.trouble
-        return UNREADABLE_STORE if not self.store_ok else "it does not consume its queue"
+        return UNREADABLE_STORE if not self.store_ok else "its worker takes no messages from its Celery queue"
 
 
 @dataclass(frozen=True, slots=True)

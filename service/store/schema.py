@@ -67,7 +67,7 @@ def require_current(conn: Connection) -> None:
     """Raises SettingsError, with advice, if the database has another version of the schema than this code needs."""
     revision = _revision(conn)
     if revision != newest():
-        what = f"is at version {revision}" if revision else "has no tables of ours"
+        what = f"is at version {revision}" if revision else "has no tables of Footplate"
         raise SettingsError(f"the database {what}, this service needs {newest()}: {_remedy(revision)}")
 
 

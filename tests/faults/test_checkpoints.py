@@ -142,7 +142,7 @@ def link_in_a_ring(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (flip_a_bit, r"model\.safetensors has changed"),
-    "a folder of links": (link_in_a_ring, "leads nowhere"),
+    "a folder of links": (link_in_a_ring, "cannot be opened"),
 }
 """Kinds of damage, and the sentence that the user reads. tests/trainer has every kind."""
 

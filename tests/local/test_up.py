@@ -52,7 +52,7 @@ def test_a_start_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: U
 def it_says_where_it_is(up: Up, launcher: Process) -> None:
     *warnings, line = launcher.output.splitlines()
     exposed = (
-        "footplate: node-1: training has all of this node's rights, root's, because uid 60600 could not work here: "
+        "footplate: node-1: training runs as root, with all rights of this node, because uid 60600 cannot run here: "
     )
     # Only root may pass the folders on the way to a test's own.
     assert [warning.startswith(exposed) for warning in warnings] == ([True] if os.geteuid() == 0 else [])

@@ -53,7 +53,7 @@ def test_a_spec_with_model_data_and_metrics_is_built(roots: Roots) -> None:
         ("data:///etc/passwd", "is not on this node"),
         ("data://link.jsonl", "leads out of data://"),
         ("models://a.jsonl", "is not on this node"),
-        ("/etc/passwd", "names no root"),
+        ("/etc/passwd", "has no root such as data://"),
         ("data://nothing-*.jsonl", "matches no file"),
         ("data://l*.jsonl", "leads out of data://"),
         ("data://../*.jsonl", "leads out of data://"),

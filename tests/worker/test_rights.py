@@ -79,7 +79,7 @@ def test_if_no_user_can_work_the_node_says_why_and_training_has_its_rights(home:
     report = settled(home)
 
     assert report["uid"] is report["users"] is None
-    assert "it may not pass /" in report["exposed"]
+    assert "it has no permission to enter /" in report["exposed"]
     assert "FOOTPLATE_TRAINING_USER=root" in report["exposed"]
 
 
@@ -97,7 +97,7 @@ def test_an_error_names_a_folder_that_the_training_user_may_not_pass(home: Path,
 def test_a_named_training_user_that_cannot_work_stops_the_start(home: Path) -> None:
     refused = settled(home, training_user="nobody")["refused"]
 
-    assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it may not pass /")
+    assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it has no permission to enter /")
 
 
 def test_the_training_user_can_be_set_by_name_or_number(home: Path) -> None:

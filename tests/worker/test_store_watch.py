@@ -20,7 +20,8 @@ def test_a_readable_and_writable_store_is_reported_as_healthy(tmp_path: Path) ->
 
 def test_a_store_without_the_services_probe_file_is_reported_as_foreign(tmp_path: Path) -> None:
     assert folder_trouble(tmp_path / "typo") == (
-        f"{tmp_path / 'typo'} is not the service's artifact store, or {layout.PROBE} would be there; is it mounted?"
+        f"{tmp_path / 'typo'} is not the service's artifact store, "
+        f"because it has no {layout.PROBE}: mount the store there"
     )
 
 
@@ -55,7 +56,7 @@ def test_a_store_that_the_service_makes_after_the_node_has_started_is_noticed_so
     monkeypatch.setattr(StoreWatch, "EVERY_SECONDS", 600.0)
     watch = StoreWatch(WorkerSettings(artifacts=str(tmp_path)), NodeId("node_" + "1" * 32))
     watch.start()
-    until(lambda: "is it mounted?" in (watch.trouble or ""), within=10, what="the store is missing")
+    until(lambda: "mount the store there" in (watch.trouble or ""), within=10, what="the store is missing")
 
     (tmp_path / layout.PROBE).touch()
 

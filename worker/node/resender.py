@@ -67,7 +67,7 @@ class Resender:
 
     def _take(self) -> None:
         for path in self._folder.glob(f"*{UNREADABLE}"):
-            _drop_if_old(path, "this broken journal is seven days old")
+            _drop_if_old(path, "it cannot be read, and is seven days old")
         for path in self._folder.glob(f"*{SUFFIX}"):
             if len(self.senders) >= RESEND_AT_ONCE:
                 return

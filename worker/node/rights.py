@@ -61,7 +61,7 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
         return _logged(Rights(user=named, users=users))
     if wanted:
         raise _unusable(wanted, why)
-    text = f"training has all of this node's rights, root's, because {user} could not work here: {why}"
+    text = f"training runs as root, with all rights of this node, because {user} cannot run here: {why}"
     return _logged(Rights(exposed=f"{text}. Fix that and restart the node, or set FOOTPLATE_TRAINING_USER=root"))
 
 
@@ -114,7 +114,7 @@ def _obstacle(user: User, settings: WorkerSettings, folder: NodeFolder) -> str |
         with _test_folders(user, settings, folder) as folders:
             return _try_in_a_child(user, folders, list(_paths_read(settings)))
     except OSError as error:
-        return f"{error.filename or 'a folder'} cannot be given to that user: {error.strerror}"
+        return f"the owner of {error.filename or 'a folder'} cannot be changed to that user: {error.strerror}"
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def _first_obstacle(user: User, folders: list[Path], read: list[Path]) -> str | 
     user.become()
     with suppress(PermissionError):
         os.setuid(0)
-        return "the securebits of this node's root let no process give up its rights"
+        return "the securebits of this process keep it from giving up root's capabilities"
     obstacles = [_closed(path) for path in read]
     obstacles += [_unwritable(folder) for folder in folders]
     obstacles += [_closed(path, os.R_OK | os.W_OK) for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
@@ -187,11 +187,11 @@ def _closed(path: Path, needed: int = os.R_OK) -> str | None:
     """
     for folder in reversed(path.parents):
         if not os.access(folder, os.X_OK):
-            return f"it may not pass {folder}, on the way to {path}" if os.path.lexists(folder) else None
+            return f"it has no permission to enter {folder}, on the way to {path}" if os.path.lexists(folder) else None
     if not os.path.exists(path):
         return None
     needed |= os.X_OK if path.is_dir() else 0
-    return None if os.access(path, needed) else f"it may not use {path}"
+    return None if os.access(path, needed) else f"it has no permission to use {path}"
 
 
 def _unwritable(folder: Path) -> str | None:

@@ -19,7 +19,7 @@ def folder_trouble(root: Path) -> str | None:
         with probe.open("rb"):
             pass
     except FileNotFoundError:
-        return f"{root} is not the service's artifact store, or {probe.name} would be there; is it mounted?"
+        return f"{root} is not the service's artifact store, because it has no {probe.name}: mount the store there"
     except OSError as error:
         return f"it cannot read the artifact store: {error.strerror} ({probe})"
     if not os.access(root, os.W_OK | os.X_OK):

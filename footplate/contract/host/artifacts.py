@@ -49,7 +49,7 @@ class AttemptFiles:
             folder = (root / path).resolve()
         except (OSError, RuntimeError) as error:
             # Links that form a loop.
-            raise CheckpointCorrupt(f"{path} leads nowhere: {error}") from error
+            raise CheckpointCorrupt(f"{path} cannot be opened: {error}") from error
         if not folder.is_relative_to(root):
             raise CheckpointCorrupt(f"{path} leads out of the artifact store")
         return folder

@@ -169,5 +169,6 @@ def _names_a_file(value: str, is_path: bool) -> bool:
 def _require_root(value: str, is_path: bool) -> None:
     if is_path and not _names_a_file(value, is_path):
         raise DatasetError(
-            f"{value!r} names no root", hint="write data://…, models://…, hub://… or an uploaded file's id"
+            f"{value!r} has no root such as data://",
+            hint="write data://…, models://…, hub://… or an uploaded file's id",
         )

@@ -86,7 +86,7 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 
 EXITED = "the lines that it printed may show why: footplate logs. Training ends by returning, not by an exit"
 
-DECIDED = 'the program ended itself, so the same arguments end it again. With "error" in retry.on it is tried again'
+DECIDED = 'the program ended itself, and would do so again. With "error" in retry.on the job is tried again'
 EXITED_WITH_0 = (
     "training ended before it had a result. Code in a callback ends training with control.should_training_stop = True, "
     "which makes the job succeed with its outputs"
@@ -194,7 +194,7 @@ def _exit_row(code: int, peak_rss_mb: float, is_oom_kill: bool) -> tuple[Reason,
         return Reason.CRASHED, "killed", text, None
     if code < 0:
         name = _signal_name(-code)
-        hints = {"SIGSEGV": "a native extension touched memory that is not its own; faulthandler's lines may name it"}
+        hints = {"SIGSEGV": "a native extension accessed invalid memory; faulthandler's lines in the log may name it"}
         return Reason.CRASHED, name.lower(), f"the training process died of {name}; {used}", hints.get(name)
     text = f"the training process exited with code {code} and reported no outcome; {used}"
     return Reason.CRASHED, "exited", text, EXITED
