@@ -241,12 +241,12 @@ def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
     """Returns the addresses and folders, and three commands to paste, in this order."""
     key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
     port = urlsplit(url).port
-    others = f"\n  others http://{socket.gethostname()}:{port}/   (from other machines)" if listens_on_all() else ""
+    others = f"\n  elsewhere  http://{socket.gethostname()}:{port}/   (from other machines)" if listens_on_all() else ""
     spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'
     return f"""
-  page   {url}/        API   {url}/docs{others}
-  state  {home.path}   (database, artifacts, nodes)
-  logs   {"  ".join(sorted(logs.values()))}
+  dashboard  {url}/        API  {url}/docs{others}
+  state      {home.path}   (database, artifacts, nodes)
+  logs       {"  ".join(sorted(logs.values()))}
 
 Next, in another terminal:
   id=$(curl -s {key}{url}/jobs -H 'Content-Type: application/json' -d '{spec}' | grep -o 'job_[0-9a-f]*' | head -1)
