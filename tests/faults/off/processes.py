@@ -94,7 +94,7 @@ def stop_without_saving(emit: Any) -> None:
 @switch("a drain costs no try", module="service.jobs.conclude")
 def count_drains(conclude: Any) -> None:
     """A stop that nobody wished for is a failure like any other."""
-    conclude._after_a_stop = lambda job: conclude.Move(conclude.JobState.FAILED, conclude.Reason.CRASHED)
+    conclude._after_a_stop = lambda job: conclude.StateMove(conclude.JobState.FAILED, conclude.Reason.CRASHED)
 
 
 @switch("dying with the warm parent as another user", module="footplate.contract.host.user")
