@@ -159,7 +159,8 @@ class DeepSpeed(Sharded):
             stored = [(parameter, state["state"].get(numbers[id(parameter)], {})) for parameter in parameters]
             _, first = next(((parameter, moments) for parameter, moments in stored if moments), (None, {}))
             optimizer.state[flat] = {
-                name: torch.zeros_like(flat) if _is_moment(value) else deepcopy(value) for name, value in first.items()
+                name: torch.zeros_like(flat) if _is_moment(value) else _shared_state(value, flat, optimizer)
+                for name, value in first.items()
             }
             self._link(parameters, flat, optimizer)
             for parameter, moments in stored:
@@ -262,6 +263,18 @@ def _shape(parameter: nn.Parameter) -> torch.Size:
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Returns a parameter group without its parameters."""
     return {name: value for name, value in group.items() if name != "params"}
+
+
+def _shared_state(value: Any, flat: Tensor, optimizer: Optimizer) -> Any:
+    """Returns a copy of a value that all parameters in a flat tensor share, such as the number of steps.
+
+    A fused or capturable optimizer reads the number of steps on the device.
+    """
+    if isinstance(value, Tensor) and any(
+        group.get("fused") or group.get("capturable") for group in optimizer.param_groups
+    ):
+        return value.to(flat.device, copy=True)
+    return deepcopy(value)
 
 
 def _is_moment(value: Any) -> bool:
