@@ -1,8 +1,9 @@
 """Runs several loops in turns.
 
-Each loop is a process of its own, forked from a parent that has imported everything and run nothing. It works for its
-turn and then waits. So other work of the machine affects all loops equally, and no loop sees the global state of
-another. Unless a GPU is measured they share one core, because two cores are never equally busy.
+Each loop is a process of its own. It works for its turn and then waits. So other work of the machine affects all loops
+equally, and no loop sees the global state of another. On a CPU, they share one core, because two cores are never
+equally busy. Their parent has then imported everything and run nothing. For a GPU, each loop imports for itself. Some
+libraries open the GPU when they are imported, and the children of such a process cannot use the GPU.
 """
 
 from __future__ import annotations
@@ -130,9 +131,11 @@ def _preload(loops: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["on one core"]:
+    is_on_one_core = sys.argv[1:] == ["on one core"]
+    if is_on_one_core:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for line in sys.stdin:
         asked = json.loads(line)
-        _preload(asked["loops"])
+        if is_on_one_core:
+            _preload(asked["loops"])
         print(json.dumps(_race(**asked)), flush=True)
