@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from footplate.trainer import batch_errors
 from footplate.trainer.loss_scaling import divides_by_items, share_of_window
-from footplate.trainer.losses.loss import NoLabels, loss_and_how
+from footplate.trainer.losses.loss import NoLabels, loss_and_how, own_loss
 from footplate.trainer.named import backward_of
 
 if TYPE_CHECKING:
@@ -56,9 +56,17 @@ def _is_scaled(trainer: Trainer, num_items: Tensor | int | None) -> bool:
 
 
 def loss_of(
-    trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
+    trainer: Trainer,
+    model: nn.Module,
+    inputs: dict[str, Any],
+    num_items: Tensor | int | None,
+    *,
+    reads_only_loss: bool = False,
 ) -> tuple[Tensor, Any, bool]:
-    """Returns the loss, the outputs, and whether the loss is already a share of the accumulation window's loss."""
+    """Returns the loss, the outputs, and whether the loss is already a share of the accumulation window's loss.
+
+    With `reads_only_loss`, the outputs may be in half precision.
+    """
     own, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
     batch, labels, signature = inputs, inputs.get("labels"), own.model_signature
     computes = compute is not None or (smoother is not None and labels is not None)
@@ -70,12 +78,20 @@ def loss_of(
         if not computes and _must_detect_scaling(trainer):
             own.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
         inputs = {**inputs, "num_items_in_batch": num_items}
+    fp32_outputs = own.strategy.fp32_outputs
+    # A hook on the model reads the outputs too.
+    stays_half = reads_only_loss and fp32_outputs.is_on and not computes and not trainer.model._forward_hooks
+    fp32_outputs.are_read = not stays_half
     try:
         outputs = model(**inputs)
     except TypeError as error:
         if (explained := batch_errors.does_not_fit(trainer, model, inputs, error)) is error:
             raise
         raise explained from error
+    finally:
+        fp32_outputs.are_read = True
+    if stays_half and own_loss(outputs) is None:
+        outputs = fp32_outputs.convert(outputs)
     if compute is not None:
         return compute(outputs, labels, num_items_in_batch=num_items), outputs, True
     if smoother is not None and labels is not None:
@@ -87,6 +103,8 @@ def loss_of(
         )
     except NoLabels as error:
         raise batch_errors.no_labels(trainer, error) from error
+    if stays_half:
+        loss = fp32_outputs.convert(loss)
     if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
         share = share_of_window(loss, batch, num_items, shifts=signature.counts_shifted)
         return (loss, outputs, False) if share is None else (share, outputs, True)

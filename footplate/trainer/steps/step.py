@@ -128,7 +128,8 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     forced, factor = trainer.loss_is_scaled_for_ga, strategy.loss_factor
 
     def run_among_others(batch: Any, items: Tensor | int | None) -> Tensor:
-        loss, _, scaled = loss_of(trainer, model, to_device(batch), items)
+        loss, outputs, scaled = loss_of(trainer, model, to_device(batch), items, reads_only_loss=True)
+        del outputs  # Large logits would stay in memory until the end of backward.
         if scaled if forced is None else forced:
             loss = loss * factor
         else:
@@ -137,7 +138,8 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
         return loss.detach()
 
     def run(batch: Any, items: Tensor | int | None) -> Tensor:
-        loss, _, scaled = loss_of(trainer, model, to_device(batch), items)
+        loss, outputs, scaled = loss_of(trainer, model, to_device(batch), items, reads_only_loss=True)
+        del outputs  # Large logits would stay in memory until the end of backward.
         if not (scaled if forced is None else forced):
             loss = loss / trainer.current_gradient_accumulation_steps
         backward(loss)

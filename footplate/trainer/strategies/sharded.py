@@ -71,7 +71,7 @@ class Sharded(Ddp):
         """Copies the main process's weights to all processes, and wraps forward in autocast. The model is not moved."""
         self._share_first_weights(model)
         placed: nn.Module = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
-        return placed
+        return self.fp32_outputs.replace_conversion(placed)
 
     def _share_first_weights(self, model: nn.Module) -> None:
         if len(set(self.peers.all_gather(_fingerprint(model)))) > 1:

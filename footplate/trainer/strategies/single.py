@@ -17,7 +17,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
-from accelerate.utils.operations import convert_outputs_to_fp32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -29,6 +28,7 @@ from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.precision import LossScale, autocast, compute_in_fp8, fp8_handlers, precision_of
 from footplate.trainer.samplers import ALL_DATA, DataShard
 from footplate.trainer.strategies.device_copy import StreamCopy, moved
+from footplate.trainer.strategies.fp32_outputs import Fp32Outputs
 from footplate.trainer.strategies.peers import OneProcess
 
 T = TypeVar("T")
@@ -100,6 +100,7 @@ class Single:
         if self.device.type != "cpu":
             self._copy = StreamCopy(self.device) if self.device.type == "cuda" else partial(moved, device=self.device)
         self.scale: LossScale | None = None
+        self.fp32_outputs = Fp32Outputs()
 
     def place(self, model: nn.Module) -> nn.Module:
         """Moves the model to the device, before the optimizer is created."""
@@ -117,12 +118,13 @@ class Single:
 
     def _cast(self, model: nn.Module) -> nn.Module:
         if self._casts:
+            self.fp32_outputs.is_on = True
             inner = model.forward
 
             @functools.wraps(inner)
             def forward(*args: Any, **kwargs: Any) -> Any:
                 with autocast(self.precision, self.device):
-                    return convert_outputs_to_fp32(inner)(*args, **kwargs)
+                    return self.fp32_outputs.convert(inner(*args, **kwargs))
 
             model.forward = forward
         return model
@@ -139,7 +141,7 @@ class Single:
             return model
         stays = {} if self.moves_model else {"device_placement": False}
         placed: nn.Module = self.accelerator.prepare_model(self._cast(model), evaluation_mode=True, **stays)
-        return placed
+        return self.fp32_outputs.replace_conversion(placed)
 
     def prepare_loader(self, loader: Any) -> Any:
         prepared = self.accelerator.prepare(loader)

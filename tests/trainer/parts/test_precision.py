@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +12,13 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations import neftune as theirs
 
+from footplate.components import toy
 from footplate.trainer.activations import checkpoint_activations, uncheckpoint_activations
+from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.model_changes import add_noise
 from footplate.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
+from footplate.trainer.strategies.fp32_outputs import Fp32Outputs
+from footplate.trainer.trainer import Trainer
 
 
 def test_the_precision_follows_from_the_arguments_bf16_and_fp16() -> None:
@@ -43,6 +49,79 @@ def test_tf32_is_refused_without_a_gpu_that_supports_it(monkeypatch: pytest.Monk
     use_tf32(False)
     use_tf32(None)
     assert torch.backends.fp32_precision == before  # type: ignore[attr-defined]
+
+
+# The outputs
+
+
+class WithLogits(nn.Module):
+    """Returns logits that the loss does not need, and notes whether they still exist during backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 1)
+        self.logits_in_backward: list[Any] = []
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        hidden = self.line(x)
+        logits = hidden * 2
+        kept = weakref.ref(logits)
+        hidden.register_hook(lambda _: self.logits_in_backward.append(kept()))
+        return {"loss": hidden.float().square().mean(), "logits": logits}
+
+
+def trained_with_logits(folder: Path, kind: type[Trainer] = Trainer, **options: Any) -> WithLogits:
+    model = WithLogits()
+    args = TrainingArguments(str(folder), max_steps=2, bf16=True, use_cpu=True, save_strategy="no", disable_tqdm=True)
+    kind(model, args, train_dataset=toy.regression(n=16), **options).train()
+    return model
+
+
+@pytest.fixture
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Returns a list of what is converted to float32."""
+    values: list[Any] = []
+    convert = Fp32Outputs.convert
+
+    def recorded(self: Fp32Outputs, value: Any) -> Any:
+        result = convert(self, value)
+        values.extend([value] if result is not value else [])
+        return result
+
+    monkeypatch.setattr(Fp32Outputs, "convert", recorded)
+    return values
+
+
+def test_a_step_neither_converts_nor_keeps_logits_that_it_does_not_read(tmp_path: Path, converted: list[Any]) -> None:
+    model = trained_with_logits(tmp_path)
+
+    assert model.logits_in_backward == [None, None]
+    assert not any(isinstance(value, dict) for value in converted)
+
+
+def test_code_that_reads_the_outputs_of_a_step_gets_them_in_float32(tmp_path: Path) -> None:
+    types: list[torch.dtype] = []
+
+    class Reads(Trainer):
+        def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+            types.append(outputs["logits"].dtype)
+            return (loss, outputs) if return_outputs else loss
+
+    def compute(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        types.append(outputs["logits"].dtype)
+        return outputs["logits"].square().mean()
+
+    class Hooked(Trainer):
+        def create_optimizer(self, *args: Any) -> Any:
+            self.model.register_forward_hook(lambda _, __, outputs: types.append(outputs["logits"].dtype))
+            return super().create_optimizer(*args)
+
+    trained_with_logits(tmp_path, Reads)
+    trained_with_logits(tmp_path, Hooked)
+    trained_with_logits(tmp_path, compute_loss_func=compute)
+
+    assert types == [torch.float32] * 6
 
 
 # The loss scale
@@ -267,7 +346,9 @@ def test_an_unknown_compile_backend_is_refused() -> None:
 def test_fp16_training_on_a_gpu_adapts_its_loss_scale() -> None:
     torch.manual_seed(0)
     model = nn.Linear(16, 1).cuda()
-    scale = LossScale(torch.optim.AdamW(model.parameters(), lr=0.1, fused=True), "cuda", growth_interval=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    # With a larger scale, the first gradients overflow.
+    scale = LossScale(optimizer, "cuda", init_scale=2.0**8, growth_interval=2)
     losses = []
     for _ in range(6):
         with autocast("fp16", torch.device("cuda")):
@@ -279,7 +360,7 @@ def test_fp16_training_on_a_gpu_adapts_its_loss_scale() -> None:
         losses.append(float(loss))
     assert losses[-1] < losses[0]
     assert not scale.skipped
-    assert scale.state_dict()["scale"] == 2.0**16 * 2**3
+    assert scale.state_dict()["scale"] == 2.0**8 * 2**3
 
 
 @pytest.mark.gpu
@@ -298,13 +379,14 @@ def test_tf32_on_a_gpu_can_be_switched_on_and_off() -> None:
 def test_activation_checkpointing_on_a_gpu_saves_memory_and_keeps_gradients() -> None:
     def peak(saves: bool) -> tuple[int, Tensor]:
         torch.manual_seed(0)
-        model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)) for _ in range(12)))
-        model.cuda()
+        layers = [nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(512, 512), nn.Tanh()))) for _ in range(12)]
+        model = nn.Sequential(*layers).cuda()
         if saves:
             checkpoint_activations(model)
+        before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         model(torch.ones(4096, 512, device="cuda")).sum().backward()
-        return torch.cuda.max_memory_allocated(), model[0][0].weight.grad
+        return torch.cuda.max_memory_allocated() - before, model[0][0].weight.grad
 
     plain, expected = peak(saves=False)
     saving, result = peak(saves=True)
