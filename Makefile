@@ -47,7 +47,7 @@ bench: $(VENV)/.dev ## our figures beside our peers', in one run
 soak: $(VENV)/.dev ## the long forms: outages of minutes, hundreds of kills
 	@$(VENV)/bin/pytest -m soak --timeout 3600 $(ARGS)
 
-gpu: $(VENV)/.dev ## the tests that need a real GPU
+gpu: $(VENV)/.extras-bitsandbytes,liger $(VENV)/.dev ## the tests that need a real GPU
 	@$(VENV)/bin/pytest -m gpu --timeout 600 $(ARGS)
 
 web: ## check, test and build the dashboard from web/ into service/dashboard (needs Node 20 or newer)
