@@ -224,7 +224,8 @@ async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
 
     assert states == ["queued", "cancelled"]
     assert listening.streams == 1
-    assert listening.pongs == listening.pings >= 5
+    # A ping is not counted if it arrives in one piece with an event.
+    assert listening.pongs >= listening.pings >= 5
 
 
 def test_a_broken_download_continues_where_it_stopped(standing: System, client: Client, tmp_path: Path) -> None:

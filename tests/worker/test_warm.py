@@ -177,6 +177,8 @@ def test_a_failed_fork_is_reported_and_ends_no_other_training(lasting: Lasting) 
 
 
 def test_an_attempt_stopped_before_the_warm_parent_started_it_did_not_crash(lasting: Lasting) -> None:
+    # A node whose warm parent still imports takes no work, and a stopped one would import for ever.
+    until(lambda: lasting.control.nodes[lasting.node.node].trouble is None, within=60, what="the node is ready")
     pid = warm_parent(lasting)
     os.kill(pid, signal.SIGSTOP)
     try:
