@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from footplate.contract.import_speed import without_collecting
 
 if TYPE_CHECKING:
+    from footplate.components.notes import note as note
     from footplate.contract.errors import CheckpointCorrupt as CheckpointCorrupt
     from footplate.contract.errors import FootplateError as FootplateError
     from footplate.drop_in import install as install
     from footplate.drop_in import uninstall as uninstall
     from footplate.errors import JobCancelled as JobCancelled
     from footplate.errors import JobFailed as JobFailed
-    from footplate.runtime.notes import note as note
     from footplate.sdk.blocking import Job as Job
     from footplate.sdk.client import AsyncClient as AsyncClient
     from footplate.sdk.client import Client as Client

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from footplate.components.answer_tokens import AnswerTokens
 from footplate.components.chunking import Chunks
 from footplate.components.columns import Labels, dropped, kept, renamed
 from footplate.components.hf_processors import require_tokenizer
@@ -116,12 +117,8 @@ def chat(
             "chat: this tokenizer has no chat template",
             hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": "{% for …"}}',
         )
-    if learn == "assistant" and "generation" not in str(template):
-        raise NotBuildable(
-            "chat: the template does not mark the assistant's words, so the tokens to learn are unknown",
-            hint="put {% generation %} … {% endgeneration %} around it in chat_template, or use learn: all",
-        )
-    return mapped(rows, TokenizeChat(processor, column, max_length, learn == "assistant"))
+    answers = AnswerTokens(processor) if learn == "assistant" else None
+    return mapped(rows, TokenizeChat(processor, column, max_length, answers))
 
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:

@@ -20,6 +20,7 @@ _MESSAGE: Schema = {
         "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
         "content": {"type": ["string", "array", "null"], "minItems": 1, "items": _TEXT_PART},
         "tool_calls": {"type": ["array", "null"]},
+        "weight": {"enum": [0, 1, None]},
     },
     "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],
 }

@@ -102,10 +102,18 @@ def texts(rows: Sequence[Row], name: str) -> list[str]:
     return values
 
 
-def plain_messages(messages: Sequence[Any], at: int, name: str) -> list[Any]:
-    """Returns the messages of a chat with texts as contents. Raises BadRow for a part that is not a text."""
+def plain_messages(messages: Sequence[Any], at: int, name: str, *, weights: bool = False) -> list[Any]:
+    """Returns the messages of a chat with texts as contents. Raises BadRow for a part that is not a text.
+
+    A weight of 0 raises BadRow, too, unless `weights` says that the caller reads weights.
+    """
     plain = []
     for index, message in enumerate(messages):
+        if not weights and isinstance(message, dict) and message.get("weight") == 0:
+            detail = f"column {name!r}, at {index}/weight: is 0, and here all words count"
+            raise BadRow(
+                at, detail, hint='train on the assistant\'s words only: "assistant_only_loss": true of trl/sft'
+            )
         try:
             plain.append(conversations.plain(message) if isinstance(message, dict) else message)
         except ValueError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from footplate.components.answer_tokens import AnswerTokens, UnusableChat
 from footplate.components.rows import BadRow, Row, column, kind, plain_messages, texts, without
 from footplate.trainer.losses.labels import IGNORE
 
@@ -79,17 +80,13 @@ class TokenizeChat:
     tokenizer: Any
     column: str
     max_length: int | None
-    assistant_alone: bool
+    answers: AnswerTokens | None
+    """Finds the tokens to learn if they are the assistant's only."""
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         changed = []
         for at, (row, messages) in enumerate(zip(rows, column(rows, self.column), strict=True)):
-            tokens = dict(self._tokens(messages, at))
-            masks = tokens.pop("assistant_masks", None)
-            if self.assistant_alone:
-                pairs = zip(tokens["input_ids"], masks or [], strict=True)
-                tokens["labels"] = [token if counts else IGNORE for token, counts in pairs]
-            changed.append({**without(row, (self.column,)), **tokens})
+            changed.append({**without(row, (self.column,)), **self._tokens(messages, at)})
         return changed
 
     def _tokens(self, messages: Any, at: int) -> Mapping[str, Any]:
@@ -101,19 +98,32 @@ class TokenizeChat:
                 f"column {self.column!r} holds no conversation",
                 hint='a conversation is [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]',
             )
+        plain = plain_messages(messages, at, self.column, weights=self.answers is not None)
+        if self.answers is not None:
+            return self._answers(self.answers, plain, at)
         from jinja2 import TemplateError
 
         try:
             return self.tokenizer.apply_chat_template(  # type: ignore[no-any-return]
-                plain_messages(messages, at, self.column),
+                plain,
                 tokenize=True,
                 return_dict=True,
-                return_assistant_tokens_mask=self.assistant_alone,
                 truncation=self.max_length is not None,
                 max_length=self.max_length,
             )
         except TemplateError as error:
             raise BadRow(at, f"the chat template refuses this conversation: {error}") from error
+
+    def _answers(self, answers: AnswerTokens, messages: list[Any], at: int) -> Mapping[str, Any]:
+        try:
+            tokens = answers(messages)
+        except UnusableChat as error:
+            raise BadRow(at, f"{self.column}{error}") from None
+        tokens["attention_mask"] = [1] * len(tokens["input_ids"])
+        side = (
+            slice(-(self.max_length or 0), None) if self.tokenizer.truncation_side == "left" else slice(self.max_length)
+        )
+        return {name: values[side] for name, values in tokens.items()}
 
 
 @dataclass(frozen=True)

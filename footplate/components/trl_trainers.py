@@ -11,7 +11,7 @@ import inspect
 import tempfile
 import types
 from collections.abc import Iterator, Mapping
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -22,6 +22,7 @@ from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.maps import mapped
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
 from footplate.components.rows import Row, plain_messages
+from footplate.components.trl_conversations import with_answers_to_learn
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.errors import NotBuildable, did_you_mean
 from footplate.contract.rows import Schema
@@ -82,13 +83,18 @@ class TrlTrainer:
         """Makes the trainer from the job's objects in `parts`, the arguments in `training`, and TRL's own arguments."""
         _require_known(own, self.__signature__.parameters)
         library = imported("trl")
+        try:
+            config = getattr(library, f"{self.name}Config")(**training, **own)
+        except ValueError as error:
+            raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
         sets, own_sets = _parted(parts.eval)
         model, adapter = _without_adapter(parts.model)
         arguments: dict[str, Any] = {
             "model": model,
             "processing_class": _required_processor(parts.processor, self.name),
-            "train_dataset": self._dataset(parts.train, parts.processor),
-            "eval_dataset": self._evaluation(sets, parts.processor),
+            "train_dataset": self._dataset(parts.train, parts.processor, config),
+            "eval_dataset": self._evaluation(sets, parts.processor, config),
+            "args": config,
             "callbacks": parts.callbacks,
             **({} if adapter is None else {"peft_config": adapter}),
             **({"reward_funcs": parts.rewards} if self.has_rewards else {"data_collator": parts.collator}),
@@ -98,8 +104,10 @@ class TrlTrainer:
                 f"a reward model has one output, and this model has {model.config.num_labels}",
                 hint='use "hf/sequence-classification" with "num_labels": 1',
             )
+        if "labels" in getattr(arguments["train_dataset"], "column_names", ()):
+            # The labels are made, and TRL refuses the argument for rows that have tokens.
+            config.assistant_only_loss = False
         try:
-            arguments["args"] = getattr(library, f"{self.name}Config")(**training, **own)
             trainer = self._with_reference(getattr(library, f"{self.name}Trainer"), arguments)
         except ValueError as error:
             raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
@@ -129,12 +137,14 @@ class TrlTrainer:
             finally:
                 model.config._name_or_path = path
 
-    def _evaluation(self, rows: Any, processor: Any) -> Any:
+    def _evaluation(self, rows: Any, processor: Any, config: Any) -> Any:
         if isinstance(rows, dict):
-            return {name: self._dataset(dataset, processor) for name, dataset in rows.items()}
-        return None if rows is None else self._dataset(rows, processor)
+            return {
+                name: self._dataset(dataset, processor, config, f"data.eval.{name}") for name, dataset in rows.items()
+            }
+        return None if rows is None else self._dataset(rows, processor, config, "data.eval")
 
-    def _dataset(self, rows: Any, processor: Any) -> Any:
+    def _dataset(self, rows: Any, processor: Any, config: Any = None, name: str = "data.train") -> Any:
         require_forms(rows, self.rows, f"TRL's {self.name}Trainer")
         holds_messages = any(isinstance(rows[0].get(name), list) for name in _CONVERSATIONS)
         if holds_messages and not getattr(processor, "chat_template", None):
@@ -142,17 +152,27 @@ class TrlTrainer:
                 "the rows hold messages, and the tokenizer has no chat template",
                 hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": …}}',
             )
+        if holds_messages and getattr(config, "assistant_only_loss", False):
+            return with_answers_to_learn(with_plain_messages(rows, weights=True), name, processor, config)
         return as_dataset(with_plain_messages(rows))
 
 
-def with_plain_messages(rows: Any) -> Any:
-    """Returns rows whose messages have texts as contents, because chat templates read texts."""
-    return mapped(rows, _plain)
+def with_plain_messages(rows: Any, *, weights: bool = False) -> Any:
+    """Returns rows whose messages have texts as contents, because chat templates read texts.
+
+    A message of weight 0 is refused, unless `weights` says that the caller reads weights.
+    """
+    return mapped(rows, partial(_plain, weights))
 
 
-def _plain(rows: list[Row]) -> list[Row]:
+def _plain(weights: bool, rows: list[Row]) -> list[Row]:
     return [
-        row | {name: plain_messages(row[name], at, name) for name in _CONVERSATIONS if isinstance(row.get(name), list)}
+        row
+        | {
+            name: plain_messages(row[name], at, name, weights=weights)
+            for name in _CONVERSATIONS
+            if isinstance(row.get(name), list)
+        }
         for at, row in enumerate(rows)
     ]
 

@@ -7,6 +7,7 @@ use the same form, so that a model is asked in the form that it was trained on.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 Message = dict[str, Any]
@@ -51,6 +52,28 @@ def plain(message: Message) -> Message:
     calls = message.get("tool_calls")
     objects = {"tool_calls": [_with_object(call) for call in calls]} if isinstance(calls, list) else {}
     return {**message, **role, **content, **objects}
+
+
+def learned(messages: Sequence[Any]) -> list[int]:
+    """Returns the indices of the assistant's messages whose `weight` is not 0. A model learns these messages.
+
+    Raises ValueError with a sentence about a weight that cannot be used, or if there is nothing to learn.
+    """
+    indices, answers = [], 0
+    for index, message in enumerate(messages):
+        role, weight = message.get("role"), message.get("weight")
+        if weight is not None and role != "assistant":
+            raise ValueError(f"[{index}].weight: is in a message from {role}, and belongs to the assistant's only")
+        if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+            raise ValueError(f"[{index}].weight: is {str(weight)[:40]}, and must be 0 or 1")
+        answers += role == "assistant"
+        if role == "assistant" and weight != 0:
+            indices.append(index)
+    if not answers:
+        raise ValueError(": has no message from the assistant, so there is nothing to learn")
+    if not indices:
+        raise ValueError(": all messages from the assistant have weight 0, so there is nothing to learn")
+    return indices
 
 
 def _with_object(call: Any) -> Any:

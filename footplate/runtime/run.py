@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from footplate.components import notes
 from footplate.contract.arguments import Seq2SeqTrainingArguments as Generating
 from footplate.contract.arguments import stated
 from footplate.contract.errors import OwnCodeError
@@ -38,7 +39,7 @@ from footplate.contract.host.file_roots import Files
 from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read_order
 from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
-from footplate.runtime import extensions, notes, own_code, own_code_errors, own_loop, predictions, process_group
+from footplate.runtime import extensions, own_code, own_code_errors, own_loop, predictions, process_group
 from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.runtime.export import export

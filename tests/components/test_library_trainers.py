@@ -151,6 +151,77 @@ def test_a_key_that_only_a_late_row_has_is_kept_and_other_rows_lack_it() -> None
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
+def test_a_weight_of_0_is_refused_if_all_words_count() -> None:
+    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}]
+
+    with pytest.raises(DatasetError, match="row 0: column 'messages', at 1/weight: is 0"):
+        list(trl_trainers.with_plain_messages(rows))
+    assert list(trl_trainers.with_plain_messages(rows, weights=True)) == rows
+
+
+def test_conversations_become_tokens_with_labels_for_the_assistants_words(tokenizer_folder: Path) -> None:
+    program = """if True:
+        import sys
+        from types import SimpleNamespace
+        from footplate.components import hf_processors, notes, trl_trainers
+        from footplate.contract.errors import DatasetError
+
+        template = (
+            "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} [SEP] {% else %}"
+            "{% generation %}{{ m.content }} [SEP]{% endgeneration %} {% endif %}{% endfor %}"
+        )
+        tokenizer = hf_processors.tokenizer(path=sys.argv[1], chat_template=template)
+        config = SimpleNamespace(
+            assistant_only_loss=True, completion_only_loss=None, max_length=None, packing=False,
+            truncation_mode="keep_start", process_index=0,
+        )
+        sentences = []
+        notes.set_listener(sentences.append)
+
+        def learned(*rows):
+            return [
+                tokenizer.decode([token for token in row["labels"] if token != -100])
+                for row in trl_trainers.sft._dataset(rows, tokenizer, config)
+            ]
+
+        def turns(*texts, names=("role", "content")):
+            return [dict(zip(names, turn)) for turn in zip(["user", "assistant"] * 2, texts)]
+
+        talk, long = turns("the film", "is moving"), turns("the film is dull " * 9, "moving")
+        answer = "is moving [SEP]"
+        assert learned({"messages": talk}) == [answer]
+        assert learned({"prompt": [*talk, talk[0]], "completion": [talk[1]]}) == [answer]
+        assert learned({"conversations": turns("dull", "moving", names=("from", "value"))}) == ["moving [SEP]"]
+        assert not sentences
+        config.max_length = 12
+        assert learned({"messages": talk}, {"messages": long}) == [answer, "moving [SEP]"]
+        [sentence] = sentences
+        assert sentence == (
+            "data.train: 1 of 2 conversations have more than max_length=12 tokens and are cut at the end; "
+            "1 of them lose all words of the assistant and are left out, the first is row 1"
+        )
+        config.truncation_mode = "keep_end"
+        assert learned({"messages": talk}, {"messages": long}) == [answer, "moving [SEP]"]
+        assert sentences[1].endswith("cut at the beginning"), sentences
+        config.packing, config.packing_strategy = True, "wrapped"
+        learned({"messages": long})
+        assert len(sentences) == 2, "packing splits a long row"
+        config.packing, config.truncation_mode = False, "keep_start"
+        for rows, said in [
+            ([{"messages": talk}, {"messages": talk[:1]}], "row 1: messages: has no message from the assistant"),
+            ([{"messages": long}], "cuts off all words of the assistant in every conversation"),
+        ]:
+            try:
+                learned(*rows)
+            except DatasetError as error:
+                assert said in str(error), error
+            else:
+                raise SystemExit(said)
+    """
+    environment = {**clean_environment(), "PYTHONPATH": f"{REPOSITORY}:{Path(sys.prefix, 'libraries')}"}
+    subprocess.run([sys.executable, "-c", program, str(tokenizer_folder)], check=True, env=environment)
+
+
 def test_conversations_need_a_chat_template() -> None:
     with pytest.raises(NotBuildable, match="the tokenizer has no chat template"):
         trl_trainers.sft._dataset([{"messages": [{"role": "user", "content": "a"}]}], processor=None)

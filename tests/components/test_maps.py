@@ -173,6 +173,22 @@ def test_chat_applies_the_template_and_can_label_only_the_assistant(tokenizer_fo
     assert "labels" not in maps.chat(Rows([{"messages": TALK}]), tokenizer)[0]
 
 
+def test_chat_labels_the_assistant_with_a_template_that_has_no_marks(tokenizer_folder: Path) -> None:
+    template = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    tokenizer = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template=template)
+    talk = [*TALK, {"role": "assistant", "content": "dull", "weight": 0}]
+
+    whole, cut = (
+        maps.chat(Rows([{"messages": talk}]), tokenizer, learn="assistant", max_length=longest)[0]
+        for longest in (None, 9)
+    )
+
+    learned = [token for token in whole["labels"] if token != -100]
+    assert tokenizer.decode(learned).endswith("the film is moving [SEP]")
+    assert "dull" not in tokenizer.decode(learned)
+    assert cut == {name: values[:9] for name, values in whole.items()}
+
+
 def test_chat_reads_text_parts_as_one_text(tokenizer_folder: Path) -> None:
     tokenizer = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template=TEMPLATE)
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
@@ -189,8 +205,10 @@ def test_chat_refuses_rows_and_templates_that_it_cannot_use(tokenizer: Any, toke
     with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
         maps.chat(Rows([{"messages": TALK}]), tokenizer)
     plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
-    with pytest.raises(NotBuildable, match="does not mark the assistant's words"):
+    with pytest.raises(DatasetError, match=r"row 0: messages\[1\]: the chat template writes nothing of it"):
         maps.chat(Rows([{"messages": TALK}]), plain, learn="assistant")
+    with pytest.raises(DatasetError, match=r"row 0.*at 1/weight"):
+        maps.chat(Rows([{"messages": [TALK[0], {**TALK[1], "weight": 0}]}]), plain)
     with pytest.raises(DatasetError, match=r"row 0.*'messages'.*no conversation"):
         maps.chat(Rows([{"messages": "hello"}]), plain)
     strict = hf_processors.tokenizer(

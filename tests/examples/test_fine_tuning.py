@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import openai
@@ -21,6 +22,10 @@ BASE_MODELS: dict[str, Any] = {
     "o4-mini-2025-04-16": {
         "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny-chat"}},
         "training": {"learning_rate": 0.02, "max_completion_length": 3, "bf16": False},
+    },
+    "gpt-4.1-mini-2025-04-14": {
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny-chat"}},
+        "training": {"learning_rate": 0.01, "bf16": False},
     },
     "gpt-4o-mini-2024-07-18": {
         "model": {"use": "hf/causal-lm", "args": {"path": "models://tiny-caller"}},
@@ -100,7 +105,14 @@ def test_sft_is_paused_killed_and_continued_and_ends_with_equal_weights(trl: Exa
     model = {**spec["model"]["args"], "peft": {**spec["model"]["args"]["peft"], "lora_dropout": 0.1}}
     changes: dict[str, Any] = {
         "model": {**spec["model"], "args": model},
-        "training": {**spec["training"], "max_steps": 12, "save_strategy": "steps", "save_steps": 2, "packing": True},
+        "training": {
+            **spec["training"],
+            "max_steps": 12,
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "packing": True,
+            "assistant_only_loss": True,
+        },
     }
     system, gate = trl.system, trl.system.gate()
     quiet = trl.submit("fine-tuning/sft-lora.json", **changes)
@@ -181,6 +193,42 @@ def test_a_model_trained_on_calls_of_tools_calls_them_through_openais_client(trl
     assert (choice.finish_reason, plain.message.content) == ("tool_calls", "white")
     assert plain.logprobs is not None
     assert [token.token for token in plain.logprobs.content or []] == ["white"]
+
+
+def test_only_the_assistants_words_move_the_loss_of_a_supervised_job(trl: Examples) -> None:
+    """All other words are random, so a loss that counted them would stay above 1."""
+    trl.prepare("fine-tuning")
+    system = trl.system
+    client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
+    random = Random(0)
+    things = ("sky", "grass", "snow", "coal", "sun", "rose")
+    vocabulary = (*things, "blue", "green", "white", "black", "what", "color", "is", "the", "?")
+
+    def turn(role: str, **more: Any) -> dict[str, Any]:
+        return {"role": role, "content": " ".join(random.choices(vocabulary, k=4)), **more}
+
+    answer = {"role": "assistant", "content": "the sky is blue"}
+    rows = [
+        {"messages": [turn("system"), turn("user"), turn("assistant", weight=0), turn("user"), answer]}
+        for _ in range(80)
+    ]
+    content = "\n".join(map(json.dumps, rows)).encode()
+    file = client.files.create(file=("chats.jsonl", content), purpose="fine-tune")
+    method: Any = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 4}}}
+
+    made = client.fine_tuning.jobs.create(
+        model="gpt-4.1-mini-2025-04-14", training_file=file.id, validation_file=file.id, method=method
+    )
+    assert trl.ended(made.id)["state"] == "succeeded"
+
+    events = client.fine_tuning.jobs.list_events(made.id)
+    data: list[Any] = [event.data for event in events if event.type == "metrics"]
+    losses = [values["train_loss"] for values in data if "train_loss" in values]
+    first, *_ = client.fine_tuning.jobs.checkpoints.list(made.id)
+    assert losses[-1] > 2, "newest first"
+    assert losses[0] < 0.1
+    assert first.metrics.valid_loss is not None
+    assert first.metrics.valid_loss < 0.1
 
 
 def rows_with_calls() -> Iterator[dict[str, Any]]:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal
 
-from footplate.contract.conversations import text_of
+from footplate.contract.conversations import learned, text_of
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import kind_of
 from service.check_rows import limit_process
@@ -173,9 +173,13 @@ def _format_of(row: Row) -> Format:
 
 def _check_chat(row: Row) -> None:
     _only(row, _CHAT_KEYS)
-    _check_messages(row["messages"], "messages")
+    _check_messages(row["messages"], "messages", known=MESSAGE_KEYS | {"weight"})
     if row["messages"][-1]["role"] != "assistant":
         raise _Wrong("messages: the last message must be from the assistant")
+    try:
+        learned(row["messages"])
+    except ValueError as error:
+        raise _Wrong(f"messages{error}") from None
 
 
 def _check_prompts(row: Row) -> None:
@@ -202,7 +206,9 @@ def _check_preference(row: Row) -> None:
             raise _Wrong(f"{name}: has a message from {wrong[0]}, and all its messages must be from the assistant")
 
 
-def _check_messages(messages: object, where: str, *, follows: bool = False) -> None:
+def _check_messages(
+    messages: object, where: str, *, follows: bool = False, known: frozenset[str] = MESSAGE_KEYS
+) -> None:
     """Raises _Wrong for a message that cannot be used, or whose role is not possible at its place."""
     if not isinstance(messages, list) or not messages:
         raise _Wrong(f"{where}: must be a list of messages, and has none")
@@ -212,7 +218,7 @@ def _check_messages(messages: object, where: str, *, follows: bool = False) -> N
         here = f"{where}[{index}]"
         if not isinstance(message, dict):
             raise _Wrong(f"{here}: is {kind_of(message)}, and an object is needed")
-        _only(message, MESSAGE_KEYS, f"{here}.")
+        _only(message, known, f"{here}.")
         role = message.get("role")
         if role not in ROLES:
             raise _Wrong(f"{here}.role: is {str(role)[:40]!r}, and must be one of {', '.join(ROLES)}")

@@ -10,7 +10,7 @@ import io
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -41,6 +41,8 @@ class Recipe:
     """The preprocessing steps (`data.map`) for each format of rows that the method takes."""
     batch_size: str = "per_device_train_batch_size"
     """The training argument that the hyperparameter `batch_size` sets."""
+    chat_training: Json = field(default_factory=dict)
+    """Further arguments of training for rows of the format `chat`."""
 
 
 EVERY_RUN: Json = {
@@ -51,7 +53,12 @@ EVERY_RUN: Json = {
 }
 """OpenAI logs every step, and keeps the checkpoints of the last three epochs."""
 RECIPES: Mapping[str, Recipe] = {
-    "supervised": Recipe("trl/sft", {"learning_rate": 2e-5}, {"chat": (), "completions": ()}),
+    "supervised": Recipe(
+        "trl/sft",
+        {"learning_rate": 2e-5},
+        {"chat": (), "completions": ()},
+        chat_training={"assistant_only_loss": True},
+    ),
     "dpo": Recipe("trl/dpo", {"learning_rate": 1e-6}, {"preference": ("openai/preferences",)}),
     # A micro-batch has all answers to one prompt, so the number of micro-batches is that of prompts.
     "reinforcement": Recipe(
@@ -137,7 +144,7 @@ def translate(body: NewFineTuningJob, base: Base, train: TuningFile, valid: Tuni
         detail = f"has rows of the format {valid.rows.format}, and the training file {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
     wanted = _hyperparameters(method)
-    training, resolved = _training(wanted, recipe, base.partial_spec.get("training", {}), train.rows.count)
+    training, resolved = _training(wanted, recipe, base.partial_spec.get("training", {}), train.rows)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
     data: Json = {"train": _reader(train), "map": list(recipe.maps[train.rows.format])}
@@ -240,10 +247,11 @@ def _reader(file: TuningFile) -> Json:
     return {"use": "files/jsonl", "args": {"paths": [file.id]}}
 
 
-def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: int) -> tuple[Json, Json]:
+def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: Rows) -> tuple[Json, Json]:
     """Returns the training arguments, and the hyperparameters with a number in place of every "auto"."""
-    defaults = {**EVERY_RUN, **recipe.training, **entry}
-    automatic = min(max(rows // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
+    of_format = recipe.chat_training if rows.format == "chat" else {}
+    defaults = {**EVERY_RUN, **recipe.training, **of_format, **entry}
+    automatic = min(max(rows.count // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
     epochs = wanted.n_epochs or defaults["num_train_epochs"]
     batch = wanted.batch_size or entry.get(recipe.batch_size) or automatic
     multiplier = wanted.learning_rate_multiplier or 1.0

@@ -133,7 +133,12 @@ async def test_a_job_made_by_openais_client_is_the_same_job_in_our_api(api: Api,
     assert (ours["name"], ours["state"], ours["metadata"]) == ("custom", "queued", {"team": "vision"})
     assert spec["model"] == {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
     assert spec["data"]["train"]["args"]["paths"] == [made.training_file]
-    assert {"num_train_epochs": 2, "seed": 7, "per_device_train_batch_size": 1}.items() <= spec["training"].items()
+    assert {
+        "num_train_epochs": 2,
+        "seed": 7,
+        "per_device_train_batch_size": 1,
+    }.items() <= spec["training"].items()
+    assert spec["trainer"] == {"use": "trl/sft", "args": {"assistant_only_loss": True}}
     assert (made.model, made.status, made.seed, made.fine_tuned_model) == (BASE, "queued", 7, None)
     assert made.hyperparameters.n_epochs == 2
     assert made.hyperparameters.batch_size == 1

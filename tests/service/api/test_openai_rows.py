@@ -32,6 +32,7 @@ def lines(*rows: Any) -> io.BytesIO:
         (CHAT, "chat"),
         ({"messages": [USER, CALL, TOOL, ANSWER], "tools": []}, "chat"),
         ({"messages": [PARTS, ANSWER]}, "chat"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]}, "chat"),
         ({"prompt": "2 + 2?", "completion": "4"}, "completions"),
         (PAIR, "preference"),
         ({"messages": [USER], "reference_answer": "4"}, "prompts"),
@@ -53,7 +54,10 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) ->
         ({"messages": [USER, SYSTEM]}, "messages[1]: a system message must come first"),
         ({"messages": [USER, {"role": "robot", "content": "4"}]}, "messages[1].role: is 'robot'"),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content: is missing"),
-        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "messages[1].weight: is not supported"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "messages: all messages from the assistant have weight 0"),
+        ({"messages": [USER, {**ANSWER, "weight": 0.5}]}, "messages[1].weight: is 0.5, and must be 0 or 1"),
+        ({"messages": [USER, {**ANSWER, "weight": True}]}, "messages[1].weight: is True"),
+        ({"messages": [{**USER, "weight": 1}, ANSWER]}, "messages[0].weight: is in a message from user"),
         ({"messages": [PARTS, {"role": "user", "content": [TEXT, {"type": "image_url"}]}, ANSWER]},
          "messages[1].content: part 1 is of type 'image_url'"),
         ({"messages": [{"role": "user", "content": []}, ANSWER]}, "messages[0].content: is a list without parts"),
@@ -76,6 +80,7 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) ->
 @pytest.mark.parametrize(
     ("row", "named"),
     [
+        ({**PAIR, "preferred_output": [{**ANSWER, "weight": 0}]}, "preferred_output[0].weight: is not supported"),
         ({**PAIR, "preferred_output": [USER]}, "preferred_output: has a message from user"),
         ({**PAIR, "input": "2 + 2?"}, "input: is a string"),
         ({**PAIR, "input": {"messages": [USER, SYSTEM]}}, "input.messages[1]: a system message must come first"),

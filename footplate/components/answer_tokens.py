@@ -1,0 +1,162 @@
+"""Finds the tokens of a conversation that a model has to learn: those of the assistant's messages, with any template.
+
+A chat template may mark them with `{% generation %}`. Without marks, a message's text lies between two renderings: the
+messages before it with the prompt for an answer, and the messages up to it. Both have to begin the whole text.
+A turn ends with its end token, so that the model learns to stop. Line breaks after the end token do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from footplate.contract.conversations import Message, learned
+from footplate.contract.errors import NotBuildable
+from footplate.trainer.losses.labels import IGNORE
+
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_OTHERWISE = (
+    "put {% generation %} … {% endgeneration %} around the assistant's words in chat_template, or train on all words"
+)
+
+
+class UnusableChat(ValueError):
+    """The tokens to learn in a conversation cannot be found. The message follows the column's name."""
+
+
+def is_marked(template: object) -> bool:
+    """Returns True if a chat template marks the assistant's words."""
+    return _MARK.search(str(template)) is not None
+
+
+class AnswerTokens:
+    """Turns conversations into `input_ids` and `labels`, which are IGNORE for all tokens that are not to be learned."""
+
+    def __init__(self, tokenizer: Any, template: str | None = None) -> None:
+        """Takes a tokenizer, and a chat template that replaces the tokenizer's own."""
+        if not getattr(tokenizer, "is_fast", False):
+            raise NotBuildable(
+                "the assistant's tokens are found with a tokenizer that has tokenizer.json: this one does not report "
+                "where a token stands in the text",
+                hint="convert the tokenizer, or train on all words",
+            )
+        self._tokenizer, self._template = tokenizer, template
+        self._stops = tuple(filter(None, map(str, tokenizer.added_tokens_decoder.values())))
+
+    def __call__(self, messages: Sequence[Message], *, begin: int = 0, **template: Any) -> dict[str, list[int]]:
+        """Returns the tokens and labels of one conversation. Messages before index `begin` are not learned.
+
+        Raises UnusableChat. `template` has further arguments of the chat template, such as `tools`.
+        """
+        try:
+            indices = [index for index in learned(messages) if index >= begin]
+        except ValueError as error:
+            raise UnusableChat(str(error)) from error
+        if not indices:
+            raise UnusableChat(": the completion has no message from the assistant that counts")
+        plain = [{name: value for name, value in message.items() if name != "weight"} for message in messages]
+        template = {"chat_template": self._template, **template}
+        chosen = self._tokenizer.get_chat_template(self._template, template.get("tools"))
+        tokens, counts = (self._marked if is_marked(chosen) else self._compared)(plain, indices, template)
+        if not any(counts):
+            raise UnusableChat(f": the chat template marks nothing in the assistant's messages; {_OTHERWISE}")
+        return {
+            "input_ids": tokens,
+            "labels": [token if is_learned else IGNORE for token, is_learned in zip(tokens, counts, strict=True)],
+        }
+
+    def _marked(
+        self, messages: list[Message], indices: list[int], template: Mapping[str, Any]
+    ) -> tuple[list[int], list[bool]]:
+        """Returns the tokens, and for each one True if the template marks it in a message at one of the indices."""
+        made = self._apply(messages, template, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        parts = [(bool(mark), len(list(group))) for mark, group in groupby(made["assistant_masks"])]
+        answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+        marked = sum(mark for mark, _ in parts)
+        if indices != answers and marked != len(answers):
+            raise UnusableChat(
+                f": the chat template marks {marked} parts, and the assistant has {len(answers)} messages, so a weight "
+                "of 0 has no part"
+            )
+        wanted = iter([index in indices for index in answers] if indices != answers else [True] * marked)
+        counts: list[bool] = []
+        for mark, length in parts:
+            counts += [mark and next(wanted)] * length
+        return made["input_ids"], counts
+
+    def _compared(
+        self, messages: list[Message], indices: list[int], template: Mapping[str, Any]
+    ) -> tuple[list[int], list[bool]]:
+        """Returns the tokens, and for each one True if its last character is in a message at one of the indices."""
+        text = self._rendered(messages, template)
+        made = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        is_answer = bytearray(len(text) + 1)
+        for index in indices:
+            start, end = self._span(text, messages, index, template)
+            is_answer[start + 1 : end + 1] = b"\1" * (end - start)
+        return made["input_ids"], [bool(is_answer[end]) for _, end in made["offset_mapping"]]
+
+    def _span(self, text: str, messages: list[Message], index: int, template: Mapping[str, Any]) -> tuple[int, int]:
+        """Returns where the message at `index` begins and ends in the text of the whole conversation."""
+        if index == 0:
+            raise UnusableChat(f"[0]: is from the assistant, and no message comes before it; {_OTHERWISE}")
+        asked = self._rendered(messages[:index], template, add_generation_prompt=True)
+        # A prompt for an answer may contain more than the conversation does, for example a tag that begins thoughts.
+        before = asked if text.startswith(asked) else self._rendered(messages[:index], template)
+        if not text.startswith(before):
+            raise UnusableChat(_changed(index - 1))
+        start = len(before)
+        while text[start : start + 1] == asked[start : start + 1] != "":
+            start += 1
+        alone = self._rendered(messages[: index + 1], template)
+        stop = self._stop_of(alone)
+        following = messages[index + 1].get("content") if index + 1 < len(messages) else None
+        end = self._end(text, start, alone, stop, str(following or ""))
+        if end < start:
+            raise UnusableChat(_changed(index))
+        has_words = bool(messages[index].get("content") or messages[index].get("tool_calls"))
+        if has_words and not text[start:end].strip().removesuffix(stop).strip():
+            raise UnusableChat(f"[{index}]: the chat template writes nothing of it")
+        return start, end
+
+    def _end(self, text: str, start: int, alone: str, stop: str, following: str) -> int:
+        """Returns where the last message of `alone` ends in the text, or -1. Its end token belongs to it.
+
+        Templates may write an answer in another way if messages follow, for example without its thoughts.
+        """
+        if not stop:
+            return len(alone) if text.startswith(alone) else -1
+        bare = alone.rstrip()
+        if text.startswith(bare):
+            return len(bare)
+        body = bare.removesuffix(stop)
+        if text.startswith(body):
+            if self._stop_of(body):
+                return len(body.rstrip())
+            other = max((token for token in self._stops if text.startswith(token, len(body))), key=len, default="")
+            return len(body) + len(other) if other else -1
+        _, end_token, rest = text[start:].partition(stop)
+        # The next message's words stand after the end token, so this token does not belong to the next message.
+        return len(text) - len(rest) if end_token and following.strip() in rest else -1
+
+    def _stop_of(self, text: str) -> str:
+        """Returns the special token at the end of a text, or an empty text."""
+        bare = text.rstrip()
+        return max((token for token in self._stops if bare.endswith(token)), key=len, default="")
+
+    def _rendered(self, messages: list[Message], template: Mapping[str, Any], **more: Any) -> str:
+        return str(self._apply(messages, template, tokenize=False, **more))
+
+    def _apply(self, messages: list[Message], template: Mapping[str, Any], **more: Any) -> Any:
+        from jinja2 import TemplateError
+
+        try:
+            return self._tokenizer.apply_chat_template(messages, **template, **more)
+        except (TemplateError, TypeError) as error:
+            raise UnusableChat(f": the chat template refuses this conversation: {error}") from error
+
+
+def _changed(index: int) -> str:
+    return f"[{index}]: the chat template writes it in another way when more messages follow; {_OTHERWISE}"
