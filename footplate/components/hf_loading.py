@@ -66,7 +66,7 @@ def load(
 def _made(
     auto: Any, config: Any, path: str | None, dtype: str, options: dict[str, Any], ignore_mismatched_sizes: bool
 ) -> Any:
-    """Returns a model with the weights in the folder `path`, or with new weights if `path` is None."""
+    """Makes the model with the weights in the folder `path`, or with new weights if `path` is None."""
     import torch
     from safetensors import SafetensorError
 

@@ -44,7 +44,7 @@ class Shipped:
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A task: its name, its file, and the settings by which a group replaces those of the file."""
+    """A task: its name, its YAML file, and the settings with which a group overrides those in the file."""
 
     name: str
     file: Path
@@ -60,7 +60,7 @@ class TaskGroup:
     members: Sequence[TaskFile | TaskGroup]
 
     def tasks(self) -> Iterator[TaskFile]:
-        """Yields the tasks of the group and of its groups. A task that has several places comes once."""
+        """Yields the tasks of this group and of the groups inside it, each task once."""
         seen: set[str] = set()
         for member in self.members:
             for task in member.tasks() if isinstance(member, TaskGroup) else (member,):
@@ -137,7 +137,10 @@ def named(name: str) -> TaskFile | TaskGroup:
 
 
 def _group(name: str, config: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> TaskGroup:
-    """Reads a group, or takes it from the `config` of another group. `settings` hold for each of its tasks."""
+    """Returns a group, read from its YAML file, or from `config` if another group's file defines it.
+
+    `settings` override those of each task in the group.
+    """
     from lm_eval.tasks._factory import GROUP_FIELD_NAMES
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -152,7 +155,7 @@ def _group(name: str, config: Mapping[str, Any] | None = None, settings: Mapping
 
 
 def _members(group: str, item: str | Mapping[str, Any], settings: Mapping[str, Any]) -> list[TaskFile | TaskGroup]:
-    """Returns what one entry of a group's list names: a task, a group, or all tasks with a tag."""
+    """Returns the tasks and groups that an entry of a group's list names. An entry is a task, a group or a tag."""
     library = shipped()
     own = {} if isinstance(item, str) else {key: value for key, value in item.items() if key not in ("task", "group")}
     if not isinstance(item, str) and "group" in item:
@@ -173,7 +176,10 @@ def _members(group: str, item: str | Mapping[str, Any], settings: Mapping[str, A
 
 
 def require_no_code(file: Path) -> None:
-    """Raises NotBuildable if functions of a shipped task could run code out of the user's rows."""
+    """Raises NotBuildable if the source of a shipped task calls or imports a name in RUNS_CODE, such as `eval`.
+
+    Such a function could execute text from the user's rows.
+    """
     from lm_eval.tasks._yaml_loader import load_yaml
 
     for folder in sorted({module.parent for module in _modules_in(load_yaml(file, resolve_func=False))}):
@@ -198,7 +204,7 @@ def _modules_in(config: Any) -> Iterator[Path]:
 
 
 def names_in(node: ast.AST) -> Iterator[str]:
-    """Yields the function that a call in the syntax tree calls, or the modules that an import statement imports."""
+    """Yields the name of the called function for a call node, and the names of the modules for an import node."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
         called = ast.unparse(node.func)
         # Regular expressions are compiled, too.

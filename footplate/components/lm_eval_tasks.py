@@ -103,7 +103,7 @@ task = LmEval()
 def _of_each(
     tasks: Sequence[TaskFile], group: TaskGroup | None, paths: Files | None, argument: str
 ) -> Mapping[str, list[str]]:
-    """Returns the files of each task by its name. Raises NotBuildable if a task of the group has none."""
+    """Returns the files for each task, by the task's name. Raises NotBuildable if a task of the group has no files."""
     if group is None:
         if isinstance(paths, dict):
             raise NotBuildable(
@@ -141,7 +141,10 @@ class TaskRows:
     is_trusted: bool
 
     def made(self) -> Any:
-        """Returns the library's task on these rows. It tries the templates on the first row."""
+        """Returns a task object of lm_eval that reads these rows.
+
+        Creating the object renders its templates for the first row.
+        """
         from lm_eval.api.task import ConfigurableTask
         from lm_eval.tasks._yaml_loader import load_yaml
 

@@ -139,7 +139,10 @@ def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(name: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns the logits in the shape of the labels. A last dimension of 1 is dropped, any other difference refused."""
+    """Returns the logits in the shape of the labels, without a last dimension of 1.
+
+    Raises ValueError if the shapes still differ.
+    """
     if logits.shape == (*labels.shape, 1):
         logits = logits.squeeze(-1)
     if logits.shape != labels.shape:

@@ -178,9 +178,9 @@ def _plain(weights: bool, rows: list[Row]) -> list[Row]:
 
 
 def _parted(sets: Any) -> tuple[Any, Any]:
-    """Returns the evaluation sets that TRL prepares, and those that evaluate by themselves.
+    """Splits the evaluation sets into sets of rows, which TRL prepares, and sets that compute their own metrics.
 
-    Without a set of the first kind, TRL gets an empty dict, so that it accepts an `eval_strategy`.
+    If there are no sets of rows, the first result is an empty dict, so that TRL accepts an `eval_strategy`.
     """
     if isinstance(sets, OwnEvaluation):
         return {}, sets
