@@ -66,7 +66,10 @@ def read_json(raw: bytes) -> object:
 
 
 def has_more_values_than(limit: int, raw: bytes) -> bool:
-    """Counts values without parsing: each is the first of a list or object, or follows a comma."""
+    """Returns True if the JSON text has more than `limit` values, without parsing the text.
+
+    Values are counted by the brackets and commas outside of strings.
+    """
     if _openings(raw, 0, len(raw)) < limit:
         return False
     count, end = 1, 0

@@ -50,8 +50,8 @@ def explain(
 ) -> Iterator[Problem]:
     """Yields a problem for each error.
 
-    `path` removes union tags from pydantic's paths. `model_at` returns the model at a path. `elsewhere` has the right
-    place of fields that were written in a wrong one.
+    `path` removes union tags from pydantic's paths. `model_at` returns the model at a path. `elsewhere` maps names of
+    fields that users often put into the wrong object to the right place, for the hint.
     """
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
         pointer = pointer_to(*path(detail["loc"])).removesuffix("/[key]")

@@ -75,7 +75,10 @@ def _wrong_type(types: list[str], value: object, pointer: str) -> Problem:
 
 
 def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Schema) -> Iterator[Problem]:
-    """Yields nothing if a branch fits, else the problems of the nearest branch, or one problem with all types."""
+    """Yields nothing if the value fits a branch. Otherwise yields the problems of the branch with the fewest problems.
+
+    If the value has the wrong type for every branch, yields one problem that lists all types.
+    """
     tries = [list(islice(_violations(branch, value, pointer, definitions), MAX_PROBLEMS)) for branch in branches]
     if not all(tries):
         return

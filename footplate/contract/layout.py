@@ -35,7 +35,10 @@ _CHECKPOINT = re.compile(rf"jobs/job_[0-9a-f]{{32}}/attempts/\d+/(?:{BEST_BEFORE
 
 
 def checkpoint_in(path: str) -> str | None:
-    """Returns a checkpoint's path relative to the store's root, which differs between nodes, or else None."""
+    """Returns the part of a checkpoint's path below the store's root, or None for a path of another form.
+
+    Nodes mount the store at different roots, so absolute paths cannot be compared.
+    """
     match = _CHECKPOINT.search(path)
     return match[0] if match else None
 

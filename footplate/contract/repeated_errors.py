@@ -56,7 +56,7 @@ class Repeated:
             )
 
     def went_well(self) -> None:
-        """Logs the end of the outage after WELL_SECONDS without an error. The loop calls this after each good turn."""
+        """Logs the end of the outage after WELL_SECONDS without an error. Call this after each successful turn."""
         if self._outages and time.monotonic() - self._failed_at >= WELL_SECONDS:
             since = min(outage.since for outage in self._outages.values())
             self._log.info("%s works again, after %.0f s", self._who, self._failed_at - since)

@@ -63,7 +63,10 @@ _OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
 def standard(schema: Any) -> Any:
-    """Renames bounds such as `ge` to JSON Schema's `minimum`. pydantic does not if a validator precedes the type."""
+    """Renames bounds such as `ge` to JSON Schema's names, such as `minimum`.
+
+    Pydantic leaves them as they are if a validator comes before the type.
+    """
     if isinstance(schema, list):
         return [standard(item) for item in schema]
     if not isinstance(schema, dict):

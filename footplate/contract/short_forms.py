@@ -82,7 +82,7 @@ class Long:
         return nearest
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Returns problems of the long form with pointers into the request body."""
+        """Returns the problems, with each pointer into the long form replaced by the one into the request body."""
         return [replace(problem, pointer=self.locate(problem.pointer)) for problem in problems]
 
 

@@ -184,7 +184,10 @@ class Accepted:
 
 
 def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
-    """Turns a body into a spec. Raises InvalidSpec with every problem, also those with the catalogue of the nodes."""
+    """Turns a body into a spec. Raises InvalidSpec with every problem.
+
+    With a `catalogue`, the components that the spec names must be in it.
+    """
     if not isinstance(value, dict):
         hint = 'for example {"model": "toy/mlp", "data": "toy/regression"}'
         raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)])

@@ -99,7 +99,7 @@ _CONFIGS = {"fsdp": _of_fsdp, "deepspeed": _of_deepspeed}
 
 
 def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields the problems of FSDP's or DeepSpeed's config, and what neither can do."""
+    """Yields the problems of FSDP's or DeepSpeed's config, and of spec fields that work with neither of them."""
     strategy, world = spec.resources.strategy, spec.resources.world_size
     if not isinstance(strategy, Fsdp | DeepSpeed):
         return

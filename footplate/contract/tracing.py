@@ -66,7 +66,7 @@ def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
 
 
 def _hindered(given: Mapping[str, str], exporter: str, who: str) -> Iterator[str]:
-    """Yields the reasons for which no trace can be sent. `who` is the variable that turned traces on."""
+    """Yields a sentence for each reason why no trace can be sent. `who` is the variable that turned traces on."""
     if exporter != "otlp":
         yield f"{EXPORTER}={exporter} is not supported, so no trace is sent: use otlp or none"
     protocol = next((name for name in PROTOCOLS if name in given), None)

@@ -25,8 +25,8 @@ _OURS = {
     "data_efficiency": "the Trainer reads the data: leave data_efficiency out of the config",
     "curriculum_learning": "the Trainer reads the data: leave curriculum_learning out of the config",
     "pipeline": "the Trainer does not split models into pipeline stages: leave pipeline out of the config",
-    "activation_checkpointing": "it only works for models that call DeepSpeed's own: set activation_checkpointing of "
-    "the arguments instead",
+    "activation_checkpointing": "it only works for models that call deepspeed.checkpointing: set "
+    "activation_checkpointing of the arguments instead",
     "compile": "DeepSpeed's compiler is not tested: set torch_compile of the arguments instead",
     "zero_force_ds_cpu_optimizer": "torch's AdamW steps on the CPU too: leave zero_force_ds_cpu_optimizer out of the "
     "config, or write false",
@@ -169,7 +169,10 @@ def _offloads(zero: Any) -> Iterator[tuple[str, str]]:
 
 
 def fill(config: Config, args: TrainingArguments, *, per_process: int, world: int) -> list[Difference]:
-    """Replaces each `auto` that has a training argument by its value, in place. Returns values that contradict one."""
+    """Replaces each `auto` by the value of the training argument that corresponds to it, in place.
+
+    Returns the values in the config that contradict their argument.
+    """
     config.pop("fp16", None)
     if args.bf16:
         config.setdefault("bf16", {"enabled": AUTO})

@@ -27,7 +27,7 @@ class NotYet:
 _OPTIM = "use another optim, or pass optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
-    "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
+    "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and these are not supported"),
 }
 
 _LOW_RANK_NAMES = (
@@ -38,7 +38,7 @@ _IN_BACKWARD = "it steps inside of backward, where accumulation, clipping and ca
 _OPTIMIZERS = {
     "adamw_torch_xla": "Accelerate runs torch's AdamW on XLA",
     "adamw_torch_npu_fused": "torch's AdamW runs on NPUs too",
-    "adamw_anyprecision": "torchdistx is no longer maintained, and adamw_torch_8bit saves more",
+    "adamw_anyprecision": "torchdistx is no longer maintained, and adamw_torch_8bit saves more memory",
     "lomo": _IN_BACKWARD,
     "adalomo": _IN_BACKWARD,
     "schedule_free_radam": "schedule_free_adamw with warmup_steps does the same",
@@ -52,7 +52,7 @@ CHOICES_NOT_YET: dict[str, dict[str, str]] = {
 }
 """Values of supported arguments that are not supported, each with the reason and with what to use instead."""
 
-_OUTPUTS = "leave it out: take the job's outputs, and push them"
+_OUTPUTS = "leave it out: download the job's outputs, and push them yourself"
 
 IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "sortish_sampler": NotYet(False, 'write "train_sampling_strategy": "group_by_length", which is the same'),

@@ -161,7 +161,7 @@ listens for the rendezvous on it, and a serving session reads its requests from 
 
 
 def hold_steps(page: mmap.mmap, steps: Sequence[int]) -> None:
-    """Writes the steps of checkpoints that must stay into the shared page, at most the newest 64.
+    """Writes the steps of checkpoints that training must not delete into the shared page, at most the newest 64.
 
     The count is written last, so that no reader sees a partial step.
     """

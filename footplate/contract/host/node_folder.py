@@ -41,7 +41,7 @@ class NodeFolder:
 
     @property
     def attempts(self) -> Path:
-        """Returns the file that each process with an attempt has locked, from before its claim to the attempt's end."""
+        """Returns the lock file of pool processes. Each holds a shared lock from its claim to the attempt's end."""
         return self.run / "attempts.lock"
 
     @property

@@ -32,7 +32,10 @@ class Verdict(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The reason and code of all exceptions that `matches` accepts. An empty code keeps the exception's own."""
+    """A row of the table of exceptions: the failure reason and error code of those that `matches` accepts.
+
+    If `code` is empty, the exception's own code is used.
+    """
 
     matches: Callable[[BaseException], bool]
     reason: Reason
@@ -84,7 +87,7 @@ OUT_OF_RANGE = (
 BLOCKING = 'with "env": {"CUDA_LAUNCH_BLOCKING": "1"} the traceback shows the operation that failed'
 DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_num_workers need less"
 
-EXITED = "the lines that it printed may show why: footplate logs. Training ends by returning, not by an exit"
+EXITED = "`footplate logs` shows what the process printed. Code in a job must return instead of ending the process"
 
 DECIDED = 'the program ended itself, and would do so again. With "error" in retry.on the job is tried again'
 EXITED_WITH_0 = (
@@ -164,7 +167,7 @@ def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Fa
 
 
 def with_stderr(error: Failure, lines: Sequence[str]) -> Failure:
-    """Returns the error of a program that called sys.exit with the last lines of stderr, such as argparse's usage."""
+    """Adds the last lines of stderr, such as argparse's usage, to the error of a program that called sys.exit."""
     last = [line for line in lines if line.strip()][-MOST_STDERR_LINES:]
     if error.code != "exited" or not last:
         return error
