@@ -117,7 +117,7 @@ class _Builder:
         return self.make("data", component)
 
     def batches(self, field: str, component: Component | None) -> Any:
-        """Returns a dataset that is split into batches. Raises NotBuildable for an OwnEvaluation, which has none."""
+        """Returns a dataset whose rows the Trainer can batch. Raises NotBuildable for one that evaluates itself."""
         rows = self.dataset(component)
         if isinstance(rows, OwnEvaluation):
             raise NotBuildable(f"data.{field} cannot be {component and component.use}", hint="name it in data.eval")
@@ -285,7 +285,7 @@ def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
 
 
 def save_model(trainer: Any, folder: Path) -> None:
-    """Saves the job's model: the whole model, its adapters, or the model with the adapters merged."""
+    """Saves the job's model: the whole model, only its adapters, or the model with the adapters merged into it."""
     (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
 
 

@@ -297,7 +297,7 @@ class Emit(TrainerCallback):
 
     @property
     def was_terminated(self) -> bool:
-        """True after SIGTERM, which training gets if it has not stopped in time. What ends then has not finished."""
+        """True after SIGTERM, which training gets if it does not stop in time. Its run then counts as stopped."""
         return self._stop[TERMINATED_AT] != 0
 
     @property

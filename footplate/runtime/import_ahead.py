@@ -1,8 +1,8 @@
 """Imports libraries into the warm parent, so that later training processes start with them.
 
 Importing transformers takes two seconds in each training process that needs the library. A node that has run such a job
-imports the library once for all later jobs. It does so when no attempt runs, or when the newest has run for a while.
-So the session that tries a model starts with the libraries of the training before it.
+imports the library once for all later jobs. The import happens when no attempt runs, or when the newest attempt has run
+for a while. So a serving session that follows a training starts with the training's libraries already imported.
 
 A child tries the import first. If it starts a thread or opens a GPU, every process that is forked afterwards would hang
 or fail.
@@ -59,7 +59,7 @@ class ImportAhead:
         return 0.0 if is_idle else max(0.0, self._settled_at - now)
 
     def take_untried(self) -> list[str]:
-        """Returns the modules that a child must try now. The next call returns none of them again."""
+        """Returns the modules that a child must try to import now, each only once."""
         untried, self._untried = self._untried, []
         return untried
 

@@ -2,10 +2,10 @@
 
     supervisor -> a line of JSON behind the stop page -> here, in on_step_end, before the control is followed
 
-A command to save or evaluate sets the Trainer's control, as the arguments do at their steps. A changed argument also
-holds in later attempts. If the checkpoint was made after the change, it is set before the first step. Otherwise it is
-set again at the same step, so that the steps up to there are repeated exactly. Evaluations are repeated, too, because a
-callback may count them.
+A command to save or evaluate sets the Trainer's control, as the arguments do at their steps. A changed argument keeps
+its new value in later attempts. An attempt that continues from a checkpoint after the change sets the value before its
+first step. An attempt that continues from an earlier checkpoint sets it again at the step of the change, so that the
+repeated steps are the same. Evaluations are repeated, too, because a callback may count them.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class LiveCommands(TrainerCallback):
         self._known = list(commands)
 
     def begin(self, folder: str | None) -> None:
-        """Prepares to continue from a checkpoint's folder. Earlier changes are set now, later ones at their step."""
+        """Prepares to continue from a checkpoint. Changes before its step are set now, later ones at their step."""
         self.begin_at(0 if folder is None else self.run.peers.from_main(lambda: _step_of(Path(folder))))
 
     def begin_at(self, step: int, since: int = 0) -> None:
@@ -191,7 +191,7 @@ def _step_of(folder: Path) -> int:
 
 
 def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """Returns a later change of arguments, with the earlier change's learning rates of other optimizers."""
+    """Returns the arguments of a later change. Learning rates by optimizer are merged with the earlier ones."""
     before = held.get("learning_rate")
     rate = later.get("learning_rate")
     both = isinstance(before, dict) and isinstance(rate, dict)

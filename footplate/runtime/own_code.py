@@ -53,7 +53,7 @@ def use(bundle: Bundle) -> Bundle:
 
 
 def folder() -> Path | None:
-    """Returns the folder of this process's bundle, if there is one."""
+    """Returns the folder of this process's bundle, or None if the job has no bundle."""
     return None if _opened is None else _opened.folder
 
 

@@ -214,7 +214,7 @@ class SaveAtEnd(TrainerCallback):
     """A callback that saves one checkpoint, after the last step, or when another callback ends the training early.
 
     It is for jobs whose `save_strategy` is "no". Without a checkpoint, their models could not be tried or forked.
-    A request to stop says itself whether a checkpoint is saved.
+    When the user stops the job, the request to stop decides if a checkpoint is saved.
     """
 
     def __init__(self, emit: Emit) -> None:

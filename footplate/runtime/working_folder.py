@@ -101,7 +101,7 @@ def _is_unchanged(file: Path, packed: zipfile.ZipFile, name: str) -> bool:
 
 
 def _linked(file: Path, target: Path) -> bool:
-    """Links a file. Returns False if another file, or a folder, has the name of the target."""
+    """Makes a hard link. Returns False if a different file or a folder already has the target's name."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(file, target, follow_symlinks=False)

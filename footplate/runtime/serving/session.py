@@ -54,8 +54,8 @@ TURN_SECONDS = 30.0
 class Slot:
     """Decides when the session gives its slot to another job.
 
-    While another job waits, an idle session ends at once, and a busy one after its turn. So sessions whose requests
-    alternate share a slot, and each loads its checkpoint for more than one request if it has more.
+    While another job waits, an idle session ends at once, and a busy one after TURN_SECONDS. So two busy sessions that
+    need the same slot take turns, and neither loads its checkpoint again for each request.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,10 @@ class Slot:
         self._wanted_at = now
 
     def must_be_free(self, now: float, last_work_at: float | None) -> bool:
-        """Returns True if the session must end. `last_work_at` is the end of its last request, None before it."""
+        """Returns True if another job waits, and the session is idle or has used up its turn.
+
+        `last_work_at` is the time at which its last request ended, or None if none has ended.
+        """
         if now - self._wanted_at > WANTED_SECONDS:
             return False
         is_idle = last_work_at is not None and now - last_work_at > IDLE_SECONDS
@@ -88,7 +91,7 @@ class Requests:
         threading.Thread(target=self._read, name="requests", daemon=True).start()
 
     def next_batch(self, limit: int) -> list[ServingRequest]:
-        """Waits a moment for a request. Returns it with the waiting ones that can share its batch."""
+        """Waits a moment for a request. Returns the request, and waiting requests that can be in the same batch."""
         if not self._waiting:
             try:
                 self._waiting.append(self._incoming.get(timeout=LOOK_SECONDS))
@@ -118,7 +121,7 @@ class Requests:
 
 
 def _batch_key(request: ServingRequest) -> Any:
-    """Returns a value that is equal for requests that share a batch. None: the request is answered alone."""
+    """Returns a value that is equal for requests that may share a batch, or None for a request that may not share."""
     body = request.body
     if request.work is not Work.COMPLETE or body.get("seed") is not None:
         return None

@@ -90,7 +90,7 @@ class Text:
         return text[: min(places)] if places else text
 
     def news_of_choices(self, length: int, decode: Callable[[list[int]], str]) -> list[TokenChoice]:
-        """Returns the choices that were not returned yet, up to the token that completes this length of the text."""
+        """Returns the token choices for the first `length` characters of the text, without those returned before."""
         count = len(self.choices)
         while count > self.sent_choices and len(decode(self.tokens[: count - 1])) >= length:
             count -= 1
@@ -98,7 +98,7 @@ class Text:
         return news
 
     def news(self, decode: Callable[[list[int]], str]) -> str:
-        """Returns the characters that were not streamed yet. The beginning of a stop text is held back."""
+        """Returns the characters that were not streamed yet, without an end that may be the start of a stop text."""
         text = self.whole(decode)
         if self.finish is None:
             held = max((size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size])),
@@ -335,7 +335,7 @@ def _token_choice(token: int, logprobs: Tensor, top: int) -> TokenChoice:
 
 
 def logprobs_of(text: Text, length: int, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-    """Returns the log-probabilities of the tokens that were not returned yet, up to this length of the text."""
+    """Returns the log-probabilities for the first `length` characters of the text, without those returned before."""
     if text.top_logprobs is None:
         return {}
 
