@@ -76,7 +76,7 @@ class AcceleratorConfig:
             )
 
     def accumulates(self, accumulation_steps: int) -> int:
-        """Returns the number of micro-batches per step, which `num_steps` may set instead of the arguments."""
+        """Returns the number of micro-batches per step: this config's `num_steps`, or else the argument's value."""
         steps: int = (self.gradient_accumulation_kwargs or {}).get("num_steps") or accumulation_steps
         if accumulation_steps not in (1, steps):
             raise ValueError(

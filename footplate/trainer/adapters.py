@@ -94,7 +94,10 @@ def places_of(model: nn.Module, name: str) -> dict[str, str]:
 
 
 def require_places(model: nn.Module, strategy: str) -> None:
-    """Raises ValueError for adapters that peft computes when it saves them. A sharded model cannot do that."""
+    """Raises ValueError for an adapter whose stored tensors are not those of the model, but computed from them by peft.
+
+    A sharded model is saved tensor by tensor, so such an adapter cannot be saved.
+    """
     if not are_in(model):
         return
     for name in _names(model):

@@ -177,7 +177,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @property
     def place_model_on_device(self) -> bool | None:
-        """Returns False in a subclass that leaves models where they are. None moves models that may be moved."""
+        """Returns None: the Trainer decides by the model. A subclass may return False, so that no model is moved."""
         return None
 
     @property

@@ -62,7 +62,10 @@ class CollatorGenerators:
 
 
 def _owners(collator: Any) -> list[Any]:
-    """Returns the collator and all callables that it uses, which are its attributes or the names in its function."""
+    """Returns the collator and every callable that it uses.
+
+    An object uses its attributes. A function uses the global and enclosing names in its code.
+    """
     owners, seen, waiting = [], set[int](), [collator]
     while waiting:
         value = waiting.pop(0)
@@ -83,7 +86,7 @@ def _owners(collator: Any) -> list[Any]:
 
 
 def _names(owner: Any) -> Mapping[str, Any]:
-    """Returns an object's attributes, or the names outside of itself that a function uses."""
+    """Returns an object's attributes by name. For a function, returns the global and enclosing names that it uses."""
     if inspect.isfunction(owner):
         used = inspect.getclosurevars(owner)
         return {**used.globals, **used.nonlocals}
@@ -91,7 +94,7 @@ def _names(owner: Any) -> Mapping[str, Any]:
 
 
 def _makes_one_later(owner: Any) -> bool:
-    """Returns True for a collator with a seed that has not made its generator yet."""
+    """Returns True for a collator that has a seed, and that makes its generator only at the first batch."""
     names = _names(owner)
     return names.get("seed") is not None and names.get("generator", ...) is None and hasattr(owner, "create_rng")
 
@@ -131,7 +134,7 @@ def _seed(generator: Any, seed: int) -> None:
 
 
 def _drawn(generator: Any) -> int:
-    """Returns a number that depends on the seed with which a user made this generator."""
+    """Draws a number from the generator, which depends on the seed that the user gave it."""
     if isinstance(generator, torch.Generator):
         return int(torch.randint(2**31, (), generator=generator, device=generator.device))
     if isinstance(generator, numpy.random.Generator):

@@ -192,7 +192,7 @@ class Epoch:
         return batch
 
     def places(self) -> dict[str, Any]:
-        """Returns the generator states and the position that a checkpoint must store now."""
+        """Returns what a checkpoint must store now to continue this epoch: the position and the generator states."""
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
         if own := self._collator.state():
             places["collator"] = own

@@ -106,7 +106,7 @@ def _set_rate(trainer: Trainer, value: Any) -> None:
 
 
 def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
-    """Makes the schedule from the arguments, `total` steps long, and continues with it at the present step."""
+    """Replaces the schedule by one that is made from the arguments and is `total` steps long. The position stays."""
     args = trainer.args
     new_schedule = schedules.get_scheduler(
         args.lr_scheduler_type,
@@ -170,7 +170,10 @@ def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
 
 
 def continue_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
-    """Gives the schedule the shape of `other` and the rate `peak`, in place, because the step has a reference to it."""
+    """Gives the schedule the shape of `other` and the peak rate `peak`, at its present position.
+
+    The object itself is changed, because the training step has a reference to it.
+    """
     shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
     schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
@@ -205,7 +208,10 @@ def _set_end(trainer: Trainer, value: int) -> None:
 
 
 def _lengthen(trainer: Trainer, total: int) -> None:
-    """Extends the schedules of several optimizers that last for the whole run."""
+    """Extends the schedules of named optimizers to `total` steps. Schedules with their own length do not change.
+
+    Raises CannotChange for a schedule that ends with the run and that cannot be made longer.
+    """
     changes: list[tuple[LambdaLR, LambdaLR, float]] = []
     for spec in trainer._footplate.named_optimizers:
         optimizer, schedule = optimizer_by_name(trainer)[spec.id], trainer.lr_scheduler.of(spec.id)

@@ -214,7 +214,7 @@ class Batches(Sampler[list[int]]):
         return not isinstance(self.sampler, BatchRebalanceSampler)
 
     def rounds_from(self, sample: int) -> int:
-        """Returns the number of rounds in the rest of an epoch, from this sample on."""
+        """Returns the number of rounds, with one batch per process each, from this sample to the end of the epoch."""
         return self._rounds(max(0, len(self.sampler) - sample))
 
     def __iter__(self) -> Iterator[list[int]]:

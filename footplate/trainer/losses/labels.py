@@ -28,7 +28,7 @@ def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> Dat
         return None
     value, at = bad
     place = f"sample {at[0]}" if len(at) == 1 else f"place {list(at)}"
-    hint = f"a label that does not count is {ignore}"
+    hint = f"the loss ignores labels that are {ignore}"
     if value >= 0:
         more = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
         hint = f"{more}, or number the classes from 0 by the map labels; {hint}"

@@ -38,7 +38,7 @@ class _Member:
 
     @property
     def method(self) -> Callable[[], Tensor] | None:
-        """Returns the loss function if the loss is a method or function, and not a key of the model's output."""
+        """Returns the function that computes the loss, or None if the loss is a key of the model's output."""
         if callable(self.spec.loss):
             return partial(self.spec.loss, self.model)
         method = getattr(self.model, self.spec.loss, None) if self.spec.loss else None
@@ -133,7 +133,7 @@ class NamedOptimizers(Optimizer):
             loss.backward(inputs=main)  # type: ignore[no-untyped-call]
 
     def clip(self, parameters: Any = None, max_norm: float = 0.0) -> Tensor:
-        """Clips each main optimizer's gradients by its own norm, and returns the norm of all of them."""
+        """Clips the gradients of each optimizer with the main loss by its own norm. Returns their common norm."""
         norms = [member.clip() for member in self._due() if member.is_main]
         return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 

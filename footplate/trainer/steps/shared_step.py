@@ -59,9 +59,10 @@ class SharedStep(Step):
             average_gradients(self.zeroed, self.readers.world)
 
     def _divisor(self, batch: Any, micro_batches: int) -> float:
-        """Returns the divisor of a batch's mean loss, so that the batch has the weight of its share of all samples.
+        """Returns the number by which a batch's mean loss is divided.
 
-        The divisor of a padding batch is infinity, so that its loss and gradients are zero.
+        It weights the batch by its share of the samples of all processes. For a padding batch it is infinity, so that
+        loss and gradients are zero.
         """
         if not self.weighs:
             return micro_batches

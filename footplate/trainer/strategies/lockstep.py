@@ -1,4 +1,4 @@
-"""Gives all processes the same number of batches. A process without further batches repeats one that counts nothing."""
+"""Gives all processes the same number of batches. A process that has none left repeats a batch, without counting it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NONE = object()
 
 
 def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
-    """Yields as many batches as the process with the most batches has. Other processes end with a PaddingBatch."""
+    """Yields the same number of batches in every process. A process that has none left yields PaddingBatches."""
     last: Any = _NONE
     is_first = True
     while True:

@@ -12,7 +12,7 @@ from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
 def refuse(config: Any, args: TrainingArguments, world: int) -> None:
     if config.sp_size > 1:
         raise NotAvailableYet(
-            f"parallelism_config has sp_size {config.sp_size}, which is DeepSpeed's way to split samples, for GPUs",
+            f"parallelism_config has sp_size {config.sp_size}, which needs DeepSpeed and is not supported",
             hint="split them with cp_size",
         )
     if config.cp_size > 1:
@@ -33,8 +33,8 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
         _refuse_beside_tensor_parallel(args, config)
     elif config.dp_shard_size > 1 and not args.fsdp:
         raise ValueError(
-            f"parallelism_config has dp_shard_size {config.dp_shard_size}, which FSDP does, and fsdp does not ask for "
-            "it: set fsdp=True"
+            f"parallelism_config has dp_shard_size {config.dp_shard_size}, which needs FSDP, but fsdp is not "
+            "set: set fsdp=True"
         )
 
 

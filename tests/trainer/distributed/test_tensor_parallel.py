@@ -152,7 +152,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
             "checkpoints are then whole",
         ),
         ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 does not support split parameters"),
-        ({"dp_shard_size": 2}, {}, "which FSDP does, and fsdp does not ask for it: set fsdp=True"),
+        ({"dp_shard_size": 2}, {}, "which needs FSDP, but fsdp is not set: set fsdp=True"),
         ({"tpsize": 2}, {}, "parallelism_config has no 'tpsize': did you mean 'tp_size'"),
         ({"tp_size": 0}, {}, "tp_size is 0, but a size is 1 or more"),
         ({"dp_replicate_size": 2, "tp_size": 2}, {}, "cannot be used with pure data parallelism"),
@@ -171,7 +171,7 @@ def test_impossible_parallelism_sizes_are_refused_at_the_start(
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"sp_size": 2}, {}, "has sp_size 2, which is DeepSpeed's way to split samples"),
+        ({"sp_size": 2}, {}, "has sp_size 2, which needs DeepSpeed and is not supported"),
         ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "which is hybrid sharding"),
     ],
 )
