@@ -145,7 +145,10 @@ EXAMPLES: Json = {
 
 
 def example_of(schema: Json, schemas: Json, name: str = "", title: str = "") -> Any:
-    """Returns a value that the schema allows. It is that of the field `name` in the schema with the title `title`."""
+    """Returns an example that the schema allows.
+
+    `name` is the name of the field that has this schema, and `title` the title of the object with that field.
+    """
     for key in (f"{title}.{name}", name):
         if key in EXAMPLES and not violations({**schema, "$defs": schemas}, EXAMPLES[key]):
             return EXAMPLES[key]

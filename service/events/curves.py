@@ -206,7 +206,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 class _Run:
-    """New events of one attempt that log metrics of the same names."""
+    """The new events of one attempt that log metrics of the same names, with one list for each field."""
 
     __slots__ = ("ats", "data", "epochs", "nos", "steps")
 
@@ -305,7 +305,7 @@ def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, i
 
 
 def _steps_between(nos: list[int]) -> list[int]:
-    """Returns the first event number and then each difference to the next, which takes a third of the space."""
+    """Encodes event numbers as the first number and then the differences, which takes a third of the space."""
     return [nos[0], *(after - before for before, after in pairwise(nos))]
 
 

@@ -23,7 +23,10 @@ LEFT_OUT = (
 
 
 def latest(before: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Returns the metrics that a job's row keeps, and True if any were left out. Metrics of `before` are kept first."""
+    """Returns the metrics that a job's row keeps, and True if any were left out.
+
+    New values replace those of `before`. If there are too many names, the names in `before` stay.
+    """
     kept: dict[str, Any] = {}
     size = 2
     for name, value in (before | new).items():

@@ -62,12 +62,13 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
     The note does not contain the changed values, because the values of `env` may be secret.
     """
     step = fork.checkpoint.step
-    what = "goes on from" if fork.mode == "full" else "takes the weights of"
+    what = "continues from" if fork.mode == "full" else "takes the weights of"
     changed = _some([change.pointer for change in fork.changes]) or "nothing"
     message = f"{what} job {fork.job} at step {step}; the fork changes {changed}"
     if fork.mode == "full":
-        inexactly = f"not as that job would have: {_some([change.pointer for change in fork.breaks_exactness])}"
-        message += f"; {'exactly as that job would have' if fork.exact else inexactly}"
+        reasons = _some([change.pointer for change in fork.breaks_exactness])
+        differs = f"training differs from that job because of {reasons}"
+        message += f"; {'training is bit-identical to that job' if fork.exact else differs}"
         if 0 < spec.training.max_steps <= step:
             message += f"; no step is left to train, because max_steps ends at {step} or before"
     checkpoint = fork.checkpoint.model_dump()

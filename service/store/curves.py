@@ -79,7 +79,10 @@ def bodies(conn: Connection, where: BucketRange) -> Sequence[str]:
 
 
 def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
-    """Returns, for each bucket of the lowest level, the numbers of its points' events as JSON."""
+    """Returns the event numbers of the points in each of these buckets, which are of level 1, as JSON.
+
+    `read_nos` of service/events/curves.py decodes the JSON.
+    """
     return conn.execute(_NOS, where.parameters()).scalars().all() if where.first < where.behind else []
 
 

@@ -227,7 +227,10 @@ def _with_savepoints(session: _Session, batch: list[_Item]) -> list[_Outcome]:
 
 
 def _inserts_of(batch: list[_Item]) -> Inserts[None]:
-    """Returns the inserts of a batch as one write: a statement costs little more with many rows than with one."""
+    """Joins the `Inserts` among the queued writes into one write.
+
+    One statement with many rows costs little more than one with a single row.
+    """
     rows = [row for item in batch if isinstance(item.fn, Inserts) for row in item.fn.rows]
     return Inserts(rows, lambda: None)
 

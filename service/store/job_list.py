@@ -180,7 +180,7 @@ class _Order:
 
 
 def _is_sane(value: str | int) -> bool:
-    """Returns True if a database can be queried with this value of a forged cursor."""
+    """Returns True if a query may contain this value of a cursor. Clients could send values that a database refuses."""
     if isinstance(value, int):
         return abs(value) < 2**31
     return "\0" not in value and value == value.encode("utf-8", "replace").decode()

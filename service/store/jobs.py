@@ -238,7 +238,7 @@ def prune_deleted(conn: Connection, before: int) -> int:
 
 
 def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:
-    """Returns a job that has not ended and whose effective spec contains this text in its JSON."""
+    """Returns the id of a job that has not ended and whose spec's JSON contains this text, or None."""
     # Few jobs have not ended, and an index finds them. So the texts of specs need no index.
     query = select(jobs.c.id).where(
         jobs.c.project == project,

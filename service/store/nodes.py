@@ -34,7 +34,7 @@ def by_ids(conn: Connection, node_ids: Collection[NodeId]) -> list[NodeRow]:
 
 
 def to_drain(conn: Connection) -> tuple[NodeId, ...]:
-    """Returns the nodes that users want to drain."""
+    """Returns the nodes for which a user has requested a drain."""
     return tuple(NodeId(row.id) for row in conn.execute(_TO_DRAIN))
 
 

@@ -89,9 +89,9 @@ def newest() -> str:
 
 @lru_cache
 def versions() -> list[str]:
-    """Returns the versions that can be upgraded, and today's, oldest first. Each is in the name of a migration.
+    """Returns the schema versions that have a migration, oldest first. The last one is the current version.
 
-    The others existed only during development. Importing Alembic to list them would slow each start by 0.3 s.
+    They are read from the names of the migrations, because importing Alembic to list them would take 0.3 s.
     """
     return sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 

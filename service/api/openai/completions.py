@@ -257,7 +257,7 @@ def _messages(messages: Sequence[Message]) -> list[Json]:
 
 
 def _texts(value: JsonValue, field: str) -> list[str | list[int]]:
-    """Returns the texts of a request: one text, several, the tokens of one, or the tokens of several."""
+    """Returns the texts of a request as a list. A text is a string, or a list of token numbers."""
     values = value if isinstance(value, list) and not _are_tokens(value) else [value]
     for at, text in enumerate(values[: MOST_TEXTS + 1]):
         if not isinstance(text, str) and not _are_tokens(text):
@@ -298,7 +298,7 @@ async def _generated(
 
 
 class _Form:
-    """The form of the choices of one answer: a chat's, or a completion's."""
+    """Formats the choices of an answer as OpenAI does, for `/chat/completions` or for `/completions`."""
 
     def __init__(self, is_chat: bool, calls_at_once: bool, is_sent_whole: bool) -> None:
         """`is_sent_whole` is True if the session sends no parts of the text, because it may be a call of a tool."""
@@ -323,7 +323,7 @@ class _Form:
         ]  # fmt: skip
 
     def logprobs(self, choice: Json) -> Json | None:
-        """Returns the log-probabilities of the tokens of a choice, or of a part of it. None: none were wanted."""
+        """Returns the log-probabilities of a choice's tokens, or None if the request did not ask for them."""
         tokens = choice.get("logprobs")
         if tokens is None:
             return None
