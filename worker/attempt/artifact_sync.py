@@ -306,7 +306,10 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _files_of(manifest: bytes) -> dict[str, dict[str, Any]]:
-    """Returns the size and sha256 of each file in a manifest. A broken manifest, which training reports, has none."""
+    """Returns the entry of each file in a manifest, with its size and sha256.
+
+    Returns {} for a broken manifest. Training verifies the checkpoint later and reports the damage.
+    """
     with suppress(ValueError, RecursionError):
         files = json.loads(manifest)["files"]
         if isinstance(files, dict) and all(isinstance(entry, dict) for entry in files.values()):

@@ -127,7 +127,10 @@ class Training:
 
     @property
     def is_gone(self) -> bool:
-        """True if all ranks and their children have ended. After the warm parent's death, closed streams show that."""
+        """True if all ranks and their children have ended.
+
+        The warm parent reports that. If it has died, the ranks' closed sockets and pipes show it.
+        """
         if self._warm is not None:
             return self.has_exited
         return all(rank.is_gone for rank in self.ranks)

@@ -88,7 +88,7 @@ class UrlFiles:
         if not _has_digest(file, pinned) and (digest := self.fetch_newest(url)) != pinned:
             raise FetchError(
                 "dataset_changed",
-                f"{shown(url)} is not what this job began with: its sha256 was {pinned}, and is {digest}",
+                f"{shown(url)} has changed since the job began: its sha256 was {pinned}, and is {digest}",
                 "put the old file back and resume, or start again with a fork",
             )
         return Fetched(place=url, folder=str(file), files=1, bytes=file.stat().st_size)

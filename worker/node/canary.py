@@ -78,7 +78,10 @@ class Canary:
 
 @contextmanager
 def no_restart(node: Node) -> Iterator[None]:
-    """Prevents a restart of the node in the `with` block. A claim is sent inside, or a restart could lose its grant."""
+    """Prevents a restart of the node in the `with` block.
+
+    A pool process claims an attempt inside the block, because a restart before the grant arrives would lose the grant.
+    """
     lock = _open_lock(node)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)

@@ -105,7 +105,7 @@ def canary(number: int) -> None:
     try:
         redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
     except REDIS_ERRORS as error:
-        log.info("Redis cannot store that this pool answers the node's test task: %s", error)
+        log.info("cannot write the number of the canary to Redis: %s", error)
 
 
 @cache
