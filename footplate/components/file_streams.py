@@ -55,7 +55,7 @@ class LineReader:
 
 
 class ParquetReader:
-    """Reads Parquet files, one row group after the other. A resume decodes only from the group of its position on."""
+    """Reads Parquet files, one row group after the other. A resume skips the groups before its position."""
 
     def __init__(self, paths: Sequence[Path], columns: list[str] | None) -> None:
         self.columns = list(schema_of(paths, [opened(path) for path in paths], columns).names)
@@ -85,7 +85,7 @@ def _row_of_batch(batch: Any, at: int) -> Row:
 
 
 class NumberedReader:
-    """Reads rows that have numbers. It makes a stream of formats that must be read completely before training."""
+    """Reads a dataset whose rows have numbers, so that formats which must be read completely can be streams, too."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows

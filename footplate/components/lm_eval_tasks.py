@@ -49,7 +49,7 @@ Limit = Annotated[Annotated[int, Field(ge=1)] | None, "The largest number of row
 
 
 class LmEval:
-    """Tasks of lm-evaluation-harness on your own rows. The metrics are lm_eval/<task>/<metric>. For data.eval."""
+    """Tasks of lm-evaluation-harness on your own rows, for data.eval. The metrics are lm_eval/<task>/<metric>."""
 
     needs = (LIBRARY, "lm-eval")
 

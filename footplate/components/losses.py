@@ -1,7 +1,7 @@
 """Losses that a spec may name under `loss`. Such a loss replaces the model's own loss.
 
-A loss is computed from the model's `logits` and the batch's `labels`. It is a sum over labels and their number, so a
-step does not depend on the size of its micro-batches. In losses of classes, labels of -100 are left out.
+A loss is computed from the model's `logits` and the batch's `labels`. The result is a sum over labels and the number of
+labels, so a step does not depend on the size of its micro-batches. In losses of classes, labels of -100 are left out.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ cosine_annealing_warm_restarts = component(
     lr_scheduler.CosineAnnealingWarmRestarts,
     "Follows a cosine that restarts at the peak.",
     T_0=Annotated[int, "Steps until the first restart"],
-    T_mult=Annotated[int, "The factor by which each round is longer than the one before"], eta_min=Bottom,
+    T_mult=Annotated[int, "Each period is longer than the one before by this factor"], eta_min=Bottom,
 )  # fmt: skip
 
 cyclic_lr = component(
@@ -168,8 +168,8 @@ def one_cycle_lr(
     pct_start: Annotated[float, "Share of the steps in which the rate rises"] = 0.3,
     anneal_strategy: Annotated[Literal["cos", "linear"], "The curve of the rise and of the fall"] = "cos",
     cycle_momentum: CycleMomentum = True,
-    div_factor: Annotated[float, "The divisor of max_lr for the first rate"] = 25.0,
-    final_div_factor: Annotated[float, "The divisor of the first rate for the last rate"] = 1e4,
+    div_factor: Annotated[float, "The first rate is max_lr divided by this number"] = 25.0,
+    final_div_factor: Annotated[float, "The last rate is the first rate divided by this number"] = 1e4,
 ) -> Any:
     """Rises to the top once and falls again, over the whole run."""
     # torch calls the length total_steps.

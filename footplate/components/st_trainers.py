@@ -70,7 +70,7 @@ class EmbeddingTrainer:
             "How rows are put into batches; no_duplicates is best for losses that take other rows as negatives",
         ] = "batch_sampler",
         prompts: Annotated[
-            str | dict[str, str] | None, "A text that is put before every text, or before those of each column"
+            str | dict[str, str] | None, "A prefix for every text, or an object with a prefix for each column"
         ] = None,
     ) -> Any:
         library = imported(LIBRARY)
