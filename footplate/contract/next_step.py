@@ -257,7 +257,7 @@ def _example(pointer: str, needed: str) -> str | None:
 
 
 def _number_or_bool(needed: str, value: Any) -> str | None:
-    """Returns a number, true or false in the form that is needed. Texts that are neither are not repeated."""
+    """Returns the value as the number or the bool that the field needs, or None if it cannot be read as one."""
     if isinstance(value, str) and "true or false" in needed:
         word = value.strip().lower()
         return {"yes": "true", "on": "true", "no": "false", "off": "false", "true": "true", "false": "false"}.get(word)
@@ -271,7 +271,7 @@ def _number_or_bool(needed: str, value: Any) -> str | None:
 
 
 def _component(needed: str, value: Any) -> str | None:
-    """Returns names of components as the JSON list or the single component that the field needs, else None."""
+    """Returns the value as a list or as a single component, whichever the field needs. None if that fails."""
     if isinstance(value, str) and value and "a list" in needed:
         return json.dumps([word.strip() for word in value.split(",")], ensure_ascii=False)
     if isinstance(value, dict) and "a list" in needed:

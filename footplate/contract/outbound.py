@@ -131,7 +131,7 @@ def addresses_of(host: str, port: int) -> list[str]:
 
 
 def require_allowed(target: Target, addresses: Iterable[str], is_allowed: Callable[[Address], bool]) -> None:
-    """Raises Refused if an address of the URL's host is not allowed, and is not public or not reached by https."""
+    """Raises Refused unless every address of the URL's host is allowed, or is public and reached by https."""
     for address in map(plain, addresses):
         if is_allowed(address):
             continue

@@ -89,7 +89,7 @@ class EventPositions:
             self._reached(job, last)
 
     def _reached(self, job: str, no: int) -> int:
-        """Stores the position after a new event. A job that had ended may have been resumed."""
+        """Stores the position after a new event. The job counts as running again, because it may have been resumed."""
         self.over.pop(job, None)
         self.cursors[job] = no
         return no

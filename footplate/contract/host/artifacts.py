@@ -37,7 +37,7 @@ class AttemptFiles:
         return str(path)
 
     def here(self, path: str) -> str:
-        """Returns the path on this node of a checkpoint with a path of another node. Other paths do not change."""
+        """Translates the path of a checkpoint on another node to its path on this node. Other paths do not change."""
         place = layout.checkpoint_in(path)
         is_moved = place is not None and not Path(path).is_dir() and (self.root / place).is_dir()
         return str(self.root / str(place)) if is_moved else path

@@ -56,7 +56,7 @@ class User(BaseModel):
         no_new_privileges()
 
     def environment(self, scratch: str) -> dict[str, str]:
-        """Returns the variables of a user's own folders, because the node's folders are closed to this user."""
+        """Returns HOME and similar variables for this user, because the node's own folders are closed to this user."""
         home = self.home or scratch
         return {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "USER": self.name, "LOGNAME": self.name}
 
