@@ -20,7 +20,7 @@ MOST_TENSORS = 8
 
 
 def described(error: BaseException, failure: Failure) -> Failure:
-    """Returns the failure with what helps to find the fault in a file of the bundle, if one of its lines led to it."""
+    """Adds the place in the bundle, a hint and a traceback to the failure, if code of the bundle led to the error."""
     if isinstance(error, FootplateError) or not list(_users_frames(error)):
         return failure
     hint = failure.hint or _hint(error)

@@ -281,7 +281,10 @@ def _continue_in_a_copy(order: Order) -> None:
 
 
 def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
-    """Returns the names that are not copied to the next attempt: the mark, and copies of the script's checkpoints."""
+    """Returns the names that are not copied to the next attempt.
+
+    These are the file BEGUN, which marks that the script has started, and copies of the script's checkpoints.
+    """
     if Path(folder) != attempt:
         return set()
     return {BEGUN} | {name for name in names if is_checkpoint_copy(attempt / name)}

@@ -49,7 +49,7 @@ log = logging.getLogger("footplate.warm")
 
 @dataclass(eq=False)
 class Rank:
-    """One training process: the head of its own session and group."""
+    """One training process, which leads a session and a process group of its own."""
 
     number: int
     pid: int
@@ -364,7 +364,10 @@ def require_one_thread() -> None:
 
 
 def _give_up(node_folder: NodeFolder, why: str) -> None:
-    """Stores the reason for the heartbeat. Exits without a traceback if the reason is the same as the last time."""
+    """Stores the reason why training cannot start here, which the node's heartbeats report.
+
+    Exits if the reason is the same as at the last start, so that the log does not repeat the traceback.
+    """
     is_repeated = node_folder.why_not_ready() == why[:MAX_TROUBLE_CHARS]
     node_folder.be_in_trouble(why)
     if is_repeated:

@@ -30,7 +30,7 @@ REPLACEMENT = "\ufffd"
 
 
 class TokenChoice(NamedTuple):
-    """A generated token with its log-probability, and the likeliest tokens of its place."""
+    """A generated token with its log-probability, and the likeliest tokens at its position."""
 
     token: int
     logprob: float
@@ -38,7 +38,7 @@ class TokenChoice(NamedTuple):
 
 
 class Clients(Protocol):
-    """The clients that wait for the texts of a batch. A request is named by its id."""
+    """The interface to the clients of a batch: sends a piece of an answer, and tells which requests are withdrawn."""
 
     def say(self, request: str, kind: AnswerPieceKind, data: dict[str, Any]) -> None: ...
 

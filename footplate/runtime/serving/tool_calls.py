@@ -1,7 +1,8 @@
 """Reads calls of tools from a generated text, in the form in which the model's chat template writes them.
 
-`parse_response` of transformers does the work. It needs a description of the form, which the tokenizer has, or TRL for
-the templates of common models. Other templates that write `<tool_call>` have the form of Hermes and Qwen.
+`parse_response` of transformers reads the calls. It needs a description of the form: the tokenizer's own, or
+TRL's, which covers the templates of common models. Other templates that write `<tool_call>` are read in the form of
+Hermes and Qwen.
 """
 
 from __future__ import annotations
