@@ -103,7 +103,10 @@ class ExactLoss:
         self._sums_and_counts = [process_total for process_total in totals if process_total is not None]
 
     def values(self, samples: int) -> dict[str, float]:
-        """Returns the mean, or nothing if there are no labels, or as many as samples."""
+        """Returns the mean as `loss_exact`. Returns {} without labels.
+
+        Also returns {} if there is one label per sample, because the mean per batch is exact then.
+        """
         if not self._sums_and_counts:
             return {}
         total, count = (float(value) for value in self._total())

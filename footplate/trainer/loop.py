@@ -117,7 +117,7 @@ def _log_beginning(trainer: Trainer, plan: StepPlan, folder: Path | None) -> Non
 
 
 def _with_plan(trainer: Trainer, plan: StepPlan) -> TrainerState:
-    """Returns the Trainer's state with the values of this run."""
+    """Sets the fields of the Trainer's state that follow from the arguments and the plan, and returns the state."""
     state = trainer.state
     reporting.note_process(trainer, state)
     state.compute_steps(trainer.args, plan.max_steps)

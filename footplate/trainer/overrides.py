@@ -29,7 +29,7 @@ class Shortcut(Enum):
 
 
 def left_out_by(*shortcuts: Shortcut) -> Callable[[Method], Method]:
-    """Marks a method of the Trainer that these shortcuts do not call."""
+    """Returns a decorator for a method of the Trainer that these shortcuts do not call."""
 
     def mark(method: Method) -> Method:
         method._left_out_by = frozenset(shortcuts)  # type: ignore[attr-defined]

@@ -52,7 +52,10 @@ class StepPlan:
         return dataclasses.astuple(self)[:-1]
 
     def shifted(self, shift: int, *, has_limit: bool) -> StepPlan:
-        """Returns the plan of a run whose earlier steps had another size. `has_limit` is True if max_steps is given."""
+        """Returns the plan of a resumed run whose earlier steps had another number of samples (see the field `shift`).
+
+        `has_limit` is True if max_steps is given.
+        """
         if has_limit:
             return replace(self, epochs=math.ceil((self.max_steps - shift) / self.steps_per_epoch), shift=shift)
         steps = self.max_steps + shift

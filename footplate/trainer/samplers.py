@@ -156,7 +156,7 @@ def _cut(samples: list[int], counts: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class DataShard:
-    """The shard of the data that one process reads: one batch of every round, in which each process has one."""
+    """The shard of the data that one process reads. Batches are dealt in rounds, one to each process."""
 
     rank: int = 0
     world: int = 1
@@ -263,7 +263,10 @@ class Batches(Sampler[list[int]]):
         return self._rounds(len(self.sampler))
 
     def _rounds(self, entries: int) -> int:
-        """Returns the number of rounds of one batch per process. A sampler's entries are samples or whole batches."""
+        """Returns the number of rounds, with one batch per process each, in a sampler's `entries`.
+
+        An entry is a sample, or a whole batch if the sampler makes batches.
+        """
         size = 1 if isinstance(self.sampler, BatchRebalanceSampler) else self.batch_size
         in_a_round = size * self.shard.world
         return entries // in_a_round if self.drop_last else -(-entries // in_a_round)

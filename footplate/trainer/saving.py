@@ -448,7 +448,10 @@ def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]
 
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns parameter groups with the options of this optimizer and the parameter numbers of the stored one."""
+    """Returns parameter groups to load: options such as the learning rate are this optimizer's, not the stored ones.
+
+    The numbers of the parameters in each group are the stored ones.
+    """
     groups = stored["param_groups"]
     if len(groups) > len(optimizer.param_groups):
         # DeepSpeed has removed this optimizer's groups without parameters.

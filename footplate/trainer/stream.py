@@ -150,7 +150,7 @@ class _Reader:
         return placed
 
     def _set_seed(self) -> None:
-        """Seeds the draws for the next batch, which begin while its samples are read."""
+        """Seeds the random generators for the next batch, before its first sample is read."""
         seed = (self._seed + self._number * 1_000_000_007) % 2**63
         set_seed(seed)
         self._generators.seed(seed)

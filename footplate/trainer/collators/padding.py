@@ -119,7 +119,7 @@ class DataCollatorWithPadding:
 
 @dataclass
 class DataCollatorForTokenClassification(DataCollatorMixin):
-    """Pads inputs, and pads their labels with a label that does not count."""
+    """Pads inputs to the longest of the batch, and their labels with `label_pad_token_id`, which the loss ignores."""
 
     tokenizer: Any
     padding: Any = True
