@@ -66,7 +66,7 @@ class Meters:
 
 
 def _control(counts: Mapping[str, int]) -> bytes:
-    """Writes control's counts as text, because they may come from another process."""
+    """Formats control's counts as Prometheus reads them. They may be another process's, so no registry has them."""
     lines = []
     for name, value in counts.items():
         bare, brace, label = name.partition("{")

@@ -280,7 +280,7 @@ class _Exchange:
         return bool(texts)
 
     async def _look(self) -> JobRow | None:
-        """Returns the session if it takes no more requests, else None.
+        """Reads the session from SQL. Returns its row if it takes no more requests, else None.
 
         Raises ServingEnded if the session was deleted, or if a started answer stops arriving.
         """

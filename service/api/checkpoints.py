@@ -203,7 +203,7 @@ async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
 
 
 async def _unpin(services: Services, row: CheckpointRow) -> CheckpointRow:
-    """Changes the row, and then removes the files that only a pinned checkpoint has."""
+    """Marks the row as not pinned, and then deletes the hard links in the pinned folder if they are not needed."""
     artifacts = services.settings.store
     back = await asyncio.to_thread(pins.path_before_pin, artifacts, row)
     write = partial(unpin, project=services.project, job_id=row.job_id, name=row.id, back=back, now=now_ms())

@@ -139,7 +139,7 @@ _FAILURES = (
 
 
 def _failures() -> dict[int, tuple[str, str, Response]]:
-    """Returns the name, the meaning and an example of each status. The service's own code writes the examples."""
+    """Returns the name, the meaning and an example of each status. The service's own error answers are the examples."""
     failures = {error.status: (name, meaning, problems.of_error(_SCOPE, error)) for name, meaning, error in _FAILURES}
     return failures | {500: ("Unexpected", "A fault of the service.", problems.unexpected(_SCOPE))}
 

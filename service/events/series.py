@@ -179,7 +179,10 @@ class _CurvePiece:
         return self._points(self._first, self._behind)
 
     def in_groups(self, groups: int) -> list[Point]:
-        """Returns the shown points of at most `groups` groups, and the first and last point."""
+        """Divides the points into at most `groups` groups, and returns the points to show, in order.
+
+        The first and the last point are always among them.
+        """
         level = 0
         # A quarter of the requested groups still shows all that can be seen. A finer level would read up to 64 times as
         # much.

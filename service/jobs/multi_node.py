@@ -36,7 +36,10 @@ def ends(sources: Sequence[SourceRow]) -> list[DoneData]:
 
 
 def fails_all(end: DoneData) -> bool:
-    """Returns True if this end of one source ends the whole attempt. At a time limit, all nodes stop by themselves."""
+    """Returns True if the other sources must be stopped because this one has failed by itself.
+
+    A time limit needs no such stop, because every node stops at the limit by itself.
+    """
     return end.ending is Ending.FAILED and not end.is_follow_up and end.reason != Reason.TIME_LIMIT
 
 

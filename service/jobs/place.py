@@ -58,7 +58,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The results of one plan."""
+    """The result of planning: placements to start, new reasons of waiting jobs, and serving sessions to end."""
 
     queue_state: QueueState
     is_new: bool = True

@@ -257,7 +257,7 @@ class _SuitableNodes:
         return any(kind.reserve() for kind in self._kinds)
 
     def to_end(self, sessions: Sequence[RunningSession]) -> list[RunningSession]:
-        """Returns the fewest sessions whose slots and GPUs the first job needs."""
+        """Returns the smallest set of sessions that must end so that the first job fits, or [] if no set is enough."""
         return min(
             (ending for kind in self._kinds if (ending := kind.to_end(sessions)) is not None), key=len, default=[]
         )
@@ -321,7 +321,7 @@ class _AlikeNodes:
         return True
 
     def to_end(self, sessions: Sequence[RunningSession]) -> list[RunningSession] | None:
-        """Returns the fewest sessions whose ends let the job start. None if the job would wait for other slots, too."""
+        """Returns the smallest set of sessions that must end so that the job fits, or None if no set is enough."""
         by_node = [ending for free in self._fitting if (ending := free.to_end(self.needs, sessions)) is not None]
         if len(by_node) < self.needs.nodes:
             return None

@@ -124,7 +124,7 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
 
 
 def late_window(now: int) -> tuple[int, int]:
-    """Returns the period in which attempts must have been lost for `prune_late` to delete their late checkpoints."""
+    """Returns the first and the last time of loss, in ms, of the attempts that `prune_late` examines now."""
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 

@@ -46,7 +46,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A new job with everything that is stored of it. Called with a connection, it writes the job."""
+    """A new job, with everything that is stored about it. A call with a connection writes the job."""
 
     project: str
     spec: JobSpec
@@ -65,7 +65,7 @@ class Submission:
 
     @property
     def write(self) -> Write[Submitted]:
-        """Returns the write of the job. If nothing has to be read from SQL, it is sent together with other jobs."""
+        """Returns the argument for `Database.write`: an `Inserts` if nothing must be read first, else this object."""
         reads = self.idempotency or self.has_webhook or self.spec.code or self.spec.resume_from
         if reads or any(named_in(self.spec.texts)):
             return self

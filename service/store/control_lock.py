@@ -32,7 +32,7 @@ class FileLock:
         self._fd: int | None = None
 
     def try_take(self) -> bool:
-        """Returns True if this process holds the lock now."""
+        """Tries to take the lock without waiting. Returns True if this process has the lock now."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -126,7 +126,7 @@ def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> li
 
 
 def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, JobHead]:
-    """Returns the last event's number and the end of each of these jobs that exists in this project."""
+    """Returns, for each of these jobs in the project, the number of its last event, and its state if it has ended."""
     wanted = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
     return {head.job: head for head in _heads(conn, wanted)}
 

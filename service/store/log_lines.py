@@ -59,7 +59,10 @@ class LinePage:
 
 
 def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int) -> LinePage:
-    """Returns the next matching lines after event `after`. Numbers have no gaps, so a range has as many events."""
+    """Returns the next matching lines after event `after`. Each query reads a range of event numbers.
+
+    Event numbers have no gaps, so the length of the range limits the number of rows that a query reads.
+    """
     rows: list[LineRow] = []
     last, reach = after, min(head, after + REACH)
     while last < reach:

@@ -172,7 +172,7 @@ async def create_chat_completion(request: Request) -> Response:
         detail = "max_tokens is the older name of max_completion_tokens, and both are there"
         raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
     if body.top_logprobs is not None and not body.logprobs:
-        raise InvalidSpec([Problem("/top_logprobs", "disagreement", "is only for logprobs: true", "add logprobs")])
+        raise InvalidSpec([Problem("/top_logprobs", "disagreement", "needs logprobs: true", "add logprobs")])
     asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {"messages": _messages(body.messages)}
     if body.logprobs:
         asks["top_logprobs"] = body.top_logprobs or 0
@@ -233,7 +233,7 @@ def _question(model: str, work: Work, body: Json) -> Question:
 
 def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
     if body.stream_options is not None and not body.stream:
-        raise InvalidSpec([Problem("/stream_options", "disagreement", "is only for stream: true", "leave it out")])
+        raise InvalidSpec([Problem("/stream_options", "disagreement", "needs stream: true", "leave it out")])
     return {
         "max_tokens": max_tokens,
         "temperature": 1.0 if body.temperature is None else body.temperature,
