@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 class Background:
-    """Tasks in a thread of the supervisor, in their order. Each event and the end of a task make `wake` readable."""
+    """Runs tasks one after the other in a thread of the supervisor.
+
+    Each new event and each end of a task make the eventfd `wake` readable.
+    """
 
     def __init__(self, wake: int, name: str) -> None:
         self._name = name

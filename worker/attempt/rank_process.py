@@ -107,7 +107,7 @@ class PrintedLines:
         return data[:end], data[end:]
 
     def _as_shown(self, line: str) -> str | None:
-        """Returns what a terminal shows last of a line that may redraw itself. None if it shows nothing that is new."""
+        """Returns the line as a terminal shows it after all redraws, or None if no event is needed for it now."""
         is_inner_bar = line.endswith(_UP)
         states = [state for state in _ESCAPES.sub("", line).split("\r") if state.strip()]
         if not states:
@@ -115,7 +115,7 @@ class PrintedLines:
         return None if is_inner_bar and not self._redraws() else states[-1].rstrip()
 
     def _redraws(self) -> bool:
-        """Returns True if the last state of a progress bar was kept long ago, and counts this one as kept."""
+        """Returns True at most once in REDRAW_SECONDS, when the present state of a progress bar should be kept."""
         now = time.monotonic()
         if now - self._redrawn_at < REDRAW_SECONDS:
             return False

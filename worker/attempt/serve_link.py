@@ -121,7 +121,7 @@ class ServeLink:
             self._end(request)
 
     def _fetch_adapter_of(self, body: bytes) -> None:
-        """Waits until the adapter that the request needs is on this node. Waiting requests count as alive."""
+        """Waits until the adapter that the request needs is on this node. Meanwhile reports that the session lives."""
         if self.fetch_adapter is None or (adapter := ServingRequest.model_validate_json(body).adapter) is None:
             return
         is_over = self.fetch_adapter(adapter)

@@ -154,7 +154,10 @@ def _is_in_our_session(pid: int) -> bool:
 
 
 def _is_of_our_last_start(pid: int) -> bool:
-    """Returns True if a process has this node's command line. This process may have inherited other children."""
+    """Returns True if a child process remains from this node's start before a restart: it has the same command line.
+
+    Other children may come from the program that started this node.
+    """
     with suppress(OSError):
         # A process that writes its arguments itself may leave more than one NUL at their end.
         return _command_line(pid) == _command_line("self")
