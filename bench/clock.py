@@ -32,7 +32,7 @@ def read(path: Path) -> list[tuple[int, int, int, int]]:
 
 def clock() -> Any:
     """Records the end of each step in a file in the attempt's own folder."""
-    from footplate.runtime.emit import Wire
+    from footplate.runtime.emit import EventSocket
     from footplate.trainer.callbacks import TrainerCallback
 
     spent = [0, 0]
@@ -60,5 +60,5 @@ def clock() -> Any:
         def on_train_end(self, *args: Any, **kwargs: Any) -> None:
             self.file.write(self.rows.tobytes())
 
-    Wire.send = timed(Wire.send)  # type: ignore[method-assign]
+    EventSocket.send = timed(EventSocket.send)  # type: ignore[method-assign]
     return Clock()

@@ -52,7 +52,7 @@ FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS
 """Events that only the first rank reports. Other ranks send a tick instead."""
 
 
-class Wire:
+class EventSocket:
     """The socket to the supervisor, with a queue for lines that the full socket does not take."""
 
     def __init__(self, fd: int, rank: int = 0) -> None:
@@ -149,8 +149,8 @@ class StoppedEvaluating(Exception):
 class Emit(TrainerCallback):
     """A callback that emits the Trainer's events, and that passes a stop to the Trainer's control."""
 
-    def __init__(self, wire: Wire, stop_fd: int, files: AttemptFiles) -> None:
-        self.wire = wire
+    def __init__(self, event_socket: EventSocket, stop_fd: int, files: AttemptFiles) -> None:
+        self.event_socket = event_socket
         self.had_checkpoint = False
         self.latest: dict[str, Any] = {}
         """The newest value of every metric, for the result."""
@@ -170,7 +170,7 @@ class Emit(TrainerCallback):
         self._trains = False
 
     def report_running(self) -> None:
-        self.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+        self.event_socket.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
 
     def stopped(self, result: dict[str, Any]) -> DoneData:
         """Returns the outcome of a run that was stopped before its end."""
@@ -188,17 +188,17 @@ class Emit(TrainerCallback):
         )
 
     def note(self, message: str, **more: Any) -> None:
-        self.wire.send(Kind.NOTE, {"message": message, **more})
+        self.event_socket.send(Kind.NOTE, {"message": message, **more})
 
     def users_note(self, message: str) -> None:
         if len(message) > MAX_NOTE:
             message = f"{message[:MAX_NOTE]}… ({len(message):,} characters)"
-        self.wire.send(Kind.NOTE, {"message": message}, is_users=True)
+        self.event_socket.send(Kind.NOTE, {"message": message}, is_users=True)
 
     def report_checkpoint(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
         """Reports that an earlier attempt's checkpoint is corrupt, or that a corrupt one is valid again."""
         data = CheckpointData(status=status, path=offer.path, manifest_sha256=offer.manifest_sha256, message=message)
-        self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
+        self.event_socket.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._began, self._first_step = time.monotonic(), state.global_step
@@ -245,19 +245,19 @@ class Emit(TrainerCallback):
         now = time.monotonic()
         if now >= self._tick_due:
             self._tick_due = now + TICK_SECONDS
-            self.wire.send(TICK, {})
+            self.event_socket.send(TICK, {})
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = {name: value for name, value in kwargs["logs"].items() if name not in ("epoch", "step")}
         self.latest.update(logs)
         # An evaluation also logs its metrics. They are sent as an `eval` event.
         if not any(name.startswith("eval_") for name in logs):
-            self.wire.send(Kind.LOG, logs, state.global_step, state.epoch)
+            self.event_socket.send(Kind.LOG, logs, state.global_step, state.epoch)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         metrics = {name: value for name, value in kwargs["metrics"].items() if name != "epoch"}
         self.latest.update(metrics)
-        self.wire.send(Kind.EVAL, metrics, state.global_step, state.epoch)
+        self.event_socket.send(Kind.EVAL, metrics, state.global_step, state.epoch)
 
     def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any) -> None:
         """Reports the metrics of a test set, whose names begin with `test_`, as an evaluation."""
@@ -286,7 +286,7 @@ class Emit(TrainerCallback):
             score=_score(args, state, saved.step),
             deleted=[self._files.relative(path) for path in gone],
         )
-        self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
+        self.event_socket.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
         reached(Moment.AFTER_CHECKPOINT_REPORTED)
 
     def asked_to_stop(self) -> bool:
@@ -326,7 +326,7 @@ class Emit(TrainerCallback):
         """Reports a save that failed, for example on a full disk. The older checkpoint stays, and training goes on."""
         path = self._files.relative(self._files.folder / f"checkpoint-{failed.step}")
         data = CheckpointData(status="failed", path=path, message=failed.error).model_dump(mode="json")
-        self.wire.send(Kind.CHECKPOINT, data, failed.step)
+        self.event_socket.send(Kind.CHECKPOINT, data, failed.step)
 
     def _obey(self, control: TrainerControl) -> None:
         self.obeyed = StopMode.CHECKPOINT if self._stop[0] == STOP_BYTES[StopMode.CHECKPOINT] else StopMode.GRACEFUL
@@ -340,7 +340,7 @@ class Emit(TrainerCallback):
         done, remaining = step - self._first_step, state.max_steps - step
         eta = (now - self._began) / done * remaining if done > 1 and remaining >= 0 else None
         data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))
-        self.wire.send(Kind.PROGRESS, data.model_dump(), step, epoch)
+        self.event_socket.send(Kind.PROGRESS, data.model_dump(), step, epoch)
 
 
 def _score(args: Any, state: TrainerState, step: int) -> float | None:

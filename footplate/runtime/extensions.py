@@ -19,7 +19,7 @@ BUILD_SECONDS = 3600.0
 """The longest time for which a build suspends the stall limit, because a compiler may hang."""
 
 
-class Baton:
+class BuildLock:
     """Replaces torch's FileBaton by a lock that the kernel releases when a build is killed.
 
     A killed build leaves FileBaton's file, and later builds wait for it for ever. With this lock, a second build waits
@@ -73,7 +73,7 @@ class BuildReporter:
 
 
 def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: float) -> None:
-    """Makes builds in this process use Baton, and report to the supervisor while they run.
+    """Makes builds in this process use BuildLock, and report to the supervisor while they run.
 
     torch.utils.cpp_extension is not imported for that, because its import takes 0.25 s.
     """
@@ -81,7 +81,7 @@ def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: 
 
     ours = os.getpid()
 
-    class ReportingBaton(Baton):
+    class ReportingBuildLock(BuildLock):
         def reporter(self) -> BuildReporter | None:
             # A build in another thread needs no reporter, because the main thread reports progress meanwhile.
             if os.getpid() != ours or threading.current_thread() is not threading.main_thread():
@@ -90,4 +90,4 @@ def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: 
 
     for module in (file_baton, sys.modules.get("torch.utils.cpp_extension")):
         if module is not None:
-            setattr(module, "FileBaton", ReportingBaton)  # noqa: B010
+            setattr(module, "FileBaton", ReportingBuildLock)  # noqa: B010

@@ -21,10 +21,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from footplate.contract.events import Change, DoData, Kind
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.messages import Command
-from footplate.runtime.emit import Wire
+from footplate.runtime.emit import EventSocket
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE
-from footplate.trainer.live_changes import CADENCES, Changed, begin_with, change, continue_as
+from footplate.trainer.live_changes import CADENCES, ChangeResult, begin_with, change, continue_as
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
@@ -45,7 +45,7 @@ class FootplateRun:
     def begin_with(self, values: dict[str, Any]) -> None:
         begin_with(self._trainer, values)
 
-    def change(self, values: dict[str, Any]) -> Changed:
+    def change(self, values: dict[str, Any]) -> ChangeResult:
         return change(self._trainer, values)
 
     def can_evaluate(self) -> bool:
@@ -70,8 +70,8 @@ class TransformersRun:
         if intervals:
             self._trainer.state.compute_steps(self._trainer.args, self._trainer.state.max_steps)
 
-    def change(self, values: dict[str, Any]) -> Changed:
-        changed = Changed()
+    def change(self, values: dict[str, Any]) -> ChangeResult:
+        changed = ChangeResult()
         for name, value in values.items():
             before = getattr(self._trainer.args, name, None)
             reason = self._why_not(name, value)
@@ -117,8 +117,8 @@ class LiveCommands(TrainerCallback):
     run: Run
     """The run to which commands are applied. A script may have several runs, one after the other."""
 
-    def __init__(self, wire: Wire, stop_fd: int, commands: Sequence[Command]) -> None:
-        self._wire = wire
+    def __init__(self, event_socket: EventSocket, stop_fd: int, commands: Sequence[Command]) -> None:
+        self._event_socket = event_socket
         self._page, self._fd = mmap.mmap(stop_fd, mmap.PAGESIZE), stop_fd
         self._seen = NOTHING
         self._read = 0
@@ -142,7 +142,7 @@ class LiveCommands(TrainerCallback):
         self.run.begin_with(held)
         if held:
             text = f"continues with changed arguments: {', '.join(f'{name} {value}' for name, value in held.items())}"
-            self._wire.send(Kind.NOTE, {"message": text, "set": held}, step)
+            self._event_socket.send(Kind.NOTE, {"message": text, "set": held}, step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         step, peers = state.global_step, self.run.peers
@@ -170,7 +170,7 @@ class LiveCommands(TrainerCallback):
     def _do(
         self, command: Command, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]
     ) -> None:
-        changed = self.run.change(command.set) if command.set else Changed()
+        changed = self.run.change(command.set) if command.set else ChangeResult()
         saves, refused = command.save and status == "done", dict(changed.refused)
         evaluates = command.evaluate
         if evaluates and not self.run.can_evaluate():
@@ -182,7 +182,7 @@ class LiveCommands(TrainerCallback):
             save=saves, evaluate=evaluates, refused=refused,
             set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
         )  # fmt: skip
-        self._wire.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
+        self._event_socket.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
 
 
 def _step_of(folder: Path) -> int:
@@ -198,7 +198,7 @@ def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return {**later, "learning_rate": {**before, **rate}} if both else later  # type: ignore[dict-item]
 
 
-def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], run: Run) -> str:
+def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refused: dict[str, str], run: Run) -> str:
     sentences = [text for text, does in (("saves a checkpoint", saves), ("evaluates the model", evaluates)) if does]
     sentences += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
     if "learning_rate" in changed.values or "max_steps" in changed.values:

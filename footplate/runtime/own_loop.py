@@ -57,8 +57,8 @@ MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Latest:
-    """The checkpoint to continue from, after every byte was verified."""
+class LoopCheckpoint:
+    """A checkpoint of the job, after every byte was verified. `os.fspath` returns its folder."""
 
     path: Path
     step: int
@@ -77,7 +77,7 @@ class Job:
         """The attempt's own folder. It is the working directory, and the only place to write to."""
         self._spec, self._order, self._emit, self._find = spec, order, emit, find
         self._state, self._control = TrainerState(max_steps=max(0, spec.training.max_steps)), TrainerControl()
-        self._latest: Latest | None = None
+        self._latest: LoopCheckpoint | None = None
         self._has_looked = False
         emit.on_train_begin(self.args, self._state, self._control)
 
@@ -122,7 +122,7 @@ class Job:
         self._emit.asked_to_stop()
         return self._emit.agree()
 
-    def latest(self) -> Latest | None:
+    def latest(self) -> LoopCheckpoint | None:
         """Returns the newest valid checkpoint of this attempt or an earlier one. None: start at step 0.
 
         A node that cannot see the first rank's folder gets a copy.
@@ -130,16 +130,16 @@ class Job:
         if not self._has_looked:
             self._has_looked = True
             if (folder := self._peers.from_main(self._find)) is not None:
-                self._latest = Latest(Path(folder), int(Path(folder).name.rpartition("-")[2]))
+                self._latest = LoopCheckpoint(Path(folder), int(Path(folder).name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
         return self._latest and self._brought(self._latest)
 
-    def _brought(self, latest: Latest) -> Latest:
+    def _brought(self, latest: LoopCheckpoint) -> LoopCheckpoint:
         place = self.folder / BROUGHT
         is_here = self._peers.is_main or latest.path.is_dir()
         seen = latest.path if is_here else place / latest.path.name
-        return Latest(shared_folder.fetch(self._peers, seen, place), latest.step)
+        return LoopCheckpoint(shared_folder.fetch(self._peers, seen, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of training as a log, and reports the step as progress."""
@@ -154,7 +154,7 @@ class Job:
         self._state.log_history.append({**named, "step": step})
         self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
 
-    def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> Latest:
+    def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> LoopCheckpoint:
         """Commits `checkpoint-<step>` completely or not at all. `write(folder)` writes its files.
 
         Without `write`, the accelerator saves all that it has prepared, for `accelerator.load_state(job.latest())`.
@@ -165,7 +165,7 @@ class Job:
         self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
         if self._peers.is_main:
             files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
-        self._latest, self._has_looked = Latest(saved.path, step), True
+        self._latest, self._has_looked = LoopCheckpoint(saved.path, step), True
         return self._latest
 
     def _committed(self, step: int, write: Callable[[Path], None] | None) -> Checkpoint:

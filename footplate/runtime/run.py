@@ -41,7 +41,7 @@ from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, own_code, own_code_errors, own_loop, predictions, process_group
 from footplate.runtime.build import Parts, build, check_trainer, save_model
-from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
+from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.runtime.export import export
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.runtime.serving.session import serve
@@ -63,13 +63,13 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
     """
     started = time.monotonic()
     order = read_order(order_fd)
-    wire = Wire(events_fd, order.rank)
+    event_socket = EventSocket(events_fd, order.rank)
     emit: Emit | None = None
     is_follow_up = False
     try:
-        emit = Emit(wire, stop_fd, order.files)
+        emit = Emit(event_socket, stop_fd, order.files)
         notes.set_listener(emit.users_note)
-        wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
+        event_socket.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
         prepare_process(order)
         process_group.join(order, inherited)
         done = train(order, emit, inherited)
@@ -82,9 +82,9 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
         if emit is not None:
             with suppress(Exception):
                 emit.last_progress()
-    wire.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
+    event_socket.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
     sys.stdout.flush()
-    wire.flush(within=FLUSH_SECONDS)
+    event_socket.flush(within=FLUSH_SECONDS)
     return 0
 
 
@@ -126,7 +126,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
             bundle = unpack(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
             own_code.use(copy_to_fixed_path(bundle, Path(order.environment[EXTENSIONS_VARIABLE]).parent))
     if EXTENSIONS_VARIABLE in order.environment:
-        extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
+        extensions.watch(partial(emit.event_socket.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
         emit.report_running()
         return own_loop.run(spec, order, emit, lambda: folder_for_loop(spec, order, emit))
@@ -162,7 +162,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         folder = start.load(trainer) if start else None
         if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
-        live_commands = LiveCommands(emit.wire, emit.stop_fd, order.commands)
+        live_commands = LiveCommands(emit.event_socket, emit.stop_fd, order.commands)
         live_commands.run = FootplateRun(trainer)
         live_commands.begin(folder)
         trainer.add_callback(live_commands)

@@ -83,7 +83,7 @@ class ScriptReports:
         self._steps_before = 0
         self._is_training = False
         self._newest_of_stages: dict[int, Path] = {}
-        self.live_commands = LiveCommands(emit.wire, emit.stop_fd, order.commands)
+        self.live_commands = LiveCommands(emit.event_socket, emit.stop_fd, order.commands)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ class CannotChange(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangeResult:
     """The result of a change: the values that changed and those that were refused."""
 
     values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Changed:
     """The reason for the refusal, by name."""
 
 
-def change(trainer: Trainer, wanted: Mapping[str, Any]) -> Changed:
+def change(trainer: Trainer, wanted: Mapping[str, Any]) -> ChangeResult:
     """Applies each value that can change. Call it in `on_step_end`, with the same values in every process."""
-    changed = Changed()
+    changed = ChangeResult()
     for name in sorted(wanted, key=_in_order):
         before = _before(trainer, name)
         try:

@@ -78,14 +78,16 @@ class Chatter(TrainerCallback):
         from footplate.runtime.emit import Emit
 
         # There is one in every training process, and nothing hands it to user code.
-        self.wire = next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)).wire
+        self.event_socket = next(
+            candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)
+        ).event_socket
         self.file = (self.folder / "said").open("a", buffering=1)
         self.began, self.said = time.monotonic(), 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = time.monotonic()
         for n in range(self.said + 1, int((now - self.began) * RATE) + 1):
-            self.wire.send(Kind.LOG, {"n": n}, state.global_step)
+            self.event_socket.send(Kind.LOG, {"n": n}, state.global_step)
             self.said = n
         self.file.write(f"{now} {self.said}\n")
         if (self.folder / "enough").exists():

@@ -145,10 +145,10 @@ def _flood(lair: Path) -> None:
 
     from footplate.runtime.emit import Emit
 
-    wire = next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)).wire
-    wire.send("log", {"huge": "x" * 10_000_000})
+    event_socket = next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)).event_socket
+    event_socket.send("log", {"huge": "x" * 10_000_000})
     for n in range(FLOOD):
-        wire.send("log", {"n": n})
+        event_socket.send("log", {"n": n})
     for n in range(FLOOD):
         print(n, "x" * 100)
 

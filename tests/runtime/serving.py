@@ -18,7 +18,7 @@ from footplate.contract.serving import SLOT_WANTED, AdapterOffer, AnswerPiece, A
 from footplate.contract.spec import JobSpec
 from footplate.runtime import run
 from footplate.runtime.build import build
-from footplate.runtime.emit import Emit, Wire
+from footplate.runtime.emit import Emit, EventSocket
 from footplate.runtime.serving.session import Session
 
 NOWHERE = {"resume_from": {"job": "job_" + "0" * 32, "mode": "weights"}}
@@ -83,7 +83,7 @@ def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedM
         job=new_job_id(), attempt=1, fence=Fence(1), claim=ClaimId("claim"), spec={}, gpus=[], checkpoints=[],
         artifacts=folder, data=folder, models=folder, threads=1,
     )  # fmt: skip
-    emit = Emit(Wire(wire_end.detach()), stop, order.files)
+    emit = Emit(EventSocket(wire_end.detach()), stop, order.files)
     args = replace(parsed.training, output_dir=str(folder))
     parts = build(parsed, order.roots)
     trainer = run.assemble(parsed, parts, args, emit, {})

@@ -19,7 +19,7 @@ from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import STOP_BYTES
 from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import StopMode
-from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
+from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
 from tests.support.processes import at_ease
@@ -37,28 +37,28 @@ def reader() -> Iterator[socket.socket]:
 theirs_fd = [0]
 
 
-def lines(reader: socket.socket, until: str, wire: Wire | None = None) -> list[dict[str, Any]]:
+def lines(reader: socket.socket, until: str, event_socket: EventSocket | None = None) -> list[dict[str, Any]]:
     """Returns all events up to the first one of this kind."""
     data = b""
     while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == until):
-        if wire is not None:
-            wire.flush()
+        if event_socket is not None:
+            event_socket.flush()
         data += reader.recv(1 << 20)
     return [json.loads(line) for line in data.splitlines()]
 
 
 def test_a_full_socket_merges_logs_and_loses_no_evaluation(reader: socket.socket) -> None:
-    wire = Wire(theirs_fd[0])
+    event_socket = EventSocket(theirs_fd[0])
     started = time.monotonic()
     for step in range(30_000):
-        wire.send("log", {"loss": 1.0}, step)
+        event_socket.send("log", {"loss": 1.0}, step)
         if step % 1000 == 0:
-            wire.send("eval", {"eval_loss": 1.0}, step)
+            event_socket.send("eval", {"eval_loss": 1.0}, step)
     # It would wait for ever: nobody reads.
     assert time.monotonic() - started < 120
-    wire.send("outcome", {})
+    event_socket.send("outcome", {})
 
-    events = lines(reader, "outcome", wire)
+    events = lines(reader, "outcome", event_socket)
 
     logs = [event["step"] for event in events if event["kind"] == "log"]
     merged = sum(event["data"].get("merged", 0) for event in events)
@@ -73,9 +73,9 @@ def test_waiting_notes_of_the_user_are_merged_to_limit_memory(reader: socket.soc
     emit, _ = emit_with_stop_byte(tmp_path)
     for number in range(30_000):
         emit.users_note(f"note {number}")
-    emit.wire.send("outcome", {})
+    emit.event_socket.send("outcome", {})
 
-    events = lines(reader, "outcome", emit.wire)
+    events = lines(reader, "outcome", emit.event_socket)
 
     merged = sum(event["data"].get("merged", 0) for event in events)
     users = [event for event in events if event["data"].get("message", "").startswith("note ")]
@@ -85,11 +85,11 @@ def test_waiting_notes_of_the_user_are_merged_to_limit_memory(reader: socket.soc
 
 
 def test_a_huge_event_is_sent_without_its_large_fields_and_marked_truncated(reader: socket.socket) -> None:
-    wire = Wire(theirs_fd[0])
-    wire.send("log", {"loss": 1.0, "matrix": [0.0] * 30_000})
-    wire.send("outcome", {})
+    event_socket = EventSocket(theirs_fd[0])
+    event_socket.send("log", {"loss": 1.0, "matrix": [0.0] * 30_000})
+    event_socket.send("outcome", {})
 
-    [event, _] = lines(reader, "outcome", wire)
+    [event, _] = lines(reader, "outcome", event_socket)
 
     assert event["data"]["loss"] == 1.0
     assert event["data"]["truncated"] is True
@@ -97,17 +97,17 @@ def test_a_huge_event_is_sent_without_its_large_fields_and_marked_truncated(read
 
 
 def test_sending_events_does_not_fail_if_the_reader_is_closed(reader: socket.socket) -> None:
-    wire = Wire(theirs_fd[0])
+    event_socket = EventSocket(theirs_fd[0])
     reader.close()
 
-    wire.send("state", {"state": "running"})
-    wire.flush(within=1)
+    event_socket.send("state", {"state": "running"})
+    event_socket.flush(within=1)
 
 
 def emit_with_stop_byte(tmp_path: Path) -> tuple[Emit, mmap.mmap]:
     fd = os.memfd_create("stop")
     os.ftruncate(fd, mmap.PAGESIZE)
-    emit = Emit(Wire(theirs_fd[0]), fd, AttemptFiles(tmp_path, new_job_id(), 1))
+    emit = Emit(EventSocket(theirs_fd[0]), fd, AttemptFiles(tmp_path, new_job_id(), 1))
     return emit, mmap.mmap(fd, mmap.PAGESIZE)
 
 
@@ -165,7 +165,7 @@ def test_the_last_progress_of_a_run_that_stops_early_is_its_last_step(reader: so
     for state.global_step in (1, 2, 3):
         emit.on_step_end(args, state, control)
     emit.on_train_end(args, state, control)
-    emit.wire.send("outcome", {})
+    emit.event_socket.send("outcome", {})
 
     assert [line["step"] for line in lines(reader, "outcome") if line["kind"] == "progress"] == [1, 3]
 
@@ -177,7 +177,7 @@ def test_the_last_step_before_a_failure_is_reported_once(reader: socket.socket, 
         emit.on_step_end(None, TrainerState(global_step=step, max_steps=10), TrainerControl())
     emit.last_progress()
     emit.last_progress()
-    emit.wire.send("note", {})
+    emit.event_socket.send("note", {})
 
     steps = [line["step"] for line in lines(reader, "note") if line["kind"] == "progress"]
     assert steps == [1, 3], "the first is told at once, those that follow closely are not, the last is, once"

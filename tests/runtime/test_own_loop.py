@@ -27,7 +27,7 @@ from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
 from footplate.contract.layout import bundle_file
 from footplate.contract.spec import JobSpec
 from footplate.runtime import own_code, own_loop, process_group
-from footplate.runtime.emit import Emit, Wire
+from footplate.runtime.emit import Emit, EventSocket
 from footplate.trainer.checkpoint import verify
 from tests.support.own_code import close_bundle
 
@@ -44,15 +44,15 @@ class Attempt:
         claim, fence = ClaimId("claim"), Fence(1)
         self.order = Order(job=job or new_job_id(), attempt=number, fence=fence, claim=claim, spec={}, **nothing)
         self.order.files.folder.mkdir(parents=True)
-        self.wire = Wire(theirs.detach())
-        self.emit = Emit(self.wire, self.stop_fd, self.order.files)
+        self.event_socket = EventSocket(theirs.detach())
+        self.emit = Emit(self.event_socket, self.stop_fd, self.order.files)
 
     def job(self, latest: str | None = None, **training: Any) -> own_loop.Job:
         spec = JobSpec.parse({"loop": "my:main", "code": {"bundle": "0" * 64}, "training": training})
         return own_loop.Job(spec, self.order, self.emit, lambda: latest)
 
     def events(self) -> list[dict[str, Any]]:
-        self.wire.flush(within=120)
+        self.event_socket.flush(within=120)
         return [json.loads(line) for line in self.heard.recv(1 << 20).splitlines()]
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.live_changes import Changed, begin_with, change
+from footplate.trainer.live_changes import ChangeResult, begin_with, change
 from footplate.trainer.named import NamedOptimizer
 from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
@@ -20,7 +20,7 @@ from tests.trainer.parts.test_named_optimizers import AUX, MAIN, Codec
 
 class ChangeAt(TrainerCallback):
     def __init__(self, step: int, **wanted: Any) -> None:
-        self.step, self.wanted, self.trainer, self.came = step, wanted, None, Changed()
+        self.step, self.wanted, self.trainer, self.came = step, wanted, None, ChangeResult()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
@@ -84,7 +84,7 @@ def test_a_changed_learning_rate_replaces_the_initial_rate_of_the_schedule(tmp_p
     rates = {row["step"]: row["learning_rate"] for row in trainer.state.log_history if "loss" in row}
     assert rates[7] == pytest.approx(1e-2 * 8 / 14)
     assert rates[8] == pytest.approx(1e-3 * 7 / 14)
-    assert changing.came == Changed({"learning_rate": (1e-2, 1e-3)})
+    assert changing.came == ChangeResult({"learning_rate": (1e-2, 1e-3)})
 
 
 def test_max_steps_can_be_lowered_or_raised_during_a_run(tmp_path: Path) -> None:

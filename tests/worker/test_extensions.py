@@ -13,7 +13,7 @@ import pytest
 
 from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, copy_to_fixed_path, unpack
 from footplate.runtime import extensions
-from footplate.runtime.extensions import Baton, BuildReporter
+from footplate.runtime.extensions import BuildLock, BuildReporter
 from tests.support.bundles import kept
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
@@ -149,7 +149,7 @@ def test_a_build_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     said, says = os.pipe()
     if not (child := os.fork()):
-        Baton(path).try_acquire()
+        BuildLock(path).try_acquire()
         os.write(says, b"x")
         signal.pause()
     assert os.read(said, 1) == b"x"
@@ -157,15 +157,15 @@ def test_a_build_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     os.waitpid(child, 0)
 
     assert not FileBaton(path).try_acquire(), "torch's would wait for ever"
-    baton = Baton(path)
-    assert baton.try_acquire()
-    baton.release()
+    build_lock = BuildLock(path)
+    assert build_lock.try_acquire()
+    build_lock.release()
     assert not Path(path).exists()
 
 
 def test_attempts_that_build_the_same_extension_wait_for_each_other(tmp_path: Path) -> None:
     path, order = str(tmp_path / "lock"), []
-    first, second = Baton(path), Baton(path)
+    first, second = BuildLock(path), BuildLock(path)
     first.try_acquire()
 
     def follow() -> None:

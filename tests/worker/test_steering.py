@@ -14,7 +14,7 @@ import pytest
 
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.messages import Command
-from footplate.runtime.emit import Wire
+from footplate.runtime.emit import EventSocket
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import Events, Fingerprint, fingerprint
@@ -28,11 +28,11 @@ class Line:
     def __init__(self) -> None:
         self.training = Training(selectors.DefaultSelector(), lambda events: None)
         self._ours, self._theirs = socket.socketpair()
-        self.wire = Wire(self._theirs.detach())
+        self.event_socket = EventSocket(self._theirs.detach())
         self.fd = self.training._stop_fd
 
     def told(self) -> list[dict[str, Any]]:
-        self.wire.send("outcome", {})
+        self.event_socket.send("outcome", {})
         self._ours.settimeout(60)
         data = b""
         while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == "outcome"):
@@ -81,7 +81,7 @@ def run(
 ) -> tuple[Fingerprint, Events]:  # fmt: skip
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
-    live_commands = LiveCommands(line.wire, line.fd, commands)
+    live_commands = LiveCommands(line.event_socket, line.fd, commands)
     live_commands.run = FootplateRun(trainer)
     live_commands.begin(None if resume is None else str(resume))
     trainer.add_callback(live_commands)
@@ -154,7 +154,7 @@ def test_a_command_that_cannot_be_done_is_answered_with_the_reason(tmp_path: Pat
 
 
 def test_a_half_written_command_is_read_once_it_is_complete(tmp_path: Path, line: Line) -> None:
-    live_commands = LiveCommands(line.wire, line.fd, [])
+    live_commands = LiveCommands(line.event_socket, line.fd, [])
     line.training.send_command(Command(no=1, save=True))
     whole = line.training._command_bytes
     line.training.send_command(Command(no=2, save=True))

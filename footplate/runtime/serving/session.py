@@ -190,7 +190,7 @@ class Session:
         """Reports that the process works, at most once a second."""
         if time.monotonic() - self._ticked_at > 1.0:
             self._ticked_at = time.monotonic()
-            self._emit.wire.send(TICK, {})
+            self._emit.event_socket.send(TICK, {})
 
     def _answer(self, batch: Sequence[ServingRequest]) -> None:
         if not self._has_adapter(batch):
