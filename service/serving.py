@@ -96,8 +96,8 @@ class _SendAgain(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A request for a checkpoint of a job."""
+class ModelRequest:
+    """A user's request to the model in a checkpoint of a job."""
 
     job: JobId
     checkpoint: str | None
@@ -108,8 +108,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
-    """The session that answers, and the pieces of its answer: CHUNK pieces, and DONE at the end."""
+class AnswerStream:
+    """The session that answers, and the stream of its answer: CHUNK pieces, and DONE at the end."""
 
     session: JobId
     served: ServedCheckpoint
@@ -120,24 +120,24 @@ Gone = Callable[[], Awaitable[bool]]
 
 
 @asynccontextmanager
-async def send_request(services: Services, question: Question, is_gone: Gone) -> AsyncIterator[Answering]:
+async def send_request(services: Services, model_request: ModelRequest, is_gone: Gone) -> AsyncIterator[AnswerStream]:
     """Sends the request, and yields once a session has started to work on it. Withdraws it if the caller leaves.
 
     Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and
     RequestRefused.
     """
-    deadline = time.monotonic() + question.wait_seconds
+    deadline = time.monotonic() + model_request.wait_seconds
     shares = True
     session: JobId | None = None
     for _ in range(MOST_SESSIONS):
-        served = await _session(services, question, shares=shares)
+        served = await _session(services, model_request, shares=shares)
         assert served.session is not None
         session = served.session.id
-        exchange = _Exchange(services, served, question, deadline, is_gone)
+        exchange = _Exchange(services, served, model_request, deadline, is_gone)
         try:
             await exchange.send()
             await exchange.until_started()
-            yield Answering(session, served, exchange.pieces())
+            yield AnswerStream(session, served, exchange.pieces())
             return
         except _SendAgain:
             shares = shares and served.adapter is None
@@ -161,9 +161,9 @@ async def end_sessions(services: Services, job: JobId) -> None:
         await asyncio.sleep(END_LOOK_SECONDS)
 
 
-async def _session(services: Services, question: Question, *, shares: bool) -> ServedCheckpoint:
+async def _session(services: Services, model_request: ModelRequest, *, shares: bool) -> ServedCheckpoint:
     served = await services.db.read(
-        partial(find, project=services.project, job_id=question.job, name=question.checkpoint, shares=shares)
+        partial(find, project=services.project, job_id=model_request.job, name=model_request.checkpoint, shares=shares)
     )
     if served.session is not None:
         return served
@@ -184,14 +184,14 @@ class _Exchange:
         self,
         services: Services,
         served: ServedCheckpoint,
-        question: Question,
+        model_request: ModelRequest,
         deadline: float,
         is_gone: Gone,
     ) -> None:
         assert served.session is not None
         self._services, self._session, self._limit = services, served.session.id, served.limits.max_queue
         self._request = ServingRequest(
-            id=f"ask_{uuid7()}", work=question.work, body=question.body, adapter=served.adapter
+            id=f"ask_{uuid7()}", work=model_request.work, body=model_request.body, adapter=served.adapter
         )
         self._redis: Redis = services.notifier.redis
         self._deadline, self._is_gone = deadline, is_gone

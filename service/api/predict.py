@@ -13,7 +13,7 @@ from footplate.contract.serving import Work
 from footplate.contract.spec_parts import CheckpointName
 from service.api.documented import documented_body
 from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
-from service.serving import Question, send_request
+from service.serving import ModelRequest, send_request
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 
@@ -63,13 +63,13 @@ async def predict_job(request: Request, job: JobPath) -> PredictionList:
     services = services_of(request)
     body = await read_model(request, Predict)
     values = {"inputs": list(body.inputs), "parameters": body.parameters.model_dump(mode="json")}
-    question = Question(job_id(job), body.checkpoint, Work.PREDICT, values, body.wait)
-    async with send_request(services, question, request.is_disconnected) as answering:
-        results = [piece.data["predictions"] async for piece in answering.pieces]
-    checkpoint = answering.served.checkpoint
+    model_request = ModelRequest(job_id(job), body.checkpoint, Work.PREDICT, values, body.wait)
+    async with send_request(services, model_request, request.is_disconnected) as answer_stream:
+        results = [piece.data["predictions"] async for piece in answer_stream.pieces]
+    checkpoint = answer_stream.served.checkpoint
     return PredictionList(
         job=job,
         checkpoint=Served(id=checkpoint.id, step=checkpoint.step),
-        session=answering.session,
+        session=answer_stream.session,
         data=tuple(results[-1]),
     )

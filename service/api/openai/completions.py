@@ -29,7 +29,7 @@ from service.api.openai.names import read_model_name
 from service.api.predict import WAIT_SECONDS
 from service.deps import StrictRoute, json_response, read_model, services_of
 from service.jobs.serving import STEP
-from service.serving import Answering, Question, send_request
+from service.serving import AnswerStream, ModelRequest, send_request
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
@@ -193,9 +193,9 @@ async def create_completion(request: Request) -> Response:
 @router.post("/v1/embeddings")
 async def create_embedding(request: Request) -> Response:
     body = await read_model(request, Embedding)
-    question = _question(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
-    async with send_request(services_of(request), question, request.is_disconnected) as answering:
-        data = await _whole(answering)
+    model_request = _model_request(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
+    async with send_request(services_of(request), model_request, request.is_disconnected) as answer_stream:
+        data = await _whole(answer_stream)
     vectors = [
         {
             "object": "embedding",
@@ -226,9 +226,9 @@ def model_of_name(name: str) -> ModelToServe:
     return ModelToServe(JobId(match["job"]), match["checkpoint"])
 
 
-def _question(model: str, work: Work, body: Json) -> Question:
+def _model_request(model: str, work: Work, body: Json) -> ModelRequest:
     named = model_of_name(model)
-    return Question(named.job, named.checkpoint, work, body, WAIT_SECONDS)
+    return ModelRequest(named.job, named.checkpoint, work, body, WAIT_SECONDS)
 
 
 def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
@@ -280,21 +280,21 @@ async def _generated(
     request: Request, body: _Sampling, asks: Json, *, is_chat: bool, calls_at_once: bool = True
 ) -> Response:
     form = _Form(is_chat, calls_at_once, is_sent_whole="tools" in asks)
-    question = _question(body.model, Work.COMPLETE, asks)
+    model_request = _model_request(body.model, Work.COMPLETE, asks)
     prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
     about = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
     services = services_of(request)
     if not body.stream:
-        async with send_request(services, question, request.is_disconnected) as answering:
-            data = await _whole(answering)
+        async with send_request(services, model_request, request.is_disconnected) as answer_stream:
+            data = await _whole(answer_stream)
         choices = [form.choice(choice) for choice in data["choices"]]
         return json_response({**about, "choices": choices, "usage": _usage(data)})
     stack = AsyncExitStack()
-    answering = await stack.enter_async_context(send_request(services, question, request.is_disconnected))
+    answer_stream = await stack.enter_async_context(send_request(services, model_request, request.is_disconnected))
     if is_chat:
         about["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    return _Stream(_events(answering, about, form, with_usage=with_usage), stack)
+    return _Stream(_events(answer_stream, about, form, with_usage=with_usage), stack)
 
 
 class _Form:
@@ -358,7 +358,7 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _events(answering: Answering, about: Json, form: _Form, *, with_usage: bool) -> AsyncIterator[bytes]:
+async def _events(answer_stream: AnswerStream, about: Json, form: _Form, *, with_usage: bool) -> AsyncIterator[bytes]:
     begun: set[int] = set()
     # With include_usage, each event has a usage of null, as OpenAI's events do, and the last one has the numbers.
     usage: Json = {"usage": None} if with_usage else {}
@@ -383,7 +383,7 @@ async def _events(answering: Answering, about: Json, form: _Form, *, with_usage:
         return part(choice, delta) if delta else b""
 
     try:
-        async for piece in answering.pieces:
+        async for piece in answer_stream.pieces:
             if piece.kind is AnswerPieceKind.CHUNK:
                 text = piece.data["text"]
                 yield begin(piece.data["index"]) + part(piece.data, {"content": text}, text)
@@ -401,8 +401,8 @@ async def _events(answering: Answering, about: Json, form: _Form, *, with_usage:
         yield f"data: {json.dumps({'error': failure})}\n\n".encode()
 
 
-async def _whole(answering: Answering) -> Json:
-    pieces: list[AnswerPiece] = [piece async for piece in answering.pieces]
+async def _whole(answer_stream: AnswerStream) -> Json:
+    pieces: list[AnswerPiece] = [piece async for piece in answer_stream.pieces]
     return pieces[-1].data
 
 
