@@ -150,7 +150,7 @@ def of_answer(status: int, document: Mapping[str, Any]) -> ApiError:
     return kind(status, document)
 
 
-def _problem(given: Mapping[str, Any]) -> Problem:
+def _problem(fields: Mapping[str, Any]) -> Problem:
     return Problem(
-        str(given.get("pointer", "")), str(given.get("code", "")), str(given.get("detail", "")), given.get("hint")
+        str(fields.get("pointer", "")), str(fields.get("code", "")), str(fields.get("detail", "")), fields.get("hint")
     )

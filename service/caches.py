@@ -15,7 +15,7 @@ from typing import ClassVar
 from footplate.contract.components import GROUPS, Catalogue, Described
 from footplate.contract.errors import FootplateError
 from footplate.contract.messages import FileRoots
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 from service.jobs.installed import read_catalogue
 from service.store import nodes, webhooks
 from service.store.database import Database
@@ -36,7 +36,7 @@ class PolledCache(ABC):
         self._db = db
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._failures = Repeated(log, f"the cache {type(self).__name__}")
+        self._failures = ErrorLog(log, f"the cache {type(self).__name__}")
 
     @abstractmethod
     async def _read(self) -> None:

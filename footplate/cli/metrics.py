@@ -136,12 +136,14 @@ def _curves(job: Job, names: Sequence[str], steps: Steps) -> dict[str, Series]:
     return {name: curve for name, curve in curves.items() if curve.y}
 
 
-def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
+def _chosen(metric_names: Sequence[str], wanted: str | None) -> Sequence[str]:
     if wanted is None:
-        return known
+        return metric_names
     names = wanted.split(",")
-    if missing := [name for name in names if name not in known]:
-        raise UsageError(f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(known) or 'none yet'}")
+    if missing := [name for name in names if name not in metric_names]:
+        raise UsageError(
+            f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(metric_names) or 'none yet'}"
+        )
     return names
 
 

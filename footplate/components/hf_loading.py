@@ -178,13 +178,13 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
     return config
 
 
-def _new_config(given: dict[str, Any], processor: Any) -> Any:
+def _new_config(settings: dict[str, Any], processor: Any) -> Any:
     """Returns the config of a new model. Values that the spec does not set follow the tokenizer, such as vocab_size."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    kind = given.get("model_type")
+    kind = settings.get("model_type")
     if kind is None:
         raise NotBuildable(
             "the model has neither a path nor a config with a model_type",
@@ -194,7 +194,7 @@ def _new_config(given: dict[str, Any], processor: Any) -> Any:
         hint = did_you_mean(str(kind), CONFIG_MAPPING_NAMES) or "for example bert, gpt2, llama, t5"
         raise NotBuildable(f"transformers has no model_type {kind!r}", hint=hint)
     usual = AutoConfig.for_model(kind)
-    values = _under_config_names(usual, {name: value for name, value in given.items() if name != "model_type"})
+    values = _under_config_names(usual, {name: value for name, value in settings.items() if name != "model_type"})
     if processor is not None and hasattr(usual, "vocab_size"):
         tokens = {name: getattr(processor, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         values = {"vocab_size": len(processor), **tokens, **values}
@@ -285,13 +285,13 @@ _LORA = frozenset(
 )  # fmt: skip
 
 
-def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
-    config = {name: value for name, value in given.items() if name != _MERGE}
+def _with_adapter(model: Any, head: str, options: dict[str, Any]) -> Any:
+    config = {name: value for name, value in options.items() if name != _MERGE}
     for name in config:
         if name not in _LORA:
             names = ", ".join(sorted({*_LORA, _MERGE}))
             raise NotBuildable(f"peft: LoRA has no {name!r}. Known: {names}", hint=did_you_mean(name, _LORA))
-    if not isinstance(given.get(_MERGE, False), bool):
+    if not isinstance(options.get(_MERGE, False), bool):
         raise NotBuildable(f"peft: {_MERGE} must be true or false; true merges the adapter into the model at the end")
     try:
         peft: Any = import_module("peft")
@@ -301,7 +301,7 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
         adapted = peft.get_peft_model(model, peft.LoraConfig(task_type=_TASKS.get(head), **config))
     except (ValueError, TypeError) as error:
         raise NotBuildable(f"peft cannot put this adapter into the model: {first_line(error)}") from error
-    setattr(adapted, MERGES_AT_END, given.get(_MERGE, False))
+    setattr(adapted, MERGES_AT_END, options.get(_MERGE, False))
     return adapted
 
 

@@ -166,14 +166,14 @@ def _names_of(config: Any) -> dict[str, int]:
     return {} if all(name.startswith("LABEL_") for name in numbers) else dict(numbers)
 
 
-def name_classes(config: Any, names: list[str], known: dict[str, int]) -> None:
-    """Stores class names in a model's config. Raises NotBuildable if `known`, the names it already has, differ."""
+def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> None:
+    """Stores class names in a model's config. Raises NotBuildable if `existing`, the names it already has, differ."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) != len(names):
         raise NotBuildable("labels: a name is in `names` twice")
-    if known and known != numbers:
+    if existing and existing != numbers:
         raise NotBuildable(
-            f"labels: the model's config has them in the order {', '.join(sorted(known, key=known.__getitem__))}",
+            f"labels: the model's config has them in the order {', '.join(sorted(existing, key=existing.__getitem__))}",
             hint="leave names out, or give them in this order",
         )
     classes = getattr(config, "num_labels", None)

@@ -208,12 +208,12 @@ def _without_adapter(model: Any) -> tuple[Any, Any]:
     return (model, None) if not configs else (model.unload(), configs["default"])
 
 
-def _require_known(own: Arguments, known: Mapping[str, Any]) -> None:
+def _require_known(own: Arguments, parameters: Mapping[str, Any]) -> None:
     """Raises NotBuildable for an argument that is unknown, or that a job must not set."""
     for name, value in own.items():
-        if name not in known:
-            raise NotBuildable(f"trainer: there is no argument {name!r}", hint=did_you_mean(name, known))
-        if name in NOT_IN_A_JOB and value != known[name].default:
+        if name not in parameters:
+            raise NotBuildable(f"trainer: there is no argument {name!r}", hint=did_you_mean(name, parameters))
+        if name in NOT_IN_A_JOB and value != parameters[name].default:
             raise NotBuildable(f"trainer: {name} cannot be set in a job", hint=NOT_IN_A_JOB[name])
 
 

@@ -91,9 +91,9 @@ def pointer_to(*path: str | int) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def is_nested(one: str, other: str) -> bool:
+def is_nested(pointer: str, other: str) -> bool:
     """Returns True if two pointers name the same value, or if one value contains the other."""
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+    return f"{pointer}/".startswith(f"{other}/") or f"{other}/".startswith(f"{pointer}/")
 
 
 def _refuse(detail: str, *, code: str = "invalid_json", hint: str | None = None) -> NoReturn:

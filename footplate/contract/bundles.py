@@ -264,10 +264,10 @@ def missing_in(spec: JobSpec, paths: Iterable[str]) -> list[Problem]:
     return problems
 
 
-def unknown_module(pointer: str, module: str, known: list[str]) -> Problem:
-    text = f"the bundle has no module {module[:80]!r}; there is: {_some(known)}"
-    hint = did_you_mean(module[:80], known)
-    if hint is None and (inside := [name for name in known if name.endswith("." + module)]):
+def unknown_module(pointer: str, module: str, module_names: list[str]) -> Problem:
+    text = f"the bundle has no module {module[:80]!r}; there is: {_some(module_names)}"
+    hint = did_you_mean(module[:80], module_names)
+    if hint is None and (inside := [name for name in module_names if name.endswith("." + module)]):
         hint = f"the module is in a folder: name {inside[0]}, or zip from inside of that folder"
     return Problem(pointer, "not_in_bundle", text, hint)
 

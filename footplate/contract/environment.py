@@ -91,8 +91,8 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
     return secrets
 
 
-def unknown_secrets(names: Iterable[str], known: Iterable[str]) -> list[Problem]:
-    there = sorted(known)
+def unknown_secrets(names: Iterable[str], secret_names: Iterable[str]) -> list[Problem]:
+    there = sorted(secret_names)
     return [
         Problem(
             pointer_to("secrets", index),
@@ -105,7 +105,7 @@ def unknown_secrets(names: Iterable[str], known: Iterable[str]) -> list[Problem]
     ]
 
 
-class Hidden:
+class SecretMask:
     """Masks secrets in events and logs. Each line of a secret with several lines is masked as well."""
 
     def __init__(self, secrets: Iterable[str]) -> None:

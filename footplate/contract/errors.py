@@ -241,13 +241,13 @@ MIN_BEGINNING = 4
 """The smallest number of characters of a name that can be a hint for a longer name with this beginning."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
     """Returns `did you mean 'accuracy'?`, or None if no name is near or `few_hints` has used up its searches."""
     if (left := _hints_left.get()) is not None:
         left[0] -= 1
         if left[0] < 0:
             return None
-    short = [candidate for candidate in islice(known, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
+    short = [candidate for candidate in islice(choices, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
     name = name[:MAX_HINT_CHARACTERS]
     # `adam` means adamw_torch, and not ademamix, which has more letters in common.
     longer = [other for other in short if len(name) >= MIN_BEGINNING and other.startswith(name)]

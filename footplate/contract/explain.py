@@ -66,7 +66,7 @@ def explain(
             yield problem(pointer, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
 
 
-def problem(pointer: str, kind: str, context: dict[str, Any], given: object, message: str) -> Problem:
+def problem(pointer: str, kind: str, context: dict[str, Any], value: object, message: str) -> Problem:
     """Returns one of pydantic's errors as a problem."""
     if kind == "missing":
         return Problem(pointer, "missing", "this field is required")
@@ -85,20 +85,20 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
     if kind == "string_pattern_mismatch":
         return Problem(pointer, "not_well_formed", PATTERNS.get(context["pattern"], message))
     if kind in ("literal_error", "enum", "union_tag_invalid"):
-        return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, given)
+        return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, value)
     if kind == "union_tag_not_found":
         return Problem(pointer, "missing", f"has no field {context['discriminator']}, which selects the kind")
     needed = NEEDED.get(kind.removesuffix("_type").removesuffix("_attributes"))
     if needed:
-        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, {needed} is needed", expected=(needed,))
+        return Problem(pointer, "wrong_type", f"is {kind_of(value)}, {needed} is needed", expected=(needed,))
     return Problem(pointer, kind, message)
 
 
-def _no_choice(pointer: str, expected: str, context: dict[str, Any], given: object) -> Problem:
+def _no_choice(pointer: str, expected: str, context: dict[str, Any], value: object) -> Problem:
     choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
-    name = context.get("tag", given)
+    name = context.get("tag", value)
     if not isinstance(name, str):
-        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, one of these is needed: {', '.join(choices)}")
+        return Problem(pointer, "wrong_type", f"is {kind_of(value)}, one of these is needed: {', '.join(choices)}")
     return Problem(pointer, "unknown_choice", f"must be one of {', '.join(choices)}", did_you_mean(name[:80], choices))
 
 

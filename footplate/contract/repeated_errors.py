@@ -23,7 +23,7 @@ class _Outage:
     count: int = 1
 
 
-class Repeated:
+class ErrorLog:
     """Logs the errors of one loop that runs in one thread."""
 
     def __init__(self, log: logging.Logger, who: str) -> None:

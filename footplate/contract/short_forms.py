@@ -10,7 +10,7 @@
     "training": {"warmup_ratio": 0.1}       -> {"warmup_steps": 0.1}             (arguments/legacy.py)
     "training": {"max_length": 512}         -> an argument of "trainer": "trl/sft"
 
-Problems are detected in the long form but reported at the place that the user wrote. `Long.locate` returns that place.
+Problems are detected in the long form but reported at the place that the user wrote, which `LongForm.locate` returns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]+$")
 
 
 @dataclass(slots=True)
-class Long:
+class LongForm:
     """A spec in long form, the problems of its short form, and the places where the user wrote each field."""
 
     body: Json
@@ -86,9 +86,9 @@ class Long:
         return [replace(problem, pointer=self.locate(problem.pointer)) for problem in problems]
 
 
-def long_form(body: Json) -> Long:
+def long_form(body: Json) -> LongForm:
     """Returns the spec with every short form replaced. The body itself is not changed."""
-    long = Long(body, dict(body))
+    long = LongForm(body, dict(body))
     document = long.document
     for name in ("model", "processor", "collator", "loss", "compute_metrics", "trainer", "loop"):
         if name in document:
@@ -113,7 +113,7 @@ def long_form(body: Json) -> Long:
     return long
 
 
-def _modern(training: Json, long: Long) -> Json:
+def _modern(training: Json, long: LongForm) -> Json:
     """Returns `training` with older names replaced. Adds their problems and their pointers to `long`."""
     modern = modernized(training)
     for name in modern.declined:
@@ -126,7 +126,7 @@ def _modern(training: Json, long: Long) -> Json:
     return modern.values
 
 
-def _without_arguments_of_a_library(training: Json, long: Long) -> Json:
+def _without_arguments_of_a_library(training: Json, long: LongForm) -> Json:
     """Moves arguments that only the config of a library's trainer has, such as TRL's `max_length`, to the trainer."""
     trainer = long.document.get("trainer")
     if not isinstance(trainer, dict) or not isinstance(use := trainer.get("use"), str) or ":" in use:
@@ -162,7 +162,7 @@ def _optimizer(value: Any) -> Any:
     return value
 
 
-def _data(value: Any, long: Long) -> Any:
+def _data(value: Any, long: LongForm) -> Any:
     if isinstance(value, str) or (isinstance(value, dict) and "use" in value):
         long.origins["/data/train"] = "/data"
         return {"train": _dataset(value, "/data/train", long)}
@@ -181,7 +181,7 @@ def _data(value: Any, long: Long) -> Any:
     return data
 
 
-def _dataset(value: Any, pointer: str, long: Long) -> Any:
+def _dataset(value: Any, pointer: str, long: LongForm) -> Any:
     if isinstance(value, dict) and isinstance(value.get("args"), dict):
         return {**value, "args": of_data(value["args"])}
     if not isinstance(value, str):

@@ -33,7 +33,7 @@ from footplate.contract.next_step import with_next_steps
 from footplate.contract.references import UsedComponent, components_of, texts_of
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
-from footplate.contract.short_forms import Long, long_form
+from footplate.contract.short_forms import LongForm, long_form
 from footplate.contract.spec_parts import (
     Bundle,
     Component,
@@ -172,7 +172,7 @@ class Accepted:
     """A valid spec, and the body that it was made from."""
 
     spec: JobSpec
-    long: Long
+    long: LongForm
 
     @property
     def body(self) -> dict[str, Any]:

@@ -65,13 +65,13 @@ def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
     return f"00-{trace}-{own}-{flags}"
 
 
-def _hindered(given: Mapping[str, str], exporter: str, who: str) -> Iterator[str]:
+def _hindered(variables: Mapping[str, str], exporter: str, who: str) -> Iterator[str]:
     """Yields a sentence for each reason why no trace can be sent. `who` is the variable that turned traces on."""
     if exporter != "otlp":
         yield f"{EXPORTER}={exporter} is not supported, so no trace is sent: use otlp or none"
-    protocol = next((name for name in PROTOCOLS if name in given), None)
-    if protocol and given[protocol] != "http/protobuf":
-        yield f"{protocol}={given[protocol]} is not supported, so no trace is sent: use http/protobuf, at port 4318"
+    protocol = next((name for name in PROTOCOLS if name in variables), None)
+    if protocol and variables[protocol] != "http/protobuf":
+        yield f"{protocol}={variables[protocol]} is not supported, so no trace is sent: use http/protobuf, at port 4318"
     if missing := [name for name in NEEDED if not _is_there(name)]:
         yield f"{who} is set, but {missing[0]} is not installed, so no trace is sent: {INSTALL}"
 

@@ -112,8 +112,8 @@ class HfArgumentParser(ArgumentParser):
             )
         return (*objects, *further)
 
-    def _nearest(self, left: Iterable[str]) -> str:
-        first = next((word for word in left if word.startswith("--")), "")
+    def _nearest(self, unused_words: Iterable[str]) -> str:
+        first = next((word for word in unused_words if word.startswith("--")), "")
         hint = did_you_mean(first.split("=")[0], self._option_string_actions) if first else None
         return f" ({hint})" if hint else ""
 

@@ -14,7 +14,7 @@ from footplate.trainer import checkpoint as files
 
 FILE = "callbacks.pt"
 
-Held = dict[str, list[dict[str, Tensor]]]
+CallbackTensors = dict[str, list[dict[str, Tensor]]]
 """The tensors by class name, in the order of the callbacks."""
 
 
@@ -34,21 +34,21 @@ class HoldsTensors:
         return nullcontext()
 
 
-def collect(callbacks: Iterable[Any]) -> Held:
-    tensors: Held = {}
+def collect(callbacks: Iterable[Any]) -> CallbackTensors:
+    tensors: CallbackTensors = {}
     for callback in callbacks:
         if isinstance(callback, HoldsTensors):
             tensors.setdefault(type(callback).__name__, []).append(callback.tensors())
     return tensors
 
 
-def read(folder: Path) -> Held:
+def read(folder: Path) -> CallbackTensors:
     """Returns the callbacks' tensors that a checkpoint stores, or an empty dict if there are none."""
-    tensors: Held = files.load_tensors(folder, FILE) if (folder / FILE).is_file() else {}
+    tensors: CallbackTensors = files.load_tensors(folder, FILE) if (folder / FILE).is_file() else {}
     return tensors
 
 
-def restore(callbacks: Iterable[Any], stored: Held) -> None:
+def restore(callbacks: Iterable[Any], stored: CallbackTensors) -> None:
     remaining = {name: list(states) for name, states in stored.items()}
     for callback in callbacks:
         states = remaining.get(type(callback).__name__)

@@ -311,7 +311,7 @@ def _callback_states(trainer: Trainer) -> dict[str, Any]:
     return states
 
 
-def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
+def find(trainer: Trainer, requested: str | Path | bool | None) -> Path | None:
     """Returns the checkpoint that `resume_from_checkpoint` means, verified. True means the newest in output_dir.
 
     The main process first removes the remains of interrupted saves.
@@ -319,19 +319,19 @@ def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
     peers, parent = trainer._footplate.strategy.peers, Path(trainer.args.output_dir or ".")
     if trainer.args.should_save:
         files.sweep(parent)
-    return peers.from_main(lambda: _find(parent, asked))
+    return peers.from_main(lambda: _find(parent, requested))
 
 
-def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
-    if asked is None or asked is False:
+def _find(parent: Path, requested: str | Path | bool | None) -> Path | None:
+    if requested is None or requested is False:
         return None
-    if asked is True:
+    if requested is True:
         newest = files.latest_checkpoint(parent)
         if newest is None:
             raise ValueError(f"No valid checkpoint found in output directory ({parent}): there is none to resume from")
         return newest
-    folder = Path(asked)
-    if isinstance(asked, files.Verified):
+    folder = Path(requested)
+    if isinstance(requested, files.Verified):
         return folder
     if not folder.is_dir():
         raise ValueError(f"Can't find a valid checkpoint at {folder}: it is not a folder")

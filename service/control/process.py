@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 from service.control.counters import Counts
 from service.control.duties import DUTIES, Duty
 from service.control.state import UNREACHABLE, ControlIo, ControlState, LockUncertain
@@ -102,7 +102,7 @@ class Control:
 
     async def _repeat(self, duty: Duty) -> None:
         """Runs one duty in a loop until control stops, and retries after errors. Duties do not retry by themselves."""
-        state, backoff, failures = self._state, FIRST_BACKOFF_SECONDS, Repeated(log, f"the duty {duty.name}")
+        state, backoff, failures = self._state, FIRST_BACKOFF_SECONDS, ErrorLog(log, f"the duty {duty.name}")
         # While closing, `_sleep` returns at once. A duty that fails at once would then block the event loop.
         while self.is_active and not self._closing.is_set():
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from footplate.contract.environment import Hidden, refused_env, secrets_of, unknown_secrets
+from footplate.contract.environment import SecretMask, refused_env, secrets_of, unknown_secrets
 from footplate.contract.errors import SettingsError
 from service.settings import ServiceSettings
 
@@ -52,9 +52,9 @@ def test_an_unknown_secret_is_refused_with_the_variable_that_defines_it() -> Non
 
 
 def test_secrets_are_masked_in_texts_lists_and_keys_of_an_event() -> None:
-    hidden = Hidden(["hunter22", "hunter22-and-more", "line one\nline two"])
+    hidden = SecretMask(["hunter22", "hunter22-and-more", "line one\nline two"])
 
     said = {"text": "key=hunter22-and-more;", "list": ["hunter22", 5, None], "hunter22": "at line two of it"}
 
     assert hidden(said) == {"text": "key=***;", "list": ["***", 5, None], "***": "at *** of it"}
-    assert Hidden([])(said) is said
+    assert SecretMask([])(said) is said

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 
 
 class Clock:
@@ -20,13 +20,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def ingest(caplog: pytest.LogCaptureFixture) -> Repeated:
+def ingest(caplog: pytest.LogCaptureFixture) -> ErrorLog:
     caplog.set_level(logging.INFO)
-    return Repeated(logging.getLogger("footplate.test"), "ingest")
+    return ErrorLog(logging.getLogger("footplate.test"), "ingest")
 
 
 def test_an_outage_of_eight_hours_is_logged_in_a_few_lines(
-    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+    ingest: ErrorLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(8 * 3600):
         ingest.failed("waits for the database: %s", "connection refused")
@@ -41,7 +41,7 @@ def test_an_outage_of_eight_hours_is_logged_in_a_few_lines(
 
 
 def test_a_different_error_is_logged_at_once_and_recovery_only_when_stable(
-    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+    ingest: ErrorLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         ingest.failed("waits for the database: %s", "locked")
@@ -61,7 +61,7 @@ def test_a_different_error_is_logged_at_once_and_recovery_only_when_stable(
 
 
 def test_an_error_that_returns_after_recovery_is_logged_again(
-    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+    ingest: ErrorLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         ingest.failed("waits for the lock")
@@ -72,7 +72,7 @@ def test_an_error_that_returns_after_recovery_is_logged_again(
 
 
 def test_only_the_first_of_many_equal_errors_is_logged_with_a_traceback(
-    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+    ingest: ErrorLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(100):
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from footplate.contract.short_forms import Long, long_form
+from footplate.contract.short_forms import LongForm, long_form
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 
@@ -181,7 +181,7 @@ def test_an_error_in_a_copied_value_points_to_the_place_it_was_written():
     ],
 )
 def test_a_pointer_into_the_long_form_is_mapped_back_to_the_written_body(body, long, short):
-    result: Long = long_form(body)
+    result: LongForm = long_form(body)
     assert result.locate(long) == short
 
 

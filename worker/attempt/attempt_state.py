@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from footplate.contract.environment import Hidden
+from footplate.contract.environment import SecretMask
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.events import Kind, now_text
 from footplate.contract.host import outcome
@@ -112,7 +112,7 @@ class Attempt:
     """Copies artifacts from and to a bucket, if the artifact store is one."""
     spec: JobSpec = field(init=False)
     environment: dict[str, str] = field(init=False)
-    hidden: Hidden = field(init=False)
+    secret_mask: SecretMask = field(init=False)
     journal: Journal = field(init=False)
     wake: int = field(init=False)
     fetch_thread: FetchThread = field(init=False)
@@ -132,7 +132,7 @@ class Attempt:
         self.spec = _spec(self)
         secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
         # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
-        self.hidden = Hidden([*secrets, os.environ.get("HF_TOKEN", "")])
+        self.secret_mask = SecretMask([*secrets, os.environ.get("HF_TOKEN", "")])
         self.environment = _environment(self)
         self.journal = _new_journal(self)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -147,7 +147,7 @@ class Attempt:
         self.training = Training(self.selector, self.receive_from_training)
         self.stopping = Stopping(self.training)
         if self.spec.serve is not None:
-            self.serving = ServeLink(self.client, grant.job, self.spec.serve.max_batch, self.hidden)
+            self.serving = ServeLink(self.client, grant.job, self.spec.serve.max_batch, self.secret_mask)
         self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
 
     def enter(self, phase: Phase) -> None:
@@ -223,7 +223,7 @@ class Attempt:
         if not events or self.is_superseded or self.journal.is_done:
             return
         try:
-            self.journal.append(self.hidden(events))
+            self.journal.append(self.secret_mask(events))
         except JournalFull as error:
             self.end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
             return

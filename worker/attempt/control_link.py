@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 from worker.attempt.journal import CHUNK, Journal, JournalName
 from worker.redis_client import BLOCK_SECONDS, REDIS_ERRORS, Listener, post
 
@@ -156,7 +156,7 @@ class ControlLink(threading.Thread):
         self._beat_due = self._sent_at = 0.0
         self._answered_at = time.monotonic()
         self._away_since: float | None = None
-        self._failures = Repeated(log, f"{grant.job} attempt {grant.attempt}")
+        self._failures = ErrorLog(log, f"{grant.job} attempt {grant.attempt}")
 
     @property
     def acknowledged(self) -> int:

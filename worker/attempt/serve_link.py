@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from footplate.contract import keys
 from footplate.contract.ids import JobId
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 from footplate.contract.serving import (
     ALIVE_SECONDS,
     MAX_PIECE_BYTES,
@@ -56,7 +56,7 @@ class ServeLink:
         self._has_room, self._is_ready, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._alive_at = 0.0
-        self._failures = Repeated(log, f"the serving session {session}")
+        self._failures = ErrorLog(log, f"the serving session {session}")
 
     def start(self) -> None:
         """Starts both threads, once the serving process has inherited its end of the socket."""

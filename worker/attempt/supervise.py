@@ -285,7 +285,7 @@ def conclude(attempt: Attempt) -> None:
     """Decides how the attempt ended, and appends the last event, `done`, which says so."""
     reached(Moment.AFTER_TRAINING)
     done = exit_report(attempt)
-    attempt.journal.append([attempt.hidden(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
+    attempt.journal.append([attempt.secret_mask(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
     attempt.spans.record_outcome(done)
     # Training may have sent any text as its reason.
     reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR

@@ -302,8 +302,8 @@ class Stopping:
         return self.stop.mode is StopMode.KILL or time.monotonic() > self._until
 
 
-def _same_end(one: Rank, other: Rank) -> bool:
+def _same_end(rank: Rank, other: Rank) -> bool:
     """Returns True if both ranks reported the same error."""
-    if one.report is None or other.report is None or one.report.error is None or other.report.error is None:
-        return one is other
-    return one.report.error.code == other.report.error.code
+    if rank.report is None or other.report is None or rank.report.error is None or other.report.error is None:
+        return rank is other
+    return rank.report.error.code == other.report.error.code

@@ -22,7 +22,7 @@ from footplate.contract import keys
 from footplate.contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
 from footplate.contract.host.scratch import sweep
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeBeat, NodeReply, RunningAttempt
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 from worker.attempt.journal import UNREADABLE
 from worker.identity import Node
 from worker.node.canary import Canary, restart_if_idle
@@ -56,7 +56,7 @@ class Heartbeat(threading.Thread):
         self._store = StoreWatch(settings, node.id)
         self._reported_store: str | None = None
         self._swept_at = 0.0
-        self._failures = Repeated(log, "the node")
+        self._failures = ErrorLog(log, "the node")
         # Read once, because a file system that hangs later must not stop heartbeats.
         self._roots = _roots(settings)
 

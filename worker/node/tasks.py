@@ -14,7 +14,7 @@ from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import Fence, JobId, new_claim_id
 from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant
-from footplate.contract.repeated_errors import Repeated
+from footplate.contract.repeated_errors import ErrorLog
 from worker.attempt.rendezvous import address_text, bound_socket, own_address
 from worker.attempt.supervise import supervise
 from worker.celery_app import app
@@ -66,7 +66,7 @@ def request_grant(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]
 
     A claim id is new for each Celery message, so that a repeated request is the same claim.
     """
-    failures = Repeated(log, f"the claim of {claim.job} attempt {claim.attempt}")
+    failures = ErrorLog(log, f"the claim of {claim.job} attempt {claim.attempt}")
     while not give_up():
         try:
             with client.pipeline(transaction=False) as pipeline:

@@ -148,22 +148,22 @@ class _ConfigReading:
                 )
         return {}
 
-    def _of_zero(self, given: Json) -> Json:
-        for name, value in given.items():
+    def _of_zero(self, fields: Json) -> Json:
+        for name, value in fields.items():
             if name not in _OF_ZERO and value not in (None, False, ""):
                 hint = _NOT_OF_ZERO.get(name) or did_you_mean(name[:80], _OF_ZERO)
                 where = f"deepspeed_config{pointer_to(name[:80])}"
                 self._add_problem(where, "not_available_yet", f"is {_short(value)}, which is not supported", hint)
         at = "deepspeed_config/"
-        numbers = {at + name: value for name, value in given.items() if value != "auto"}
+        numbers = {at + name: value for name, value in fields.items() if value != "auto"}
         steps, clips = f"{at}gradient_accumulation_steps", f"{at}gradient_clipping"
         self._put(self.training, "/training", "gradient_accumulation_steps", steps, numbers)
         self._put(self.training, "/training", "max_grad_norm", clips, numbers)
-        return zero_config(given)
+        return zero_config(fields)
 
-    def _put(self, where: Json, place: str, name: str, key: str, given: Json) -> None:
+    def _put(self, where: Json, place: str, name: str, key: str, values: Json) -> None:
         """Sets a field of the spec, or adds a problem if the field already has another value."""
-        value, there = given.get(key), where.get(name)
+        value, there = values.get(key), where.get(name)
         if value is None:
             return
         if there is not None and there != value:
@@ -192,21 +192,21 @@ def _not_taken(config: Json) -> Iterator[Problem]:
             )
 
 
-def fsdp_config(given: Json) -> Json:
+def fsdp_config(fields: Json) -> Json:
     """Returns the FSDP settings of Accelerate's config under the names of the argument fsdp_config."""
-    plain = {name.removeprefix("fsdp_"): value for name, value in given.items() if value is not None}
+    plain = {name.removeprefix("fsdp_"): value for name, value in fields.items() if value is not None}
     for old, new in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):
         if old in plain:
             plain.setdefault(new, plain.pop(old))
     return plain
 
 
-def zero_config(given: Json) -> Json:
+def zero_config(fields: Json) -> Json:
     """Returns a DeepSpeed config with ZeRO's stage and offloading. Its other values are `auto`."""
-    zero: Json = {"stage": given.get("zero_stage", 2)}
+    zero: Json = {"stage": fields.get("zero_stage", 2)}
     for name in ("offload_optimizer", "offload_param"):
-        if given.get(f"{name}_device") not in (None, "none"):
-            zero[name] = {"device": given[f"{name}_device"]}
+        if fields.get(f"{name}_device") not in (None, "none"):
+            zero[name] = {"device": fields[f"{name}_device"]}
     return {**_AUTO, "zero_optimization": zero}
 
 

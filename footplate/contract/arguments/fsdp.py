@@ -151,10 +151,10 @@ def _reshard(value: Any, version: int) -> str:
     return word
 
 
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     word = str(value).upper()
-    if word not in known:
-        raise ValueError(f"fsdp_config's {name} is {value!r}: use one of {', '.join(known)}")
+    if word not in choices:
+        raise ValueError(f"fsdp_config's {name} is {value!r}: use one of {', '.join(choices)}")
     return word
 
 

@@ -130,12 +130,12 @@ def modernized(given: Mapping[str, Any]) -> PresentArguments:
     return modern
 
 
-def _joined(there: Any, wanted: Any) -> Any:
+def _joined(present: Any, wanted: Any) -> Any:
     """Merges two values of one argument. Returns None if they contradict each other."""
-    if isinstance(there, dict) and isinstance(wanted, dict):
-        agree = all(there.get(key, value) == value for key, value in wanted.items())
-        return {**there, **wanted} if agree else None
-    return there if there == wanted else None
+    if isinstance(present, dict) and isinstance(wanted, dict):
+        agree = all(present.get(key, value) == value for key, value in wanted.items())
+        return {**present, **wanted} if agree else None
+    return present if present == wanted else None
 
 
 def translated(given: Mapping[str, Any]) -> Values:

@@ -91,10 +91,10 @@ class Roots:
             raise DatasetError(f"{name} matches no file on this node", hint=f"the node searched for {rest} in {root}")
         return self._recorded(name, files)
 
-    def _recorded(self, name: str, found: list[str]) -> list[str]:
+    def _recorded(self, name: str, paths: list[str]) -> list[str]:
         if name.startswith("data://"):
-            self.read[name] = found
-        return found
+            self.read[name] = paths
+        return paths
 
     def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:
         for number, path in enumerate(root.glob(pattern)):
@@ -115,8 +115,8 @@ class Roots:
         return {"data": self.data, "models": self.models}[scheme].resolve(), rest
 
 
-def _of_hub(known: list[str]) -> str:
-    return f"fetched files: {', '.join(sorted(known)[:20]) or 'none'}; pickled files are never fetched"
+def _of_hub(fetched_names: list[str]) -> str:
+    return f"fetched files: {', '.join(sorted(fetched_names)[:20]) or 'none'}; pickled files are never fetched"
 
 
 def _inside(root: Path, path: Path, name: str) -> Path:

@@ -237,9 +237,9 @@ def read_order(fd: int) -> Order:
         return Order.model_validate_json(file.read())
 
 
-def close_all_but(kept: Sequence[int]) -> None:
-    """Closes every descriptor of this process except `kept`."""
+def close_all_but(descriptors: Sequence[int]) -> None:
+    """Closes every descriptor of this process except `descriptors`."""
     previous = -1
-    for fd in [*sorted(set(kept)), os.sysconf("SC_OPEN_MAX")]:
+    for fd in [*sorted(set(descriptors)), os.sysconf("SC_OPEN_MAX")]:
         os.closerange(previous + 1, fd)
         previous = fd

@@ -91,10 +91,10 @@ class DataCollatorForT5MLM(DataCollatorMixin):
     def _pad(self) -> int:
         return int(self.tokenizer.pad_token_id if self.pad_token_id is None else self.pad_token_id)
 
-    def _require(self, name: str, wanted: int | None, got: Tensor) -> None:
-        if wanted is not None and got.shape[1] != wanted:
+    def _require(self, name: str, wanted: int | None, tensor: Tensor) -> None:
+        if wanted is not None and tensor.shape[1] != wanted:
             raise ValueError(
-                f"{name} is {wanted}, but this batch has length {got.shape[1]}: cut the texts to the length that "
+                f"{name} is {wanted}, but this batch has length {tensor.shape[1]}: cut the texts to the length that "
                 "compute_input_and_target_lengths returns"
             )
 
