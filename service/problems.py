@@ -192,9 +192,9 @@ def comma_list(text: str, parameter: str, most: int) -> list[str]:
     return text.split(",")
 
 
-def require_known(parameter: str, code: str, names: Iterable[str], known: Sequence[str]) -> None:
+def require_known(parameter: str, code: str, names: Iterable[str], known_names: Sequence[str]) -> None:
     """Raises InvalidQuery with every unknown name in a query parameter. `code` is the error code of these problems."""
-    word, choices = code.removeprefix("unknown_"), [str(name) for name in known]
+    word, choices = code.removeprefix("unknown_"), [str(name) for name in known_names]
     there = f"there is: {', '.join(choices)}"
     problems = [
         Problem(f"/query/{parameter}", code, f"no {word} {name!r}; {there}", did_you_mean(name, choices))

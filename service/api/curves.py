@@ -139,12 +139,12 @@ class CurveSelection:
 
 
 async def _series(
-    request: Request, asked: Sequence[JobId], names: str | None, selection: CurveSelection, file: str
+    request: Request, job_ids: Sequence[JobId], names: str | None, selection: CurveSelection, file: str
 ) -> Response:
     """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
     some_names = None if names is None else _split(names, "names")
-    chosen = await services.db.read(lambda conn: _chosen(conn, services, asked, some_names, selection.points))
+    chosen = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
     encode = _csv_lines if wants(request, CSV) else _json
     pieces: list[str] = []
     for job, part in _in_parts(chosen, POINTS_PER_READ // selection.points):
@@ -175,12 +175,12 @@ def _in_parts(chosen: Sequence[tuple[JobId, list[str]]], most: int) -> Iterator[
 
 
 def _chosen(
-    conn: Connection, services: Services, asked: Sequence[JobId], names: list[str] | None, points: int
+    conn: Connection, services: Services, job_ids: Sequence[JobId], names: list[str] | None, points: int
 ) -> list[tuple[JobId, list[str]]]:
     """Returns the names of the curves of each job. Raises NotFound, or InvalidQuery for too many points."""
-    for job in asked:
+    for job in job_ids:
         jobs.get(conn, services.project, job)
-    chosen = [(job, names_of(conn, job) if names is None else names) for job in asked]
+    chosen = [(job, names_of(conn, job) if names is None else names) for job in job_ids]
     count = sum(len(some) for _, some in chosen)
     if count * points > MOST_IN_ALL:
         detail = f"{count} curves of {points} points each exceed the limit of {MOST_IN_ALL:,} points in one answer"

@@ -130,5 +130,5 @@ class FormFile:
         self._has_ended = True
 
 
-def _wrong(what: str) -> InvalidForm:
-    return InvalidForm([Problem("", "invalid_form", what, "curl -F file=@rows.jsonl …/files sends one file")])
+def _wrong(detail: str) -> InvalidForm:
+    return InvalidForm([Problem("", "invalid_form", detail, "curl -F file=@rows.jsonl …/files sends one file")])

@@ -179,7 +179,7 @@ async def metrics_socket(websocket: WebSocket, job: str) -> None:
 
 
 async def _serve_job(
-    websocket: WebSocket, job: str, format: Format, known: Sequence[str], kinds: frozenset[Kind] | None = None
+    websocket: WebSocket, job: str, format: Format, parameters: Sequence[str], kinds: frozenset[Kind] | None = None
 ) -> None:
     @asynccontextmanager
     async def opened(services: Services) -> AsyncIterator[Reader]:
@@ -190,16 +190,16 @@ async def _serve_job(
             await reader.first()
             yield reader
 
-    await serve(websocket, known, opened)
+    await serve(websocket, parameters, opened)
 
 
-async def serve(websocket: WebSocket, known: Sequence[str], opened: Opening) -> None:
+async def serve(websocket: WebSocket, parameters: Sequence[str], opened: Opening) -> None:
     """Serves a socket. Accepts it before any check, because browsers see close codes but no HTTP status."""
     connection: Connection = websocket.scope["extensions"][SOCKET]["connection"]
     services = services_of(websocket)
     await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
     try:
-        refuse_unknown([name for name, _ in websocket.query_params.multi_items()], [*known, "ticket", "project"])
+        refuse_unknown([name for name, _ in websocket.query_params.multi_items()], [*parameters, "ticket", "project"])
         async with opened(services) as reader:
             with services.meters.sockets.track_inprogress():
                 await _until_either_leaves(websocket, connection, reader, services)

@@ -12,7 +12,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Unavailable
 from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain, push_reply
 from service.events import ingest as operation
-from service.events.changes import Ingested
+from service.events.changes import IngestEffects
 from service.events.entries import ParsedEntries, as_gap, one_by_one, read_entries
 from service.store.times import text_of
 
@@ -50,7 +50,7 @@ async def ingest(state: ControlState) -> None:
     reached(Moment.AFTER_ACKNOWLEDGE)
 
 
-async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[Ingested]:
+async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[IngestEffects]:
     """Stores all events in one transaction.
 
     If this transaction fails, each event gets a transaction of its own, so that only an event with an error is lost.
@@ -64,7 +64,7 @@ async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[Ing
     return [ingested for event in one_by_one(read) for ingested in await _store_alone(state, event, now)]
 
 
-async def _store_alone(state: ControlState, event: ParsedEntries, now: int) -> list[Ingested]:
+async def _store_alone(state: ControlState, event: ParsedEntries, now: int) -> list[IngestEffects]:
     """Stores one event. If SQL cannot store the event, stores a gap with the reason instead."""
     try:
         return [await _commit(state, event, now)]
@@ -84,7 +84,7 @@ async def _store_alone(state: ControlState, event: ParsedEntries, now: int) -> l
         return []
 
 
-async def _commit(state: ControlState, read: ParsedEntries, now: int) -> Ingested:
+async def _commit(state: ControlState, read: ParsedEntries, now: int) -> IngestEffects:
     settings = state.settings
     backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
     return await state.write(
@@ -92,7 +92,7 @@ async def _commit(state: ControlState, read: ParsedEntries, now: int) -> Ingeste
     )
 
 
-async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[Ingested]) -> None:
+async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[IngestEffects]) -> None:
     """Publishes the watermarks, replies to attempts that ended, and deletes the entries from the stream."""
     async with state.io.redis.pipeline(transaction=False) as pipeline:
         for ingested in transactions:
@@ -104,7 +104,7 @@ async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transact
         await pipeline.execute()
 
 
-def _count(state: ControlState, ingested: Ingested) -> None:
+def _count(state: ControlState, ingested: IngestEffects) -> None:
     counts = state.counts
     counts.events_stored += ingested.stored
     counts.events_duplicate += ingested.duplicate

@@ -36,7 +36,7 @@ from service.store.times import text_of
 
 
 @dataclass(slots=True)
-class Ingested(Effects):
+class IngestEffects(Effects):
     """The results of one transaction, and the replies to send."""
 
     stored: int = 0
@@ -104,7 +104,7 @@ class Collector:
         self.job, self.now, self.sources, self.rotated_status = job, now, sources, rotated_status
         self.changes = JobChanges(job, job.last_no)
 
-    def take(self, batch: Batch, source: SourceRow, done: Ingested) -> None:
+    def take(self, batch: Batch, source: SourceRow, done: IngestEffects) -> None:
         key = (source.attempt, source.source)
         if (changed := self.changes.sources.get(key)) is None:
             is_current = holds(self.job, source, batch.attempt, batch.fence, batch.claim)
@@ -138,7 +138,7 @@ class Collector:
             )
         )  # fmt: skip
 
-    def _keep(self, event: IncomingEvent, changed: SourceChanges, done: Ingested) -> None:
+    def _keep(self, event: IncomingEvent, changed: SourceChanges, done: IngestEffects) -> None:
         if self.job.state.is_terminal:
             done.late += 1
         else:

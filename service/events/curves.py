@@ -84,8 +84,8 @@ class Bucket:
         self.odd = self.odd or later.odd
 
 
-def _highest(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
+def _highest(first: int | None, other: int | None) -> int | None:
+    return other if first is None else first if other is None else max(first, other)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from footplate.contract.ids import ClaimId
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import AttemptReply
 from service.events import curves
-from service.events.changes import Collector, Ingested, JobChanges, SourceChanges
+from service.events.changes import Collector, IngestEffects, JobChanges, SourceChanges
 from service.events.entries import ParsedEntries
 from service.events.row_limits import LEFT_OUT, latest
 from service.jobs import multi_node
@@ -35,13 +35,13 @@ from service.store.rows import JobRow, SourceRow, loads
 
 def ingest(
     conn: Connection, read: ParsedEntries, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
-) -> Ingested:
+) -> IngestEffects:
     """Stores parsed events in one transaction. The jobs' locks are held until the commit, so `no` is in commit order.
 
     With `service_frees`, control deletes the folders of checkpoints that training no longer keeps. Otherwise the node
     has deleted them before it reported that.
     """
-    done = Ingested()
+    done = IngestEffects()
     wanted = {batch.job for batch in read.batches}
     held = jobs.lock_many(conn, wanted)
     sources = attempts.sources_of_many(conn, held)
@@ -78,7 +78,7 @@ def _now_of(job: JobRow, sources: Iterable[SourceRow]) -> list[SourceRow]:
     return [source for source in sources if (source.job_id, source.attempt) == (job.id, job.attempt)]
 
 
-def _write(conn: Connection, changes: JobChanges, now: int, done: Ingested, retry_backoff_seconds: float) -> None:
+def _write(conn: Connection, changes: JobChanges, now: int, done: IngestEffects, retry_backoff_seconds: float) -> None:
     """Writes the changes of one job, and closes its attempt if all of its sources have ended."""
     job_id = changes.job.id
     _record(conn, changes, now, done)
@@ -105,7 +105,7 @@ def _write(conn: Connection, changes: JobChanges, now: int, done: Ingested, retr
     done.dead += len(changes.troubles)
 
 
-def _record(conn: Connection, changes: JobChanges, now: int, done: Ingested) -> None:
+def _record(conn: Connection, changes: JobChanges, now: int, done: IngestEffects) -> None:
     job = changes.job
     columns: dict[str, Any] = {}
     is_cut = False
@@ -161,7 +161,7 @@ def _start_running(conn: Connection, changes: JobChanges, now: int) -> None:
     attempts.change(conn, job.id, job.attempt, running_at=now)
 
 
-def _close(conn: Connection, changes: JobChanges, now: int, done: Ingested, retry_backoff_seconds: float) -> None:
+def _close(conn: Connection, changes: JobChanges, now: int, done: IngestEffects, retry_backoff_seconds: float) -> None:
     """Ends the attempt if all of its sources have ended. If one failed, the others are told to stop."""
     if not any(changed.is_current and changed.end is not None for changed in changes.sources.values()):
         return
@@ -180,7 +180,7 @@ def _close(conn: Connection, changes: JobChanges, now: int, done: Ingested, retr
         done.closed += 1
 
 
-def _answer(changes: JobChanges, done: Ingested) -> None:
+def _answer(changes: JobChanges, done: IngestEffects) -> None:
     """Adds a reply for each source that has ended, was replaced, or has a new stored checkpoint."""
     stored_step = changes.committed[-1].step if changes.committed else None
     for changed in changes.sources.values():

@@ -80,8 +80,8 @@ def _summary(name: str, curves: Sequence[tuple[int, Curve]], begins: dict[int, i
     )
 
 
-def _value(found: tuple[Point, int]) -> Any:
-    return found[0][0]
+def _value(indexed_point: tuple[Point, int]) -> Any:
+    return indexed_point[0][0]
 
 
 def series(

@@ -94,22 +94,22 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class NodeBeaten(Effects):
+class NodeBeatEffects(Effects):
     reply: NodeReply
     has_new_capacity: bool = False
     """True if the node takes work and its row has changed, so that waiting jobs may fit now."""
 
 
-def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeaten:
+def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeatEffects:
     previous = nodes.find(conn, beat.node)
     if previous is not None and beat.boot < previous.boot:
         why = f"node {beat.node} was started again under a later boot id, so this older worker gets no work"
-        return NodeBeaten(reply=NodeReply(number=beat.number, refused=why))
+        return NodeBeatEffects(reply=NodeReply(number=beat.number, refused=why))
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
-    beaten = NodeBeaten(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
+    beaten = NodeBeatEffects(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
     for source in nodes.open_on(conn, beat.node):
         if source.claim is not None and source.boot != beat.boot:
             lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, beaten)
@@ -124,8 +124,8 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
     return beaten
 
 
-def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> NodeRow:
-    is_new_boot = known is not None and known.boot != beat.boot
+def _row(conn: Connection, beat: NodeBeat, stored: NodeRow | None, now: int) -> NodeRow:
+    is_new_boot = stored is not None and stored.boot != beat.boot
     return NodeRow(
         id=beat.node,
         name=beat.name,
@@ -136,24 +136,24 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
         lost=False,
         draining=beat.draining,
         # A restarted node takes work again.
-        drain_requested=known.drain_requested and not is_new_boot if known else False,
+        drain_requested=stored.drain_requested and not is_new_boot if stored else False,
         consuming=beat.consuming,
         store_ok=beat.store_ok,
         trouble=beat.trouble,
         exposed=beat.exposed,
         roots=None if beat.roots is None else beat.roots.model_dump_json(),
-        refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, known),
+        refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, stored),
         protocol=beat.protocol,
         catalogue_hash=beat.catalogue_hash,
         versions=json.dumps(beat.versions),
-        first_seen_at=known.first_seen_at if known else now,
+        first_seen_at=stored.first_seen_at if stored else now,
         seen_at=now,
     )
 
 
-def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None) -> str | None:
+def _gpu_announced_twice(conn: Connection, beat: NodeBeat, stored: NodeRow | None) -> str | None:
     announced = {gpu.uuid for gpu in beat.gpus}
-    was_fine = known is not None and known.boot == beat.boot and not known.lost and known.refused is None
+    was_fine = stored is not None and stored.boot == beat.boot and not stored.lost and stored.refused is None
     if not announced or was_fine:
         return None
     for other in nodes.all_nodes(conn):
@@ -164,13 +164,13 @@ def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None
     return None
 
 
-def _keep(conn: Connection, row: NodeRow, known: NodeRow | None) -> bool:
+def _keep(conn: Connection, row: NodeRow, stored: NodeRow | None) -> bool:
     """Stores a node's row. Returns True if any field but the time of the last heartbeat has changed."""
-    if known is None:
+    if stored is None:
         nodes.insert_node(conn, row)
         return True
     changed = {
-        name: getattr(row, name) for name in NodeRow.__dataclass_fields__ if getattr(row, name) != getattr(known, name)
+        name: getattr(row, name) for name in NodeRow.__dataclass_fields__ if getattr(row, name) != getattr(stored, name)
     }
     nodes.change(conn, row.id, **changed | {"seen_at": row.seen_at})
     return bool(changed.keys() - {"seen_at"})
@@ -184,7 +184,7 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
 
 
 def _drain(
-    conn: Connection, source: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeaten
+    conn: Connection, source: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeatEffects
 ) -> None:
     """Stops a job on a draining node after a checkpoint, so that the job continues on another node.
 

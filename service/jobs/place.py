@@ -57,7 +57,7 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class QueuePlan:
     """The result of planning: placements to start, new reasons of waiting jobs, and serving sessions to end."""
 
     queue_state: QueueState
@@ -72,11 +72,11 @@ class Planned:
     """The serving sessions whose slots waiting jobs need."""
 
 
-def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
+def plan_queue(conn: Connection, unless: QueueState | None = None) -> QueuePlan:
     """Returns a plan for all waiting jobs. Plans nothing if the state of the queue is equal to `unless`."""
     queue_state = QueueState(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
     if queue_state == unless:
-        return Planned(queue_state, is_new=False)
+        return QueuePlan(queue_state, is_new=False)
     lines = [QueueLine(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
     capacities = load_capacities(conn) if lines else []
     plan = place(lines, capacities) if lines else PlacementPlan()
@@ -84,7 +84,7 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> Planned:
     waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
     changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
     yielding = _yielding(conn, queue_state.heads, plan, capacities)
-    return Planned(queue_state, True, plan.placements, changed, was.keys() - waits.keys(), yielding)
+    return QueuePlan(queue_state, True, plan.placements, changed, was.keys() - waits.keys(), yielding)
 
 
 def _yielding(

@@ -91,15 +91,15 @@ def _stop_key(job: JobRow) -> Hashable:
 
 
 @dataclass(slots=True)
-class Rescued(Effects):
+class RescueEffects(Effects):
     nodes_lost: list[NodeId] = field(default_factory=list)
     silent_on: set[NodeId] = field(default_factory=set)
     """Nodes whose attempts were just lost without heartbeats. They count as lost after `MISSED_BEATS` missed beats."""
 
 
-def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> Rescued:
+def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> RescueEffects:
     """Declares attempts and nodes lost if their lease or deadline is over, and returns the changes."""
-    rescued = Rescued()
+    rescued = RescueEffects()
     used: set[Hashable] = set()
     nodes_by_id = {node.id: node for node in nodes.all_nodes(conn)}
     for job in jobs.active(conn):
@@ -120,7 +120,7 @@ class _ActiveJob:
 
     def __init__(
         self, conn: Connection, job: JobRow, sources: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
-        clock: float, now: int, settings: ServiceSettings, rescued: Rescued,
+        clock: float, now: int, settings: ServiceSettings, rescued: RescueEffects,
     ) -> None:  # fmt: skip
         self.conn, self.job, self.known, self.timers, self.clock = conn, job, known, timers, clock
         self.sources = [source for source in sources if source.ended_at is None]
@@ -276,14 +276,14 @@ def _stall_seconds(job: JobRow) -> float:
 
 def _silent_nodes(
     conn: Connection,
-    known: Iterable[NodeRow],
+    stored_nodes: Iterable[NodeRow],
     timers: Timers,
     clock: float,
     settings: ServiceSettings,
-    rescued: Rescued,
+    rescued: RescueEffects,
 ) -> set[Hashable]:
     used: set[Hashable] = set()
-    for node in known:
+    for node in stored_nodes:
         if node.lost:
             continue
         key = node_key(node.id, node.boot)

@@ -61,7 +61,7 @@ def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldCheckpoint:
     """A checkpoint that another job is going to start from."""
 
     id: CheckpointId
@@ -71,9 +71,9 @@ class Held:
     """The other job."""
 
 
-def held(conn: Connection, job_id: JobId) -> list[Held]:
+def held(conn: Connection, job_id: JobId) -> list[HeldCheckpoint]:
     """Returns a job's checkpoints that must stay, because other jobs that have not ended start from them."""
-    return [Held(*row) for row in conn.execute(_HELD, {"job_id": job_id})]
+    return [HeldCheckpoint(*row) for row in conn.execute(_HELD, {"job_id": job_id})]
 
 
 def committed(rows: Iterable[CheckpointRow]) -> list[CheckpointRow]:

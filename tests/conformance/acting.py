@@ -17,17 +17,17 @@ from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
 from footplate.contract.spec import JobSpec
-from service.events.changes import Ingested
+from service.events.changes import IngestEffects
 from service.events.entries import ParsedEntries, read_entries
 from service.events.ingest import ingest
 from service.jobs.amend import amend
-from service.jobs.beat import NodeBeaten, attempt_beat, node_beat
+from service.jobs.beat import NodeBeatEffects, attempt_beat, node_beat
 from service.jobs.cancel import cancel
 from service.jobs.delete import delete
 from service.jobs.grant import grant
 from service.jobs.pause import pause
 from service.jobs.place import plan_queue, start
-from service.jobs.rescue import Rescued, Timers, rescue, stop_left
+from service.jobs.rescue import RescueEffects, Timers, rescue, stop_left
 from service.jobs.resume import NO_CHANGES, Resume, resume
 from service.jobs.submit import IdempotencyUse, Submission, Submitted
 from service.settings import ServiceSettings
@@ -142,7 +142,7 @@ class Stage:
 
     def beat_node(
         self, node: NodeId, boot: str = "boot-1", slots: int = 4, gpus: list[Gpu] | None = None, **says: Any
-    ) -> NodeBeaten:
+    ) -> NodeBeatEffects:
         self.beats += 1
         beat = NodeBeat(node=node, boot=boot, number=self.beats, name=node[-6:], slots=slots, gpus=gpus or [], **says)
         return self.write(lambda conn: node_beat(conn, beat, self.now, self.settings))
@@ -153,7 +153,7 @@ class Stage:
     def stop_left(self, job: JobRow) -> float:
         return stop_left(job, self.timers, self.clock, self.settings)
 
-    def rescue(self) -> Rescued:
+    def rescue(self) -> RescueEffects:
         return self.write(lambda conn: rescue(conn, self.timers, self.clock, self.now, self.settings))
 
     # A worker ------------------------------------------------------------------------------------------------------
@@ -222,11 +222,11 @@ class Worker:
         self.journal.append(event)
         return event
 
-    def send(self, *chosen: WorkerEvent) -> Ingested:
+    def send(self, *chosen: WorkerEvent) -> IngestEffects:
         """Some events, or the whole journal, in one entry of the stream."""
         return self.stage.write(self._ingest([self.entry(*chosen)]))
 
-    def send_entries(self, entries: list[bytes]) -> Ingested:
+    def send_entries(self, entries: list[bytes]) -> IngestEffects:
         return self.stage.write(self._ingest(entries))
 
     def entry(self, *chosen: WorkerEvent) -> bytes:
@@ -236,30 +236,30 @@ class Worker:
         )  # fmt: skip
         return batch.model_dump_json().encode()
 
-    def _ingest(self, entries: list[bytes]) -> Callable[[Connection], Ingested]:
+    def _ingest(self, entries: list[bytes]) -> Callable[[Connection], IngestEffects]:
         read: ParsedEntries = read_entries(entries, text_of(self.stage.now))
         return lambda conn: ingest(conn, read, self.stage.now, retry_backoff_seconds=0)
 
-    def says_running(self) -> Ingested:
+    def says_running(self) -> IngestEffects:
         return self.send(self.write(Kind.STATE, {"state": "running"}))
 
-    def logs(self, step: int, **values: float) -> Ingested:
+    def logs(self, step: int, **values: float) -> IngestEffects:
         return self.send(self.write(Kind.LOG, values or {"loss": 1.0}, step))
 
-    def checkpoints(self, step: int, **says: Any) -> Ingested:
+    def checkpoints(self, step: int, **says: Any) -> IngestEffects:
         path = str(checkpoint_folder(self.job, self.attempt, step))
         data = CheckpointData(**{"status": "committed", "path": path, **says})
         return self.send(self.write(Kind.CHECKPOINT, data.model_dump(mode="json"), step))
 
-    def ends(self, ending: str, reason: str = "completed", **says: Any) -> Ingested:
+    def ends(self, ending: str, reason: str = "completed", **says: Any) -> IngestEffects:
         data = DoneData(**{"ending": ending, "reason": reason, "running_s": 1.0, **says})
         return self.send(self.write(Kind.DONE, data.model_dump(mode="json")))
 
-    def finishes(self) -> Ingested:
+    def finishes(self) -> IngestEffects:
         return self.ends("finished")
 
-    def stops(self) -> Ingested:
+    def stops(self) -> IngestEffects:
         return self.ends("stopped", "cancel")
 
-    def fails(self, reason: str = "crashed") -> Ingested:
+    def fails(self, reason: str = "crashed") -> IngestEffects:
         return self.ends("failed", reason, error={"code": reason, "message": f"it {reason}"})

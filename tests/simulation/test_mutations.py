@@ -17,7 +17,7 @@ from service.control import rescue as rescue_duty
 from service.control.state import ControlState
 from service.events import changes
 from service.events import ingest as ingesting
-from service.events.changes import Collector, Ingested
+from service.events.changes import Collector, IngestEffects
 from service.events.entries import ParsedEntries
 from service.jobs import beat, conclude, place, prune, rescue, submit
 from service.jobs.rescue import Timers
@@ -83,7 +83,7 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
     """Changes the watermark that a source is believed to have when a batch comes."""
     take = Collector.take
 
-    def changed(self: Any, batch: Any, part: SourceRow, done: Ingested) -> None:
+    def changed(self: Any, batch: Any, part: SourceRow, done: IngestEffects) -> None:
         take(self, replace(batch, events=[]), part, done)
         page = self.changes.sources[part.attempt, part.source]
         if batch.events:
@@ -97,10 +97,10 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
 def events_are_acknowledged_before_the_commit() -> Off:
     store = ingest_duty._store
 
-    async def hasty(state: ControlState, read: ParsedEntries, now: int) -> list[Ingested]:
+    async def hasty(state: ControlState, read: ParsedEntries, now: int) -> list[IngestEffects]:
         batches = [batch for batch in read.batches if batch.events]
         marks = {(batch.job, batch.attempt, batch.source): batch.events[-1].seq for batch in batches}
-        await ingest_duty._acknowledge(state, [b"0-0"], [Ingested(watermarks=marks)])
+        await ingest_duty._acknowledge(state, [b"0-0"], [IngestEffects(watermarks=marks)])
         return await store(state, read, now)
 
     return [patch.object(ingest_duty, "_store", hasty)]
@@ -151,7 +151,7 @@ def a_key_is_not_remembered() -> Off:
 
 @off("not quiet")
 def nobody_is_rescued() -> Off:
-    return [patch.object(rescue_duty, "operation", SimpleNamespace(rescue=lambda *_: rescue.Rescued()))]
+    return [patch.object(rescue_duty, "operation", SimpleNamespace(rescue=lambda *_: rescue.RescueEffects()))]
 
 
 @off("not quiet")

@@ -237,10 +237,10 @@ def _check_messages(
         before = role
 
 
-def _only(value: Row, known: frozenset[str], where: str = "") -> None:
-    if not value.keys() <= known:
-        name = next(name for name in value if name not in known)
-        raise _Wrong(f"{where}{name[:60]}: is not supported here; known: {', '.join(sorted(known))}")
+def _only(value: Row, field_names: frozenset[str], where: str = "") -> None:
+    if not value.keys() <= field_names:
+        name = next(name for name in value if name not in field_names)
+        raise _Wrong(f"{where}{name[:60]}: is not supported here; known: {', '.join(sorted(field_names))}")
 
 
 def _is(row: Row, name: str) -> str:

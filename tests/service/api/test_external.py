@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.jobs.rescue import Rescued, Timers, rescue
+from service.jobs.rescue import RescueEffects, Timers, rescue
 from service.store.times import now_ms
 from tests.service.api.conftest import KEY, Api, Serve
 from tests.service.api.test_keys import a_key
@@ -117,7 +117,7 @@ async def test_a_spec_cannot_declare_an_external_run(api: Api) -> None:
 async def test_a_silent_external_run_is_lost_and_a_later_report_makes_a_new_job(api: Api) -> None:
     settings, timers = api.services.settings, Timers()
 
-    async def looked(clock: float) -> Rescued:
+    async def looked(clock: float) -> RescueEffects:
         return await api.db.write(lambda conn: rescue(conn, timers, clock, now_ms(), settings))
 
     job = await told(api, 10)
