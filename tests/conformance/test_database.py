@@ -177,7 +177,7 @@ def test_a_restarting_postgres_is_unavailable_until_it_is_back(
 
 
 @pytest.mark.postgres
-def test_a_postgres_that_was_restarted_between_two_writes_is_not_noticed(
+def test_a_restart_of_postgres_between_two_writes_fails_no_write(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     migrate(postgres_url)

@@ -129,7 +129,7 @@ def test_a_checkpoint_that_the_job_does_not_have_is_refused_with_a_pointer(stage
     assert stage.job(job).state is JobState.PAUSED
 
 
-def test_a_job_that_does_not_rest_accepts_only_the_checkpoint_that_it_continues_from(stage: Stage) -> None:
+def test_a_queued_or_active_job_accepts_no_resume_from_another_checkpoint(stage: Stage) -> None:
     job, ids, _ = paused(stage, 5, 10, 15)
     stage.resume(job, Resume(checkpoint=ids[10]))
 

@@ -94,7 +94,7 @@ def system(processes: Processes, redis: RedisServer, database_url: str, scratch:
 
 
 @pytest.mark.matrix
-def test_a_sample_of_mixed_load_under_random_faults_leaves_the_books_in_order(
+def test_a_sample_of_mixed_load_under_random_faults_leaves_consistent_records(
     system: System, crashing: PostgresServer | None, scratch: Path
 ) -> None:
     books, report = soak(system, BRIEF, SAMPLE_SECONDS, SAMPLE_READERS, (0.5, 2.5), crashing, scratch)
@@ -104,7 +104,7 @@ def test_a_sample_of_mixed_load_under_random_faults_leaves_the_books_in_order(
 
 @pytest.mark.soak
 @pytest.mark.timeout(LONG_SECONDS + 1800)
-def test_an_hour_of_mixed_load_under_random_faults_leaves_the_books_in_order(
+def test_an_hour_of_mixed_load_under_random_faults_leaves_consistent_records(
     system: System, crashing: PostgresServer | None, scratch: Path
 ) -> None:
     books, report = soak(system, LONG, LONG_SECONDS, LONG_READERS, (1.0, 7.0), crashing, scratch)

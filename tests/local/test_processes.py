@@ -91,7 +91,7 @@ def test_a_failed_step_stops_the_start_with_its_last_output(children: Children, 
         children.run(program(tmp_path, "import sys; print('the disk is full'); sys.exit(3)"))
 
 
-def test_a_held_home_names_its_holder_and_is_free_again_afterwards(tmp_path: Path) -> None:
+def test_a_home_in_use_names_its_process_and_is_unlocked_at_its_end(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         record_holder(home, "http://127.0.0.1:8080")
         with pytest.raises(HomeInUse, match=rf"{os.getpid()} at http://127\.0\.0\.1:8080"), hold(tmp_path):

@@ -117,7 +117,7 @@ DIFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERS)
-def test_every_such_argument_changes_the_run(tmp_path: Path, name: str) -> None:
+def test_an_argument_changes_the_results_of_a_run(tmp_path: Path, name: str) -> None:
     seen_in, values, both = DIFFERS[name]
 
     without = results_of(tmp_path / "without", **dict(both))

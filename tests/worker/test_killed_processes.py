@@ -121,7 +121,7 @@ def test_a_killed_supervisor_is_reported_and_its_training_ends(running: Running,
     runs_another(running, control)
 
 
-def test_the_guardian_works_after_two_supervisors_and_trainings_were_killed(
+def test_a_warm_parent_works_after_two_supervisors_and_trainings_were_killed(
     start_node: NodeStarter, control: FakeControl
 ) -> None:
     worker = start_node(slots=2)

@@ -23,7 +23,7 @@ def test_lines_are_whole_however_they_come() -> None:
     assert texts(lines.read(b"")) == ["four"]
 
 
-def test_a_progress_bar_is_its_last_state() -> None:
+def test_a_progress_bar_becomes_one_line_with_its_last_state() -> None:
     assert texts(PrintedLines("stderr").read(b"\r10%\r20%\r   \r30%\r\n\ndone\n")) == ["30%", "", "done"]
 
 

@@ -113,7 +113,7 @@ async def test_the_log_and_the_events_of_a_job_are_followed_without_its_curves(a
     await expect(page.locator("#panel tbody tr").first).to_contain_text("third")
 
 
-async def test_the_loop_answers_an_order_on_the_page(api: Api, page: Page) -> None:
+async def test_a_command_on_the_page_shows_the_answer_of_the_loop(api: Api, page: Page) -> None:
     job, worker = trained(api, [{"loss": 2.0}])
     await page.goto(f"{api.url}/#/jobs/{job}?tab=spec")
 
@@ -326,7 +326,7 @@ async def test_a_person_resumes_a_job_from_an_older_checkpoint(api: Api, page: P
     await expect(page.locator(".api")).to_contain_text(f"footplate resume {job} --checkpoint ckpt_")
 
 
-async def test_a_person_needs_the_key_and_may_leave(serve: Serve, sqlite_url: str, page: Page) -> None:
+async def test_a_person_must_enter_the_key_and_can_log_out(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     await api.submit(name="guarded")
     await page.goto(api.url)

@@ -248,7 +248,7 @@ async def test_filters_with_impossible_values_match_no_job(both: Api, query: str
     assert not answer.json().get("data")
 
 
-async def test_validation_shows_the_effective_spec_and_why_it_would_wait(both: Api) -> None:
+async def test_validation_shows_the_effective_spec_and_why_the_job_would_wait(both: Api) -> None:
     result = await both.client.post("/jobs/validate", json={**SPEC, "training": {"max_steps": 30}})
 
     assert result.status_code == 200, result.text

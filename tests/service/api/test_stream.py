@@ -238,7 +238,7 @@ async def test_a_foreign_page_is_refused_before_the_handshake(serve: Serve, sqli
         assert code == 1000
 
 
-async def test_a_socket_needs_the_key_or_a_ticket_once(serve: Serve, sqlite_url: str) -> None:
+async def test_a_socket_opens_with_the_key_or_with_a_ticket_that_works_once(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     job = await api.submit()
     await api.end(job)

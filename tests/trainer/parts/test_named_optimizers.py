@@ -338,7 +338,7 @@ def test_a_step_retried_after_out_of_memory_has_the_gradients_of_one_step(tmp_pa
 
 
 @pytest.mark.parametrize("loss", ["train", "zero_grad", "parameters"])
-def test_an_attribute_of_every_module_is_refused_as_a_loss(loss: str) -> None:
+def test_a_loss_with_the_name_of_a_module_attribute_is_refused(loss: str) -> None:
     with pytest.raises(ValueError, match=f"the loss of optimizer 'aux' is {loss!r}, which every module has"):
         NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("aux", ["quantiles"], loss=loss)])
 
