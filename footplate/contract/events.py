@@ -83,7 +83,11 @@ class Event(Resource):
 
 
 class StateData(BaseModel):
-    """`state`: a change of the job, from the service. A worker sends one as its first event, with state `running`."""
+    """`state`: a change of the job, from the service. A worker sends one as its first event, with state `running`.
+
+    A `state` event with a step means that the job goes back to this step. A `note` with a step and a `checkpoint` means
+    that an attempt continues there. Later points of earlier attempts are not in curves any more.
+    """
 
     state: str
     reason: str | None = None

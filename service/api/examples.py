@@ -118,7 +118,6 @@ EXAMPLES: Json = {
     "run": "nightly",
     "refused": None,
     "rank": 0,
-    "repeated": False,
     "result": None,
     "scopes": ["read", "submit"],
     "secret": "whsec_" + "A" * 43 + "=",

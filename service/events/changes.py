@@ -82,6 +82,8 @@ class JobChanges:
     points: curves.Gathered = field(default_factory=curves.Gathered)
     sources: dict[tuple[int, int], SourceChanges] = field(default_factory=dict)
     """The changes of each source, by its attempt and number."""
+    continued: tuple[int, str] | None = None
+    """The attempt that reported where it continues, and the path of the checkpoint."""
     progress: str | None = None
     running_ms: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -191,6 +193,8 @@ class Collector:
             return
         elif event.kind in (Kind.LOG, Kind.EVAL):
             self.changes.metrics.update(data)
+        elif event.kind == Kind.NOTE and changed.source.source == 0 and isinstance(data.get("checkpoint"), str):
+            self.changes.continued = changed.source.attempt, data["checkpoint"]
         elif event.kind == Kind.PROGRESS:
             self.changes.progress = ProgressData.model_validate(data).model_dump_json()
         elif event.kind == Kind.SYSTEM:

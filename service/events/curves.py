@@ -267,7 +267,9 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
     wanted = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
     if not wanted:
         return
-    ends = {(row.job_id, row.attempt, row.name): Curve.read(row.body) for row in curves.of_attempts(conn, wanted)}
+    rows = curves.of_attempts(conn, wanted)
+    ends = {(row.job_id, row.attempt, row.name): Curve.read(row.body) for row in rows}
+    untils = {(row.job_id, row.attempt, row.name): row.until for row in rows}
     names: dict[tuple[JobId, int], int] = {}
     for job, attempt, _ in ends:
         names[job, attempt] = names.get((job, attempt), 0) + 1
@@ -281,7 +283,8 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
                 continue
             curve, names[job, attempt] = Curve.new(), count + 1
         full += bucket_rows(job, attempt, name, curve.feed(column))
-        changed.append(CurveRow(job, attempt, name, curve.written()))
+        until = untils.get((job, attempt, name))
+        changed.append(CurveRow(job, attempt, name, curve.written(), until))
     curves.add(conn, full)
     if changed:
         curves.save(conn, changed)

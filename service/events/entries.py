@@ -25,7 +25,7 @@ MAX_DEPTH = 64
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 """All errors that parsing JSON of any content may raise. An error that is missing here would stop ingest forever."""
 INSPECTED = frozenset(
-    {Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.SYSTEM, Kind.DO, Kind.DONE}
+    {Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.SYSTEM, Kind.DO, Kind.NOTE, Kind.DONE}
 )
 """The kinds of events whose data ingest reads. These events have their data as an object and as text."""
 

@@ -29,6 +29,7 @@ from service.events.row_limits import LEFT_OUT, latest
 from service.jobs import multi_node
 from service.jobs.conclude import AttemptEnd, conclude
 from service.jobs.prune import rotate
+from service.jobs.roll_back import continue_at
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import JobRow, SourceRow, loads
 
@@ -107,6 +108,7 @@ def _write(conn: Connection, changes: JobChanges, now: int, done: IngestEffects,
 
 def _record(conn: Connection, changes: JobChanges, now: int, done: IngestEffects) -> None:
     job = changes.job
+    before = _continue(conn, changes)
     columns: dict[str, Any] = {}
     is_cut = False
     if changes.rows:
@@ -115,7 +117,7 @@ def _record(conn: Connection, changes: JobChanges, now: int, done: IngestEffects
     if changes.progress is not None:
         columns["progress"] = changes.progress
     if changes.metrics:
-        metrics, is_cut = latest(loads(job.metrics) or {}, json_safe(changes.metrics))
+        metrics, is_cut = latest(loads(before) or {}, json_safe(changes.metrics))
         columns["metrics"] = json.dumps(metrics)
     if changes.committed:
         columns["failed_without_checkpoint"] = 0
@@ -125,6 +127,15 @@ def _record(conn: Connection, changes: JobChanges, now: int, done: IngestEffects
         events.append(conn, job.id, Kind.NOTE, {"message": LEFT_OUT}, now)
     if changes.running_ms:
         attempts.set_running_time(conn, job.id, job.attempt, changes.running_ms)
+
+
+def _continue(conn: Connection, changes: JobChanges) -> str | None:
+    """Returns the job's metrics before its new events, moved back to the checkpoint from which an attempt continues."""
+    if changes.continued is None:
+        return changes.job.metrics
+    attempt, path = changes.continued
+    start = next((row for row in checkpoints.of_job(conn, changes.job.id) if row.path == path), None)
+    return continue_at(conn, changes.job, start, attempt=attempt) if start else changes.job.metrics
 
 
 def _save_source(conn: Connection, changed: SourceChanges, now: int) -> None:

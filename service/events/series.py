@@ -5,8 +5,8 @@ highest, and the first that is not a number. Groups consist of the buckets that 
 (service/events/curves.py), of the highest level that is fine enough. So the time does not depend on the number of
 points.
 
-A job that continues from an older checkpoint logs some steps twice. Its curve shows them as the newer attempt logged
-them. Points of an earlier attempt are left out from the first step that a later one logged. `everything` shows all.
+A job that continues from an older checkpoint logs some steps twice. Points of an earlier attempt after that checkpoint,
+or from the first step that a later attempt logged, no longer count. `everything` shows all.
 
 A range of steps is read with finer buckets, so a chart that is zoomed in shows more points than the whole curve has.
 """
@@ -48,32 +48,31 @@ ALL_STEPS = Steps()
 
 
 def summaries(conn: Connection, job: JobId) -> list[MetricSummary]:
-    """Returns a summary of each metric of a job over all attempts, sorted by name."""
-    ends = _ends(conn, job)
-    begins = _next_begins(ends)
-    by_name: dict[str, list[tuple[int, Curve]]] = {}
-    for (attempt, name), curve in ends.items():
-        by_name.setdefault(name, []).append((attempt, curve))
-    return [_summary(name, by_name[name], begins) for name in sorted(by_name)]
+    """Returns a summary of each metric of a job, sorted by name. Metrics of which no point counts are left out."""
+    stored = _stored_curves(conn, job)
+    events = _Events(conn, job)
+    by_name: dict[str, list[_CurvePiece]] = {}
+    for (attempt, name), (curve, before) in stored.items():
+        by_name.setdefault(name, []).append(_CurvePiece(conn, events, attempt, name, curve, before, ALL_STEPS))
+    return [_summary(name, by_name[name]) for name in sorted(by_name) if any(piece.count for piece in by_name[name])]
 
 
-def _summary(name: str, curves: Sequence[tuple[int, Curve]], begins: dict[int, int | None]) -> MetricSummary:
-    """Returns the summary of one metric. `curves` are those of its attempts, oldest first."""
+def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
+    """Returns the summary of one metric. `pieces` are those of its attempts, oldest first."""
 
     def seen(point: Point, attempt: int) -> SeenMetric:
         value, no, at, step, epoch = point
-        begin = begins[attempt]
-        repeated = begin is not None and step is not None and step >= begin
-        return SeenMetric(value=value, no=no, step=step, epoch=epoch, at=at, attempt=attempt, repeated=repeated)
+        return SeenMetric(value=value, no=no, step=step, epoch=epoch, at=at, attempt=attempt)
 
-    least = [(curve.whole.least, attempt) for attempt, curve in curves if curve.whole.least is not None]
-    most = [(curve.whole.most, attempt) for attempt, curve in curves if curve.whole.most is not None]
-    attempt, newest = curves[-1]
+    kept = [piece for piece in pieces if piece.count]
+    extremes = [(*piece.extremes(), piece.attempt) for piece in kept]
+    least = [(low, attempt) for low, _, attempt in extremes if low is not None]
+    most = [(high, attempt) for _, high, attempt in extremes if high is not None]
     return MetricSummary(
         name=name,
-        count=sum(curve.whole.count for _, curve in curves),
-        not_finite=sum(curve.odd for _, curve in curves),
-        last=seen(newest.last, attempt),
+        count=sum(piece.curve.whole.count for piece in pieces),
+        not_finite=sum(piece.curve.odd for piece in pieces),
+        last=seen(kept[-1].last(), kept[-1].attempt),
         # Of equal values, the one of the earliest attempt.
         min=seen(*min(least, key=_value)) if least else None,
         max=seen(*max(most, key=_value)) if most else None,
@@ -95,15 +94,14 @@ def series(
     steps: Steps = ALL_STEPS,
 ) -> list[Series]:
     """Returns curves in the order of the names, with the points of these steps. A curve without points is empty."""
-    ends = _ends(conn, job)
-    begins = _next_begins(ends)
+    stored = _stored_curves(conn, job)
     events = _Events(conn, job)
     drawn = []
     for name in names:
-        attempts = {attempt: curve for (attempt, curve_name), curve in ends.items() if curve_name == name}
         pieces = [
-            _CurvePiece(conn, events, attempt, name, curve, None if everything else begins[attempt], steps)
-            for attempt, curve in attempts.items()
+            _CurvePiece(conn, events, attempt, name, curve, None if everything else before, steps)
+            for (attempt, curve_name), (curve, before) in stored.items()
+            if curve_name == name
         ]
         drawn.append(_draw(job, name, pieces, points, axis))
     return drawn
@@ -113,14 +111,20 @@ def names_of(conn: Connection, job: JobId) -> list[str]:
     return sorted({row.name for row in curves.of_job(conn, job)})
 
 
-def _ends(conn: Connection, job: JobId) -> dict[tuple[int, str], Curve]:
-    return {(row.attempt, row.name): Curve.read(row.body) for row in curves.of_job(conn, job)}
+def _stored_curves(conn: Connection, job: JobId) -> dict[tuple[int, str], tuple[Curve, int | None]]:
+    """Returns curves by attempt and name, each with the first step that no longer counts, or None if all count."""
+    rows = [(row, Curve.read(row.body)) for row in curves.of_job(conn, job)]
+    begins = _next_begins((row.attempt, curve) for row, curve in rows)
+    return {
+        (row.attempt, row.name): (curve, _lower(begins[row.attempt], None if row.until is None else row.until + 1))
+        for row, curve in rows
+    }
 
 
-def _next_begins(ends: dict[tuple[int, str], Curve]) -> dict[int, int | None]:
+def _next_begins(found: Iterable[tuple[int, Curve]]) -> dict[int, int | None]:
     """Returns, for each attempt, the lowest step that a later attempt logged, or None if no later one logged a step."""
     first: dict[int, int | None] = {}
-    for (attempt, _), curve in ends.items():
+    for attempt, curve in found:
         first[attempt] = _lower(first.get(attempt), curve.begins)
     lowest: int | None = None
     lowest_later: dict[int, int | None] = {}
@@ -158,7 +162,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
 
 
 class _CurvePiece:
-    """The points of one attempt's curve that are in a range of steps, and that no later attempt has repeated."""
+    """The points of one attempt's curve that count, and that are in a range of steps."""
 
     def __init__(
         self, conn: Connection, events: _Events, attempt: int, name: str, curve: Curve, before: int | None, steps: Steps
@@ -174,6 +178,20 @@ class _CurvePiece:
     @property
     def count(self) -> int:
         return self._behind - self._first
+
+    def last(self) -> Point:
+        return self.curve.last if self._is_whole else self._points(self._behind - 1, self._behind)[0]
+
+    def extremes(self) -> tuple[Point | None, Point | None]:
+        """Returns the lowest and the highest point that are numbers."""
+        if self._is_whole:
+            return self.curve.whole.least, self.curve.whole.most
+        ((_, least, most, _),) = _grouped(self._buckets(len(self.curve.open), 0, self._behind), self.count)
+        return least, most
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.count == self.curve.whole.count
 
     def exactly(self) -> list[Point]:
         return self._points(self._first, self._behind)

@@ -95,7 +95,8 @@ def resume(
     else:
         jobs.move(
             conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, message=rolled_back, now=now,
-            by=by, queued_at=now, finished_at=None, not_before=None, **columns,
+            step=start.step if start and rolled_back else None, by=by, queued_at=now, finished_at=None,
+            not_before=None, **columns,
         )  # fmt: skip
     return jobs.get(conn, project, job_id)
 

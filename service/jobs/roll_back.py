@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -55,7 +56,7 @@ def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None
     if any(row.is_best for row in newer):
         _restore_best(conn, job)
     commands.forget_after(conn, job.id, start.step)
-    _set_progress(conn, job, start)
+    continue_at(conn, job, start, attempt=job.attempt + 1)
     steps = ", ".join(str(row.step) for row in reversed(newer[:5])) + (" and more" if len(newer) > 5 else "")
     return f"continues from checkpoint {start.id}, of step {start.step}; newer checkpoints are deleted: of step {steps}"
 
@@ -93,11 +94,28 @@ def _restore_best(conn: Connection, job: JobRow) -> None:
             return
 
 
-def _set_progress(conn: Connection, job: JobRow, start: CheckpointRow) -> None:
-    before = loads(job.progress)
-    if before is None:
-        return
+def continue_at(conn: Connection, job: JobRow, start: CheckpointRow, *, attempt: int) -> str | None:
+    """Moves curves, metrics and progress back to the checkpoint from which this attempt continues.
+
+    Returns the job's metrics as JSON.
+    """
+    curves.end_at(conn, job.id, start.step, before=attempt)
+    progress = loads(job.progress)
+    if progress is None or progress["step"] <= start.step:
+        return job.metrics
+    metrics = json.dumps(_metrics_at(conn, start))
     saved = curves.points(conn, job.id, [start.no])
     epoch = saved[start.no][2] if start.no in saved else None
-    progress = ProgressData(step=start.step, max_steps=before["max_steps"], epoch=epoch or 0.0)
-    jobs.record(conn, job.id, progress=progress.model_dump_json())
+    moved = ProgressData(step=start.step, max_steps=progress["max_steps"], epoch=epoch or 0.0)
+    jobs.record(conn, job.id, progress=moved.model_dump_json(), metrics=metrics)
+    return metrics
+
+
+def _metrics_at(conn: Connection, start: CheckpointRow) -> dict[str, Any]:
+    """Returns the latest value that each metric had when the job saved a checkpoint."""
+    metrics: dict[str, Any] = {}
+    for row in reversed(checkpoints.of_job(conn, start.job_id)):
+        # An earlier checkpoint of a later step is of an attempt whose steps no longer count.
+        if row.no <= start.no and row.step <= start.step:
+            metrics |= loads(row.metrics)
+    return metrics

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, text, tuple_
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, tuple_, update
 
 from footplate.contract.ids import JobId
 from service.store.mapping import upsert, values_of
@@ -16,7 +16,7 @@ from service.store.tables import curve_buckets, curves
 _SAVE = upsert(curves)
 _ADD = insert(curve_buckets)
 _OF_JOB = (
-    select(curves.c.attempt, curves.c.name, curves.c.body)
+    select(curves.c.attempt, curves.c.name, curves.c.body, curves.c.until)
     .where(curves.c.job_id == bindparam("job_id"))
     .order_by(curves.c.attempt, curves.c.name)
 )
@@ -53,7 +53,7 @@ class BucketRange:
 
 def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
     """Returns the stored curves of these attempts, so that new points can be added to them."""
-    columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body)
+    columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body, curves.c.until)
     wanted_rows = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
     return [CurveRow(*row) for row in conn.execute(wanted_rows)]
 
@@ -67,6 +67,13 @@ def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None
 def save(conn: Connection, rows: Iterable[CurveRow]) -> None:
     if values := list(map(values_of, rows)):
         conn.execute(_SAVE[conn.dialect.name], values)
+
+
+def end_at(conn: Connection, job_id: JobId, step: int, *, before: int) -> None:
+    """Ends the curves of the attempts `before` this one at a step. Points after the step no longer count."""
+    longer = or_(curves.c.until.is_(None), curves.c.until > step)
+    earlier = (curves.c.job_id == job_id) & (curves.c.attempt < before)
+    conn.execute(update(curves).where(earlier, longer).values(until=step))
 
 
 def add(conn: Connection, rows: Sequence[BucketRow]) -> None:

@@ -69,15 +69,18 @@ def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
 
 
 def insert_own(
-    conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
-) -> None:
+    conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int,
+    step: int | None = None,
+) -> None:  # fmt: skip
     """Writes an event of the service with the number `no`, to which the caller has already set the job's last_no."""
-    conn.execute(*own_row(job_id, no, attempt, kind, data, now))
+    conn.execute(*own_row(job_id, no, attempt, kind, data, now, step))
 
 
-def own_row(job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int) -> NewRow:
+def own_row(
+    job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int, step: int | None = None
+) -> NewRow:
     """Returns the row of an event of the service's own."""
-    row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), None, None, json.dumps(data))
+    row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), step, None, json.dumps(data))
     return _INSERT, values_of(row)
 
 

@@ -145,12 +145,14 @@ def move(
     next_fence: int | None = None,
     with_event: bool = True,
     by: str | None = None,
+    step: int | None = None,
     **columns: Any,
 ) -> bool:
     """Moves a job to the state `to` with one guarded UPDATE, and writes its event and the deliveries of webhooks.
 
     Returns False if the job is in none of the states `expect`, or if its attempt or fence is not `attempt` or `fence`.
-    A placement sets `next_attempt` and `next_fence`. `with_event=False` is for callers that have written the event.
+    A placement sets `next_attempt` and `next_fence`. `step` is the step to which the job goes back, for the event.
+    `with_event=False` is for callers that have written the event.
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
@@ -185,7 +187,7 @@ def move(
         return False
     if with_event:
         data = {"state": to.value, "reason": reason.value, "message": message}
-        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, with_requester(by, data), now)
+        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, with_requester(by, data), now, step)
     if moved.has_webhook:
         move = StateChange(
             job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no

@@ -473,6 +473,8 @@ class CurveRow:
     attempt: int
     name: str
     body: Json
+    until: Large | None = None
+    """The last step that counts, because a later attempt continues there. None: all steps count."""
 
 
 @dataclass(frozen=True, slots=True)

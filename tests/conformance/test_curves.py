@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from itertools import pairwise
@@ -15,6 +16,9 @@ from footplate.contract.resources.history import Series
 from service.events.curves import FAN, MAX_NAMES
 from service.events.series import Axis, Steps, series, summaries
 from service.jobs.delete import delete
+from service.jobs.resume import Resume
+from service.store import checkpoints
+from service.store.rows import CheckpointRow
 from service.store.tables import curve_buckets, curves
 from service.store.times import text_of
 from tests.conformance.acting import Stage, Worker
@@ -175,19 +179,80 @@ def test_repeated_steps_show_the_values_of_the_later_attempt(stage: Stage) -> No
     assert (len(everything.x), everything.left_out, begins(everything)) == (3800, 0, [(1, 0), (2, 3000)])
 
 
-def test_the_summary_marks_values_that_a_later_attempt_repeated(stage: Stage) -> None:
+@pytest.mark.parametrize("points", [8, FAN**2 + FAN + 7])
+def test_the_summary_has_only_values_that_no_later_attempt_repeated(stage: Stage, points: int) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
-    told(worker, [{"loss": 10.0 - n} for n in range(8)])
+    told(worker, [{"loss": 10.0 - n, **({"f1": 0.5} if n == points - 1 else {})} for n in range(points)])
     later = again(stage, job, worker)
-    told(later, [{"loss": 20.0}], first_step=5)
+    told(later, [{"loss": 20.0}], first_step=points - 3)
 
     (summary,) = stage.read(lambda conn: summaries(conn, job))
 
     assert summary.min
     assert summary.max
-    assert (summary.min.value, summary.min.attempt, summary.min.repeated) == (3.0, 1, True)
-    assert (summary.max.value, summary.max.attempt, summary.max.repeated) == (20.0, 2, False)
-    assert (summary.last.step, summary.last.attempt, summary.count) == (5, 2, 9)
+    assert (summary.min.value, summary.min.attempt) == (10.0 - (points - 5), 1)
+    assert (summary.max.value, summary.max.attempt) == (20.0, 2)
+    assert (summary.last.step, summary.last.attempt, summary.count) == (points - 3, 2, points + 1)
+
+
+def continued_at(stage: Stage, job: JobId, worker: Worker, checkpoint: CheckpointRow) -> Worker:
+    """An attempt that has reported the checkpoint from which it continues, and has logged nothing."""
+    later = again(stage, job, worker)
+    note = {"message": f"continues at step {checkpoint.step}", "checkpoint": checkpoint.path}
+    later.send(later.write(Kind.NOTE, note, checkpoint.step))
+    return later
+
+
+def progress(worker: Worker, step: int) -> None:
+    worker.send(worker.write(Kind.PROGRESS, {"step": step, "max_steps": 500, "epoch": step / 100}, step))
+
+
+def test_a_curve_ends_where_the_next_attempt_continues_before_that_has_logged(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 5})
+    told(worker, [{"loss": 100.0 - n, "grad": 1.0} for n in range(100)])
+    worker.checkpoints(100, metrics={"loss": 1.0, "grad": 1.0})
+    told(worker, [{"loss": -50.0, "f1": 0.5} for _ in range(30)], first_step=101)
+    progress(worker, 130)
+    (checkpoint,) = stage.read(lambda conn: checkpoints.of_job(conn, job))
+
+    later = continued_at(stage, job, worker, checkpoint)
+
+    loss, f1 = drawn(stage, job, "loss", "f1")
+    assert (loss.x[-1], loss.y[-1], loss.count, loss.left_out, f1.x) == (100, 1.0, 130, 30, ())
+    (everything,) = drawn(stage, job, "loss", everything=True)
+    assert len(everything.x) == 130
+    names = {row.name: row for row in stage.read(lambda conn: summaries(conn, job))}
+    assert set(names) == {"loss", "grad"}
+    assert names["loss"].min
+    assert (names["loss"].min.value, names["loss"].last.value) == (1.0, 1.0)
+    row = stage.job(job)
+    assert json.loads(row.metrics or "") == {"loss": 1.0, "grad": 1.0}
+    assert json.loads(row.progress or "")["step"] == 100
+    told(later, [{"loss": 7.0}], first_step=101)
+    assert json.loads(stage.job(job).metrics or "") == {"loss": 7.0, "grad": 1.0}
+    assert (drawn(stage, job, "loss")[0].x[-1], drawn(stage, job, "loss")[0].y[-1]) == (101, 7.0)
+
+
+def test_a_resume_from_an_older_checkpoint_takes_later_points_out_at_once(stage: Stage) -> None:
+    job, worker = stage.running()
+    for step in (10, 20, 30):
+        told(worker, [{"loss": 40.0 - step + n} for n in range(10)], first_step=step - 9)
+        progress(worker, step)
+        worker.checkpoints(step, metrics={"loss": 49.0 - step})
+    stage.pause(job)
+    worker.ends("stopped", "pause", stop="pause")
+    oldest = stage.read(lambda conn: checkpoints.of_job(conn, job))[-1]
+
+    stage.resume(job, Resume(checkpoint=oldest.id))
+
+    (loss,) = drawn(stage, job, "loss")
+    assert list(loss.x) == list(range(1, 11))
+    (summary,) = stage.read(lambda conn: summaries(conn, job))
+    assert summary.min
+    assert (summary.min.value, summary.last.value) == (30.0, 39.0)
+    assert json.loads(stage.job(job).metrics or "") == {"loss": 39.0}
+    assert stage.events(job, ["state"])[-1].step == 10
+    assert len(stage.events(job, ["log"])) == 30
 
 
 def test_an_attempt_from_step_0_replaces_the_whole_curve(stage: Stage) -> None:

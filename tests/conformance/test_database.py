@@ -215,12 +215,18 @@ def test_concurrent_posts_with_one_idempotency_key_make_one_job(db: Database) ->
     assert len(set(made)) == 1
 
 
+VERSION_29 = (
+    "ALTER TABLE curves DROP COLUMN until",
+    "UPDATE alembic_version SET version_num = '0029'",
+)
+"""The statements that turn a new database into one of version 29: the reverse of migration 30."""
 VERSION_28 = (
+    *VERSION_29,
     "ALTER TABLE jobs RENAME COLUMN failed_without_checkpoint TO stuck",
     "ALTER TABLE jobs RENAME COLUMN failed_attempts TO spent",
     "UPDATE alembic_version SET version_num = '0028'",
 )
-"""The statements that turn a new database into one of version 28: the reverse of migration 29."""
+"""The statements that turn a new database into one of version 28."""
 VERSION_18 = (
     *VERSION_28,
     "ALTER TABLE sources RENAME COLUMN rendezvous TO meets_at",
@@ -250,7 +256,7 @@ def change(url: str, *statements: str) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("older", [VERSION_18, VERSION_28], ids=["18", "28"])
+@pytest.mark.parametrize("older", [VERSION_18, VERSION_28, VERSION_29], ids=["18", "28", "29"])
 def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(database_url: str, older: tuple[str, ...]) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext

@@ -6,7 +6,7 @@ import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
 import { formatBytes, formatDuration, formatNumber, formatTicks, sentence, formatX } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
-import { type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
+import { type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
 import { listedAfter } from "../src/lib/listed";
@@ -15,7 +15,7 @@ import { FIRST, TEMPLATES, isRecipe } from "../src/lib/templates";
 import { gpuUse, systemValues } from "../src/lib/system";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
 import type { JobEvent } from "../src/api/types";
-import { eventText } from "../src/lib/events";
+import { eventText, stepBack } from "../src/lib/events";
 import { orderText, rateBefore } from "../src/lib/orders";
 import { type Ask, type Printed, levelOf, linesUntil, linesWith } from "../src/lib/printed";
 import { pausesIn, sharedPauses } from "../src/lib/pauses";
@@ -58,6 +58,14 @@ describe("points of a curve", () => {
     expect(hasFiner(whole, part(100, 200, false), steps)).toBe(false);
     expect(hasFiner(whole, part(0, 300, false), steps)).toBe(true);
     expect(hasFiner(whole, part(0, 300, true), steps)).toBe(false);
+  });
+  it("ends where a job goes back to, which a state or the checkpoint of a note says", () => {
+    const points = noPoints();
+    for (const step of [1, 2, 3]) addPoint(points, [step, NaN, 0, step], true);
+    endAt(points, 2);
+    expect([points.step, points.y, points.time]).toEqual([[1, 2], [1, 2], [0, 0]]);
+    const event = (kind: string, step: number | null, data = {}) => stepBack({ kind, step, data } as never);
+    expect([event("state", 5), event("state", null), event("note", 5, { checkpoint: "a" }), event("note", 5), event("log", 5)]).toEqual([5, null, 5, null, null]);
   });
   it("replaces repeated steps and thins what grows too long, with its spikes", () => {
     const points = noPoints();

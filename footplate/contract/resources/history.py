@@ -43,8 +43,6 @@ class SeenMetric(Resource):
     epoch: float | None
     at: str
     attempt: int
-    repeated: bool
-    """True if a later attempt logged the metric of this step again."""
 
 
 class MetricSummary(Resource):

@@ -19,7 +19,9 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Gpu
 from service.api import dashboard
-from service.store import tables
+from service.jobs.resume import Resume
+from service.store import checkpoints, tables
+from tests.conformance.acting import Stage
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
@@ -95,6 +97,29 @@ async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> Non
     await expect(page.get_by_role("heading", level=1)).to_contain_text("stopping")
     await page.get_by_role("tab", name="attempts").click()
     await expect(page.locator(".timeline")).to_contain_text("Attempt 1 on")
+
+
+async def test_a_resume_from_an_older_checkpoint_shortens_the_open_curves(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"loss": 2.0}, {"loss": 1.5}])
+    stage = Stage(api.db)
+    worker.checkpoints(2, metrics={"loss": 1.5})
+    told(worker, [{"loss": 0.5}, {"loss": 0.25}], first_step=3)
+    worker.send(worker.write(Kind.PROGRESS, {"step": 4, "max_steps": 9, "epoch": 0.5}, 4))
+    worker.checkpoints(4, metrics={"loss": 0.25})
+    stage.pause(job)
+    worker.ends("stopped", "pause", stop="pause")
+    last_and_best = page.locator("[data-job] .number")
+    await page.goto(f"{api.url}/#/jobs?sel={job}&cols=name,metric:loss:last,metric:loss:best")
+    legend = page.locator("[data-metric=loss] .legend b")
+    await expect(legend).to_have_text("0.25")
+    await expect(last_and_best).to_have_text(["0.25", "0.25"])
+
+    oldest = stage.read(lambda conn: checkpoints.of_job(conn, job))[-1]
+    stage.resume(job, Resume(checkpoint=oldest.id))
+    api.services.tail.wake([job])
+
+    await expect(legend).to_have_text("1.5")
+    await expect(last_and_best).to_have_text(["1.5", "1.5"])
 
 
 async def test_the_log_and_the_events_of_a_job_are_followed_without_its_curves(api: Api, page: Page) -> None:

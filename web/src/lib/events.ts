@@ -15,6 +15,11 @@ export function eventText({ kind, data, step }: JobEvent): string {
     .join(", ");
 }
 
+/** Returns the step to which a job goes back: in a resume from an older checkpoint, or when an attempt continues after a crash. */
+export function stepBack({ kind, step, data }: JobEvent): number | null {
+  return kind === "state" || (kind === "note" && typeof data.checkpoint === "string") ? step : null;
+}
+
 function checkpointText(data: JobEvent["data"], verb: string, step: number | null): string {
   const { bytes, files, is_best } = data;
   const size = typeof bytes === "number" ? `${formatBytes(bytes)}${typeof files === "number" ? ` in ${files} files` : ""}` : "";

@@ -34,6 +34,11 @@ export function addPoint(points: Points, [step, epoch, time, y]: [number, number
   points.isExact = false;
 }
 
+/** Leaves out the points after a step, because the job goes back to this step. */
+export function endAt(points: Points, step: number): void {
+  while (points.step.length && points.step.at(-1)! > step) for (const column of columnsOf(points)) column.pop();
+}
+
 /** Returns the curve with its finer part in place of the points of the same steps. */
 export function withPart(points: Points, { steps: [first, last], points: part }: Part): Points {
   const behind = points.step.findIndex((step) => step > last);

@@ -19,6 +19,9 @@ export function systemValues(event: JobEvent): [string, unknown][] {
   return [...Object.entries(plain), ...ofGpus].map(([name, value]) => [`system/${name}${rank}`, value]);
 }
 
+/** Returns true for a curve over time, which no resume takes back. */
+export const isSystem = (name: string) => name.startsWith("system/");
+
 /** Returns the newest use of each GPU, by its uuid. */
 export function gpuUse(events: JobEvent[]): Record<string, Gpu> {
   const gpus = events.flatMap((event) => (event.data as { gpus?: Gpu[] }).gpus ?? []);

@@ -5,9 +5,10 @@ import { LiveFeed } from "../api/live";
 import { request, requestPages } from "../api/client";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
-import { type Part, type Points, addPoint, hasFiner, noPoints, stepsIn, withPart } from "../lib/points";
+import { type Part, type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../lib/points";
+import { stepBack } from "../lib/events";
 import { throttled } from "../lib/slices";
-import { systemValues } from "../lib/system";
+import { isSystem, systemValues } from "../lib/system";
 import type { Range } from "../lib/table";
 
 export type Axis = "step" | "epoch" | "relative" | "time";
@@ -125,7 +126,7 @@ async function load(job: Job, axis: Axis): Promise<void> {
     parts.delete(job.id);
     axes.set(job.id, otherAxis(axis) ?? "step");
     for (const event of system) draw(event);
-    for (const event of arrived.get(job.id)!) draw(event);
+    for (const event of arrived.get(job.id)!) draw(event) || goBack(event);
   } finally {
     arrived.delete(job.id);
     redraw();
@@ -236,6 +237,8 @@ function receive(events: JobEvent[]): void {
       arrived.get(event.job)?.push(event);
       isDrawn = draw(event) || isDrawn;
     } else {
+      if (stepBack(event) !== null) arrived.get(event.job)?.push(event);
+      isDrawn = goBack(event) || isDrawn;
       const known = lines.get(event.job) ?? [];
       lines.set(event.job, known);
       known.push(event);
@@ -247,8 +250,18 @@ function receive(events: JobEvent[]): void {
   reread();
 }
 
+/** Takes the points out that the job leaves behind, if the event says that it goes back to a step. */
+function goBack(event: JobEvent): boolean {
+  const step = stepBack(event);
+  if (step === null) return false;
+  for (const [name, points] of curves.get(event.job) ?? []) if (!isSystem(name)) endAt(points, step);
+  parts.delete(event.job);
+  return true;
+}
+
 /** Adds each value of an event to its curve. Returns false if none could be drawn. */
 function draw(event: JobEvent): boolean {
+  if (!["log", "eval", "system"].includes(event.kind)) return false;
   const values = event.kind === "system" ? systemValues(event) : Object.entries(event.data);
   return values.map(([name, value]) => add(event, name, value)).some(Boolean);
 }

@@ -91,8 +91,8 @@ interface SummaryRow {
 
 export const needSpec = (id: string) => want("spec", id, `spec ${id}`);
 
-/** A running job's summary is asked for again when the job has moved. */
-export const needSummary = (job: Job) => want("summary", job.id, `summary ${job.id} ${Math.floor(job.last_no / 200)} ${job.state}`);
+/** A job's summary is asked for again when the job has moved, or goes back in a new attempt. */
+export const needSummary = (job: Job) => want("summary", job.id, `summary ${job.id} ${job.attempt} ${Math.floor(job.last_no / 200)} ${job.state}`);
 
 export const metricNames = () => [...new Set([...summaries.values()].flatMap((rows) => [...rows.keys()]))].sort();
 /** Paths that have a value in a spec. What no spec sets is not offered: `loss` is then the metric. */
