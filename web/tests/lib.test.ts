@@ -19,6 +19,7 @@ import { eventText, stepBack } from "../src/lib/events";
 import { orderText, rateBefore } from "../src/lib/orders";
 import { type Ask, type Printed, levelOf, linesUntil, linesWith } from "../src/lib/printed";
 import { pausesIn, sharedPauses } from "../src/lib/pauses";
+import { errorText } from "../src/lib/errors";
 import { soon, throttled } from "../src/lib/slices";
 import { halfOf, tableOf } from "../src/lib/table";
 
@@ -441,5 +442,13 @@ describe("events and orders", () => {
     const set = event("do", { status: "asked", set: { learning_rate: 0.01 } });
     expect(rateBefore([], { training: { learning_rate: 5e-5 } })).toBe("0.00005");
     expect(rateBefore([set, event("do", { status: "done", set: { learning_rate: { from: 1, to: 2 } } })], { training: { learning_rate: 5e-5 } })).toBe("0.01");
+  });
+});
+
+describe("errors", () => {
+  it("say what would work, also for one wrong field", () => {
+    expect(errorText("/url: is private", null, [{ hint: "use a public address" }])).toBe("url: is private — use a public address");
+    expect(errorText("2 fields are wrong", null, [{ hint: "one" }, { hint: "other" }])).toBe("2 fields are wrong");
+    expect(errorText("it runs", "pause it", [])).toBe("it runs — pause it");
   });
 });

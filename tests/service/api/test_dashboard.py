@@ -27,6 +27,7 @@ from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
 from tests.service.api.test_forks import trained as trained_to_the_end
 from tests.service.api.test_keys import a_key
+from tests.service.api.test_webhooks import LOOPBACK, Post, receiving
 from tests.support.processes import Processes, nothing_is_left_behind, until_async
 
 pytestmark = pytest.mark.browser
@@ -648,6 +649,38 @@ async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sql
     await page.get_by_label("Key").fill(empty["key"])
     await page.get_by_role("button", name="Log in").click()
     await expect(page.locator("summary", has_text="Project")).to_have_text("Project speech")
+
+
+async def test_an_administrator_tries_and_deletes_a_webhook_and_a_key(
+    serve: Serve, sqlite_url: str, page: Page
+) -> None:
+    api = await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
+    post = Post(api)
+    await page.goto(f"{api.url}/#/cluster")
+    await page.get_by_label("Key").fill(KEY)
+    await page.get_by_role("button", name="Log in").click()
+    hooks, keys = (page.get_by_role("region", name=name) for name in ("Webhooks", "Keys"))
+
+    async with receiving() as receiver:
+        await hooks.get_by_label("Address").fill(receiver.url)
+        await hooks.get_by_role("button", name="Add a webhook").click()
+        await expect(hooks).to_contain_text("shown once")
+        async with page.expect_response(lambda response: response.url.endswith("/test")):
+            await hooks.get_by_role("button", name="test").click()
+        await post.goes_out()
+        await expect(page.get_by_text("the test was delivered")).to_be_visible()
+    await hooks.get_by_role("button", name="delete").click()
+    await hooks.get_by_role("button", name="Yes, delete").click()
+    await expect(hooks).to_contain_text("No webhook")
+    await expect(hooks).not_to_contain_text("shown once")
+
+    await keys.get_by_label("Name").fill("ci")
+    await keys.get_by_role("button", name="Make a key").click()
+    await expect(keys).to_contain_text("shown once")
+    await keys.get_by_role("button", name="delete").click()
+    await keys.get_by_role("button", name="Yes, delete").click()
+    await expect(keys).to_contain_text("No key has been made")
+    await expect(keys).not_to_contain_text("shown once")
 
 
 def test_the_served_dashboard_was_built_from_these_sources() -> None:

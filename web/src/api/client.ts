@@ -1,6 +1,7 @@
 /** Requests to the service. Errors carry the server's own sentence and hint. */
 
 import { signal } from "@preact/signals";
+import { errorText } from "../lib/errors";
 import { param } from "../model/route";
 
 const KEY = "footplate.key";
@@ -12,9 +13,6 @@ export interface Problem {
   hint?: string | null;
 }
 
-/** Names a field as a form does: "states: must be one of…" for "/states/0: must be one of…". */
-export const withField = (detail: string) => detail.replace(/^\/(?:query\/)?(\w+)(?:\/\d+)?: /, "$1: ");
-
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -23,7 +21,7 @@ export class ApiError extends Error {
     readonly problems: Problem[],
     readonly hint: string | null,
   ) {
-    super([withField(detail), hint].filter(Boolean).join(" — "));
+    super(errorText(detail, hint, problems));
   }
 }
 

@@ -33,6 +33,10 @@ export function Keys() {
       element.reset();
     }).then(reload);
   };
+  const remove = (row: Key) => {
+    setSecret(null);
+    void attempt(() => request(`/keys/${row.id}`, { method: "DELETE" }), `key ${row.name} is deleted`).then(reload);
+  };
   return (
     <section aria-label="Keys">
       <h2>Keys</h2>
@@ -44,7 +48,7 @@ export function Keys() {
               <tr key={row.id}>
                 <td>{row.name}</td><td><code>{row.prefix}</code></td><td>{row.project}</td><td>{row.scopes.join(", ")}</td>
                 <td>{row.last_used_at ? formatAge(row.last_used_at, Date.now()) : "never"}</td>
-                <td><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => void attempt(() => request(`/keys/${row.id}`, { method: "DELETE" }), `key ${row.name} is deleted`).then(reload)} /></td>
+                <td><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => remove(row)} /></td>
               </tr>
             ))}
           </tbody>

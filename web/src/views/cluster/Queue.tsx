@@ -49,7 +49,7 @@ export function Queue() {
                 <td><a href={href(`jobs/${row.job}`)}>{row.name ?? row.job.slice(-8)}</a></td>
                 <td class="number">{row.priority}</td>
                 <td>{row.needs}</td>
-                <td>{row.starts_after ? `not before ${new Date(row.starts_after).toLocaleTimeString()}: ` : ""}{row.message ?? row.reason}</td>
+                <td class="sentence">{row.starts_after ? `not before ${new Date(row.starts_after).toLocaleTimeString()}: ` : ""}{row.message ?? row.reason}</td>
                 <td class="number">{formatDuration(row.waited_s)}</td>
               </tr>
             ))}

@@ -18,6 +18,27 @@ interface Webhook {
   failing_since: string | null;
 }
 
+interface Delivery {
+  id: string;
+  tries: number;
+  error: string | null;
+}
+const RESULT_TRIES = 20;
+const RESULT_MS = 500;
+
+/** Sends a ping to the webhook. Raises an error if it was not delivered. */
+async function test(id: string): Promise<void> {
+  const { id: sent } = await request<Delivery>(`/webhooks/${id}/test`, { method: "POST" });
+  for (let tries = 0; tries < RESULT_TRIES; tries += 1) {
+    const { data } = await request<{ data: Delivery[] }>(`/webhooks/${id}/deliveries`);
+    const delivery = data.find((row) => row.id === sent);
+    if (delivery?.error) throw new Error(`The test failed: ${delivery.error}`);
+    if (delivery?.tries) return;
+    await new Promise((done) => setTimeout(done, RESULT_MS));
+  }
+  throw new Error("The test has no result yet: GET /webhooks/{id}/deliveries will have it.");
+}
+
 export function Webhooks() {
   const { rows, problem, reload } = usePolled<Webhook>("/webhooks", 30);
   const [secret, setSecret] = useState<string | null>(null);
@@ -33,6 +54,10 @@ export function Webhooks() {
       element.reset();
     }).then(reload);
   };
+  const remove = (id: string) => {
+    setSecret(null);
+    void attempt(() => request(`/webhooks/${id}`, { method: "DELETE" }), "deleted").then(reload);
+  };
   return (
     <section aria-label="Webhooks">
       <h2>Webhooks</h2>
@@ -45,8 +70,8 @@ export function Webhooks() {
                 <td><code>{row.url}</code></td><td>{row.states?.join(", ") ?? "all"}</td><td>{row.tags?.join(", ") ?? "all"}</td>
                 <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `failing for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
                 <td class="row-actions">
-                  <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}/test`, { method: "POST" }), "a test delivery is under way").then(reload)}>test</button>
-                  <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)} />
+                  <button type="button" onClick={() => void attempt(() => test(row.id), "the test was delivered").then(reload)}>test</button>
+                  <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => remove(row.id)} />
                 </td>
               </tr>
             ))}
