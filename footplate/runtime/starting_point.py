@@ -98,7 +98,7 @@ def newest_valid(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Ver
             continue
         if offer.was_corrupt:
             emit.report_checkpoint("healed", offer, "the checkpoint was corrupt, and is valid again")
-        emit.note(f"continues at step {offer.step}", offer.step, checkpoint=offer.path)
+        emit.note(f"continues at step {offer.step}", step=offer.step, checkpoint=offer.path)
         return Verified(folder)
     raise NoValidCheckpoint(
         f"none of the job's {len(offers)} checkpoints is valid",
