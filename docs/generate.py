@@ -292,7 +292,8 @@ Here a part that a callback puts into eval mode between two evaluations stays in
 DIFFERENT = """
 ## What is different on purpose
 
-Hugging Face's own trainer tests run on our Trainer under `footplate.install()`. These behaviours differ:
+Hugging Face's own trainer tests run on our Trainer under `footplate.install()` ([figures](../developers/plan.md)).
+These behaviours differ:
 
 | theirs | ours | why |
 |---|---|---|
@@ -317,6 +318,11 @@ DIFFERENCES = (
         "`use_configured_state` without a state is refused by TrainingArguments.",
         "It is refused by the Trainer.",
         "Arguments make no state here. Libraries make some only to read defaults.",
+    ),
+    (
+        "`hyperparameter_search` runs Optuna, Ray Tune and sweeps of Weights & Biases.",
+        "It runs Optuna, in one process. The other backends are refused.",
+        "The others run trials outside of the job, in Ray's processes or by a server of Weights & Biases.",
     ),
     (
         "A callback whose state is restored moves to the end of the list.",
