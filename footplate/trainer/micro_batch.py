@@ -106,7 +106,7 @@ def loss_of(
     if stays_half:
         loss = fp32_outputs.convert(loss)
     if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
-        share = share_of_window(loss, batch, num_items, shifts=signature.counts_shifted)
+        share = share_of_window(loss, batch, num_items, shifts=trainer._loss_shifts_labels)
         return (loss, outputs, False) if share is None else (share, outputs, True)
     return loss, outputs, scaled or scales_itself
 

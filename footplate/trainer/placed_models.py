@@ -26,6 +26,7 @@ def set_model(trainer: Trainer, model: nn.Module) -> None:
     trainer.model = trainer.model_wrapped = strategy.place(model) if trainer.place_model_on_device else model
     signature = own.model_signature = ModelSignature.of(model)
     trainer.model_accepts_loss_kwargs = signature.takes_loss_arguments
+    trainer._loss_shifts_labels = signature.counts_shifted
     own.model_divides_by_items = None
     trainer.can_return_loss = signature.can_return_loss
     config: Any = getattr(model, "config", None)

@@ -75,6 +75,7 @@ class Trainer:
     state: TrainerState
     control: TrainerControl
     model_accepts_loss_kwargs: bool
+    _loss_shifts_labels: bool
     can_return_loss: bool
     is_model_parallel: bool
     place_model_on_device: bool
@@ -281,7 +282,7 @@ class Trainer:
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
         signature = self._footplate.model_signature
         counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not signature.takes_labels
-        return count_items(batch_samples, device, shifts=signature.counts_shifted) if counts else None
+        return count_items(batch_samples, device, shifts=self._loss_shifts_labels) if counts else None
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -167,6 +167,7 @@ def test_the_exact_loss_is_left_out_if_a_subclass_computes_its_own(tmp_path: Pat
 READ_FROM_A_TRAINER = (
     "is_deepspeed_enabled", "is_fsdp_enabled", "deepspeed",
     "neftune_noise_alpha", "hp_search_backend", "loss_is_scaled_for_ga", "push_in_progress",
+    "_loss_shifts_labels",
     "_signature_columns",
 )  # fmt: skip
 READ_FROM_ARGUMENTS = (
