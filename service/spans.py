@@ -159,7 +159,7 @@ class JobSpans:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stops, and sends the attempts that have ended by now."""
+        """Ends the loop that sends spans, and sends the spans of attempts that have ended by now."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
