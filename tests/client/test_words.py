@@ -265,7 +265,7 @@ def test_an_event_is_one_line_of_text(kind: str, data: dict[str, object], line: 
 def zoomed(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     """The requests for metrics of one job, which logged its loss at the steps 1 to 4."""
     requests: list[httpx2.URL] = []
-    seen = {"no": 1, "epoch": None, "at": "", "attempt": 1, "repeated": False}
+    seen = {"no": 1, "epoch": None, "at": "", "attempt": 1}
     far = {"value": 9.0, "step": 1, **seen}
     summary = {"name": "loss", "count": 4, "not_finite": 0, "last": far, "min": far, "max": far}
     curve = {

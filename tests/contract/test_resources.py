@@ -13,7 +13,7 @@ from footplate.contract.resources.history import MetricSummary
 from footplate.contract.resources.jobs import BulkItem, ForkOf
 
 ITEM = {"job": "job_1", "state": "queued", "error": None}
-SEEN = {"no": 1, "step": 1, "epoch": None, "at": "2026-01-01T12:00:00.000Z", "attempt": 1, "repeated": False}
+SEEN = {"no": 1, "step": 1, "epoch": None, "at": "2026-01-01T12:00:00.000Z", "attempt": 1}
 
 
 def test_unknown_choices_and_fields_of_a_newer_service_are_accepted_by_a_client() -> None:

@@ -204,7 +204,7 @@ def test_hostile_code_could_reach_other_files_without_a_training_user(system: Sy
     assert any(action.startswith("environment of") and action.endswith("-m worker") for action in could)
     assert any(action.startswith("signal") and action.endswith("-m worker") for action in could)
     assert f"write in {system.folder}/artifacts" in could
-    assert "FOOTPLATE_TRAINING_USER says" in exposed["node-7"]
+    assert "FOOTPLATE_TRAINING_USER is root" in exposed["node-7"]
     assert exposed["node-1"] is None
     Path("/etc/planted-by-a-test").unlink()
     for planted in system.folder.rglob("planted"):
