@@ -1,11 +1,11 @@
 """Imports libraries into the warm parent, so that later training processes start with them.
 
-Importing transformers takes two seconds in each training process that needs the library. A node that has run such a job
-imports the library once for all later jobs. The import happens when no attempt runs, or when the newest attempt has run
-for a while. So a serving session that follows a training starts with the training's libraries already imported.
+Importing transformers takes two seconds in each training process that needs the library. The warm parent imports it
+beside the first such job, for all later jobs. So a serving session that follows a short training starts with the
+training's libraries already imported.
 
 A child tries the import first. If it starts a thread or opens a GPU, every process that is forked afterwards would hang
-or fail.
+or fail. The child has a low priority, because the first job is starting at the same time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MODULES = {
 }  # fmt: skip
 """The modules of each library that every model needs. The warm parent answers requests between two of them."""
 
-SETTLED_SECONDS = 10.0
-"""The age of the newest training process at which its own imports are over, so that the warm parent may import."""
+NICENESS = 10
+"""The priority of the child that tries an import. Training has 0."""
 
 log = logging.getLogger("footplate.warm")
 
@@ -42,21 +42,18 @@ class ImportAhead:
         self._untried: list[str] = []
         self._modules: list[str] = []
         """The modules to import next. A child has tried them."""
-        self._settled_at = 0.0
 
-    def want(self, libraries: Iterable[str], now: float) -> None:
+    def want(self, libraries: Iterable[str]) -> None:
         """Adds the libraries of a training process that starts now, so that later ones start with them imported."""
-        self._settled_at = now + SETTLED_SECONDS
         for library in libraries:
             if library in MODULES and library not in self._seen:
                 self._seen.add(library)
                 self._untried += MODULES[library]
 
-    def due_in(self, now: float, *, is_idle: bool) -> float | None:
-        """Returns the seconds until the next import. None if there is nothing to import. `is_idle`: no attempt runs."""
-        if not (self._untried or self._modules):
-            return None
-        return 0.0 if is_idle else max(0.0, self._settled_at - now)
+    @property
+    def is_due(self) -> bool:
+        """True if a module is still to be tried or imported."""
+        return bool(self._untried or self._modules)
 
     def take_untried(self) -> list[str]:
         """Returns the modules that a child must try to import now, each only once."""
@@ -71,8 +68,6 @@ class ImportAhead:
             self._modules += modules
 
     def import_next(self) -> None:
-        if not self._modules:
-            return
         module = self._modules.pop(0)
         with without_collecting():
             try:
@@ -88,6 +83,7 @@ class ImportAhead:
 
 def try_imports(modules: Sequence[str]) -> int:
     """Imports the modules in a child of the warm parent. Returns 0 if they may be imported before a fork."""
+    os.nice(NICENESS)
     for module in modules:
         import_module(module)
     threads = len(os.listdir("/proc/self/task"))

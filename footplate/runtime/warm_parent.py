@@ -102,12 +102,12 @@ class WarmParent:
         # SIGTERM is PDEATHSIG's, and may come before the pipe ends.
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
-            due_in = self._ahead.due_in(time.monotonic(), is_idle=not self._attempts)
-            for key, _ in self._selector.select(PAUSE_SECONDS if self._ending else due_in):
+            timeout = PAUSE_SECONDS if self._ending else 0.0 if self._ahead.is_due else None
+            for key, _ in self._selector.select(timeout):
                 key.data()
             if self._ending:
                 self._report_ended()
-            elif self._ahead.due_in(time.monotonic(), is_idle=not self._attempts) == 0.0:
+            elif self._ahead.is_due:
                 self._import_ahead()
 
     def describe(self, path: Path) -> None:
@@ -180,7 +180,7 @@ class WarmParent:
 
     def _start(self, attempt: Attempt, request: Start, fds: list[int]) -> None:
         forked_at = time.monotonic()
-        self._ahead.want(request.libraries, forked_at)
+        self._ahead.want(request.libraries)
         if not attempt.ranks:
             self._take_user(attempt, request.user, fds)
         if request.user is not None and not request.user.is_shared:

@@ -16,6 +16,7 @@ from tests.support.factories import make_spec
 
 HARMS = {
     "ahead_good": "",
+    "ahead_polite": "import os; assert os.nice(0) >= 10, 'training has the same priority'",
     "ahead_broken": "raise ImportError('half an installation')",
     "ahead_threaded": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
 }
@@ -46,39 +47,31 @@ def code_of_child(modules: list[str]) -> int:
 
 def test_a_library_is_imported_in_a_child_once_before_the_parent_imports_it() -> None:
     ahead = ImportAhead()
-    ahead.want(["ahead_good", "unknown"], 0.0)
+    ahead.want(["ahead_good", "unknown"])
     modules = ahead.take_untried()
     ahead.tried(modules, code_of_child(modules))
     assert "ahead_good" not in sys.modules
 
     ahead.import_next()
-    ahead.want(["ahead_good"], 0.0)
+    ahead.want(["ahead_good"])
 
-    assert (modules, "ahead_good" in sys.modules, ahead.due_in(0.0, is_idle=True)) == (["ahead_good"], True, None)
+    assert (modules, "ahead_good" in sys.modules, ahead.is_due) == (["ahead_good"], True, False)
 
 
 @pytest.mark.parametrize("name", ["ahead_broken", "ahead_threaded"])
 def test_a_library_whose_import_fails_or_starts_threads_is_not_imported_early(name: str) -> None:
     ahead = ImportAhead()
-    ahead.want([name], 0.0)
+    ahead.want([name])
     modules = ahead.take_untried()
 
     ahead.tried(modules, code_of_child(modules))
 
-    assert ahead.due_in(0.0, is_idle=True) is None
+    assert not ahead.is_due
     assert name not in sys.modules
 
 
-def test_early_imports_wait_until_new_training_processes_have_settled() -> None:
-    ahead = ImportAhead()
-    ahead.want(["ahead_good"], 100.0)
-    settled = 100.0 + import_ahead.SETTLED_SECONDS
-
-    assert ahead.due_in(100.0, is_idle=True) == 0.0
-    assert ahead.due_in(settled - 4, is_idle=False) == 4.0
-    ahead.want([], 103.0)
-    assert ahead.due_in(settled, is_idle=False) == 3.0
-    assert ahead.due_in(settled + 3, is_idle=False) == 0.0
+def test_the_child_that_tries_an_import_has_a_lower_priority_than_training() -> None:
+    assert code_of_child(["ahead_polite"]) == 0
 
 
 def test_the_libraries_to_import_early_follow_from_model_and_processor() -> None:
