@@ -98,7 +98,7 @@ class SharedAttention:
 
 
 class _Gathered(torch.autograd.Function):
-    """Gathers each process's tensor, by rank. Backward sums the gradients of all processes for the own tensor."""
+    """Gathers each process's tensor, by rank. Backward sums all processes' gradients of this process's tensor."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: Any, rank: int, size: int) -> tuple[Tensor, ...]:
@@ -117,7 +117,7 @@ class _Gathered(torch.autograd.Function):
         return own.to(gradients[0].dtype), None, None, None
 
 
-# transformers
+# Models of transformers
 
 
 def configs_of(model: nn.Module) -> list[Any]:

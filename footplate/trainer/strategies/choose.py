@@ -69,6 +69,6 @@ def _as_loaded(model: Any) -> Any:
 def _refuse_one(name: str, place: Place) -> None:
     if place.world == 1:
         raise ValueError(
-            f"{name} shards a model over processes, and there is one: start the script with torchrun "
+            f"{name} shards a model over processes, but there is only one: start the script with torchrun "
             f"--nproc-per-node 2 or more, or leave {name} out"
         )

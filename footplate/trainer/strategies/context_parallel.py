@@ -23,7 +23,7 @@ from footplate.trainer.strategies.single import BuildArguments
 class ContextParallel(Ddp):
     def __init__(self, args: TrainingArguments, place: Place, size: int, *, build: BuildArguments = dict) -> None:
         if precision_of(args) == "fp8":
-            raise NotAvailableYet("fp8 was never tested with cp_size", hint="use bf16, or train in fp8 by DDP")
+            raise NotAvailableYet("fp8 is not available with cp_size", hint="use bf16, or train in fp8 with DDP")
         self.context_parallel = size
         super().__init__(args, place, build=build)
         self.attention = attention.SharedAttention(self.peers.consecutive_group(size), self.peers.rank % size, size)

@@ -129,11 +129,11 @@ class Ddp(Single):
 def refuse_one_process_options(args: TrainingArguments, world: int) -> None:
     if args.auto_find_batch_size:
         raise ValueError(
-            f"auto_find_batch_size splits a batch in one process, and {world} processes must all do the same: "
+            f"auto_find_batch_size splits a batch in one process only, but this run has {world} processes: "
             "set a smaller per_device_train_batch_size with more gradient_accumulation_steps"
         )
     if args.save_in_background:
         raise ValueError(
-            f"save_in_background writes during training, and {world} processes write a checkpoint together: leave "
+            f"save_in_background works in one process only, but {world} processes write a checkpoint together: leave "
             "save_in_background out, or train in one process"
         )

@@ -114,7 +114,7 @@ class DeepSpeed(Sharded):
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
         whole: Tensor | None = self._library.utils.safe_get_full_fp32_param(parameter)
-        if whole is None:  # not trained
+        if whole is None:  # the parameter is frozen
             with self._library.zero.GatheredParameters([parameter]):
                 whole = parameter.detach().clone()
         return whole.detach().cpu().view(_shape(parameter))
@@ -200,19 +200,20 @@ class DeepSpeed(Sharded):
             self._library.utils.lazy_init_hp_params_optimizer_state(parameters, flat, optimizer.state)
 
     def _set_state(self, parameter: nn.Parameter, name: str | None, value: Tensor) -> None:
-        """Sets a moment of a parameter, or the parameter in single precision if no name is given."""
+        """Sets the moment `name` of a parameter, or if `name` is None, the parameter in single precision."""
         if self._stage < 3 and name is None:
             self._library.utils.safe_set_full_fp32_param(parameter, value)
         elif self._stage < 3:
             self._library.utils.safe_set_full_optimizer_state(parameter, value, name)
         else:
-            # DeepSpeed's own setter ignores the padding of the last piece if the processes do not divide the size.
+            # If the size is not a multiple of the processes, the last piece is padded. DeepSpeed's own setter would
+            # ignore the padding.
             piece, _ = self._engine.optimizer._get_fp32_opt_state_partition(parameter, False, optim_state_key=name)
             own = value.flatten()[self.peers.rank * piece.numel() : (self.peers.rank + 1) * piece.numel()]
             piece.data[: own.numel()].copy_(own)
 
     def _flats(self) -> list[tuple[Tensor, list[nn.Parameter]]]:
-        """Returns the flat tensors that the optimizer steps, each with the parameters that it contains."""
+        """Returns the flat tensors that the optimizer updates, each with the parameters that it contains."""
         engine = self._engine.optimizer
         if self._stage == 3:
             return list(zip(engine.fp32_partitioned_groups_flat, engine.fp16_groups, strict=True))

@@ -17,7 +17,7 @@ class Fp32Outputs:
     """
 
     is_on = False
-    """True if the outputs of some model are converted here."""
+    """True once this object converts the outputs of a model."""
     are_read = True
 
     def convert(self, outputs: Any) -> Any:

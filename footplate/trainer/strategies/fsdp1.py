@@ -76,7 +76,8 @@ class Fsdp1(Sharded):
             sharding_strategy=ShardingStrategy[self.settings.reshard.upper()],
             auto_wrap_policy=CustomPolicy(lambda module: id(module) in units),
             mixed_precision=self._precision(),
-            device_id=self.device if self.device.type == "cuda" else torch.device("cpu"),  # a CPU has no index
+            # Accelerate's CPU device is cpu:0, which FSDP would find unequal to the device of tensors on the CPU.
+            device_id=self.device if self.device.type == "cuda" else torch.device("cpu"),
             use_orig_params=True,
             **self._prefetches(),
         )

@@ -51,8 +51,8 @@ def apply(args: Any, environment: Environment = os.environ) -> None:
         other = {"fsdp": "deepspeed", "deepspeed": "fsdp"}.get(name)
         if other and getattr(args, other):
             raise ValueError(
-                f"the launcher sets {name}, and the arguments set {other}: leave one of them out. Started with "
-                "torchrun, the arguments alone decide"
+                f"the launcher sets {name}, and the arguments set {other}: leave one of them out. If the "
+                "script is started with torchrun, only the arguments are used"
             )
         if not getattr(args, name):
             setattr(args, name, value)

@@ -13,14 +13,14 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
     if config.sp_size > 1:
         raise NotAvailableYet(
             f"parallelism_config has sp_size {config.sp_size}, which needs DeepSpeed and is not supported",
-            hint="split them with cp_size",
+            hint="split long samples with cp_size instead",
         )
     if config.cp_size > 1:
         _refuse_beside_context_parallel(args, config, world)
         return
     if config.dp_replicate_size > 1 and (args.fsdp or config.dp_shard_size > 1):
         raise NotAvailableYet(
-            "parallelism_config has copies (dp_replicate_size) beside shards (dp_shard_size), which is hybrid sharding",
+            "parallelism_config has copies (dp_replicate_size) of a sharded model. Hybrid sharding is not supported",
             hint="leave dp_replicate_size out, and give dp_shard_size the product of both",
         )
     if config.total_size not in (1, world):
@@ -39,14 +39,14 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
 
 
 def _refuse_beside_tensor_parallel(args: TrainingArguments, config: Any) -> None:
-    prefix = f"parallelism_config has tp_size {config.tp_size}, and"
+    prefix = f"parallelism_config has tp_size {config.tp_size}, but"
     if args.deepspeed:
-        raise ValueError(f"{prefix} deepspeed shards the model in another way: leave one of them out")
+        raise ValueError(f"{prefix} deepspeed shards the model in another way: leave deepspeed or tp_size out")
     if args.fp16:
-        raise ValueError(f"{prefix} fp16's loss scale is not shared among its processes: use bf16, which needs none")
+        raise ValueError(f"{prefix} fp16's loss scale is not shared among its processes: use bf16, which has none")
     settings = FsdpSettings.of(args)
     if settings.state_dict_type == SHARDED:
-        raise ValueError(f"{prefix} checkpoints are then whole: leave fsdp_config's state_dict_type out")
+        raise ValueError(f"{prefix} its checkpoints cannot be sharded: leave fsdp_config's state_dict_type out")
     if settings.version == 1:
         raise ValueError(f"{prefix} FSDP 1 does not support split parameters: leave fsdp_config's version out")
     if args.fsdp and config.dp_shard_size == 1:
@@ -56,11 +56,11 @@ def _refuse_beside_tensor_parallel(args: TrainingArguments, config: Any) -> None
 
 
 def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world: int) -> None:
-    prefix = f"parallelism_config has cp_size {config.cp_size}, and"
+    prefix = f"parallelism_config has cp_size {config.cp_size}, but"
     if world % config.cp_size:
         raise ValueError(
-            f"{prefix} there are {world} processes, which is not a multiple of it: start as many with torchrun "
-            "--nproc-per-node, or change cp_size"
+            f"{prefix} there are {world} processes, which is not a multiple of cp_size: change --nproc-per-node of "
+            "torchrun, or cp_size"
         )
     beside = {
         f"tp_size {config.tp_size} splits the model": config.tp_size > 1,
@@ -70,7 +70,7 @@ def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world:
     }
     for other in (name for name, is_asked in beside.items() if is_asked):
         raise NotAvailableYet(
-            f"{prefix} {other}: with cp_size, each process has the whole model",
+            f"{prefix} {other}: with cp_size, each process must have the whole model",
             hint="leave one of them out; with more processes than cp_size, groups read different batches by themselves",
         )
     changes = {

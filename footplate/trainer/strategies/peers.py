@@ -195,7 +195,7 @@ class Peers(OneProcess):
                 # destroy_process_group() would let NCCL wait for pending operations that no process answers.
                 dist.distributed_c10d._abort_process_group()
                 atexit.register(self._end, store, key, is_first=first == str(self.rank))
-        except Exception as another:  # the store is gone if the process that hosts it has ended
+        except Exception as another:  # torch's store is gone if the process that hosts it has ended
             error.add_note(f"and the other processes could not be informed: {another!r}")
 
     def _failed_together(self, store: Any, key: str) -> bool:
@@ -207,7 +207,7 @@ class Peers(OneProcess):
 
     def _end(self, store: Any, key: str, *, is_first: bool) -> None:
         """Runs at exit, after the error was printed. The first process to fail exits last."""
-        with suppress(Exception):  # the store may be gone
+        with suppress(Exception):  # the process that hosts torch's store may have ended
             store.set(f"{key}/{self.rank}/ended", "")
             if is_first:
                 everyone = [f"{key}/{rank}/ended" for rank in range(self.world)]
@@ -239,7 +239,7 @@ def _within(seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def picklable(error: BaseException) -> BaseException:
-    """Returns a copy of the error that can be pickled. It is a RuntimeError if the class takes other arguments."""
+    """Returns a copy of the error that can be pickled. If its class takes more than a message, it is a RuntimeError."""
     try:
         copy = type(error)(str(error))
     except Exception:

@@ -51,7 +51,7 @@ def cut(batch: Any, rank: int, size: int) -> SequenceShard:
     piece_length = math.ceil(length / (2 * size))
     padding = piece_length * 2 * size - length
     positions = own_positions(rank, size, piece_length).to(tokens.device)
-    # A model's table of positions may end where the sequence ends.
+    # Padding gets the last position, because a model's table of positions may end where the sequence ends.
     position_ids = positions.clamp(max=length - 1).expand(rows, -1)
     return SequenceShard(
         {"input_ids": functional.pad(tokens, (0, padding))[:, positions], "position_ids": position_ids},
@@ -100,8 +100,8 @@ def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
         )
     if bool((labels.ne(IGNORE) & mask.eq(0)).any()):
         raise ValueError(
-            "labels count where attention_mask marks padding, and cp_size does not compute padding as one process "
-            f"would: make these labels {IGNORE}"
+            "labels count where attention_mask marks padding, and with cp_size the outputs at padding differ from "
+            f"those of one process: make these labels {IGNORE}"
         )
 
 

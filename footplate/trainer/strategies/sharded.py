@@ -35,8 +35,8 @@ class Sharded(Ddp):
     def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
         if precision_of(args) == "fp8":
             raise NotAvailableYet(
-                f"fp8 replaces layers of the model, and {type(self).__name__} shards these layers",
-                hint="use bf16, or train in fp8 by DDP or in one process",
+                f"fp8 replaces layers of the model, but {type(self).__name__} cannot shard such layers",
+                hint="use bf16, or train in fp8 with DDP or in one process",
             )
         super().__init__(args, place, build=build)
 
@@ -49,8 +49,8 @@ class Sharded(Ddp):
         plain = self.plain_optimizer(optimizer)
         if isinstance(plain, NamedOptimizers):
             raise ValueError(
-                f"several named optimizers send losses to single parameters, and {type(self).__name__.lower()} "
-                "shards these over processes: use DDP, or one optimizer"
+                f"several named optimizers do not work with {type(self).__name__.lower()}, which shards parameters "
+                "over processes: use DDP, or one optimizer"
             )
         with self.original_names(model):
             adapters.require_places(model, type(self).__name__)

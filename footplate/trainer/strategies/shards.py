@@ -65,7 +65,7 @@ def load_optimizer(optimizer: Optimizer, folder: Path) -> dict[str, Any]:
 def _empty(metadata: Any, parameter: Tensor) -> Tensor:
     """Returns an empty tensor to read into, sharded like the parameter if it has the same shape."""
     if not isinstance(metadata, TensorStorageMetadata):
-        raise CheckpointCorrupt(f"{OPTIMIZER} holds an entry that is not a tensor")
+        raise CheckpointCorrupt(f"the checkpoint's {OPTIMIZER} holds an entry that is not a tensor")
     size, dtype = metadata.size, metadata.properties.dtype
     if isinstance(parameter, DTensor) and size == parameter.shape:
         return zeros(*size, dtype=dtype, device_mesh=parameter.device_mesh, placements=parameter.placements)

@@ -43,7 +43,7 @@ class Single:
     """The processes that read different batches. If groups of processes compute one batch together, these are the
     processes that have the same index as this one in their group. Otherwise they are all processes."""
     tensor_parallel = context_parallel = sequence_parallel = 1
-    """The numbers of processes that compute one batch together, by the way in which they share it. With 1, each process
+    """The number of processes that compute one batch together, for each way to split a batch. 1 means that each process
     computes batches of its own."""
 
     makes_steps_together = False
@@ -56,8 +56,7 @@ class Single:
     holds_whole = True
     """True if each process has the complete model."""
     generates_in_step = False
-    """True if `generate` needs every process in every forward, also after its own texts have ended. A sharded model
-    needs that."""
+    """True if every process takes part in `generate` until the texts of all have ended, as a sharded model requires."""
 
     moves_model = True
     """False for a model whose layers must stay on the devices on which they were loaded."""
@@ -145,7 +144,7 @@ class Single:
 
     def prepare_loader(self, loader: Any) -> Any:
         prepared = self.accelerator.prepare(loader)
-        # Accelerate keeps every prepared loader, and each evaluation makes a new one.
+        # Accelerate keeps a list of all loaders, which would grow, because each evaluation makes a new one.
         self.accelerator._dataloaders.clear()
         return prepared
 
@@ -313,7 +312,7 @@ def ddp_options(args: TrainingArguments) -> dict[str, Any]:
 
 
 def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:
-    """Resets Accelerate's global settings if they differ, because Accelerate refuses to change them."""
+    """Resets Accelerate's global settings if this run needs other ones, because Accelerate refuses to change them."""
     state, shared = AcceleratorState._shared_state, PartialState._shared_state
     if state:
         state["parallelism_config"] = None

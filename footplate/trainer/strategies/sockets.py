@@ -42,9 +42,9 @@ def cut() -> None:
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
-    with suppress(OSError):  # not Linux
+    with suppress(OSError):  # only Linux has /proc
         for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # closed since
+            with suppress(OSError):  # the descriptor was closed meanwhile
                 status = os.fstat(int(name))
                 if stat.S_ISSOCK(status.st_mode):
                     yield status.st_ino, int(name)

@@ -207,7 +207,7 @@ def test_padding_on_the_right_is_split_like_other_tokens() -> None:
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"cp_size": 3}, {}, "there are 2 processes, which is not a multiple of it"),
+        ({"cp_size": 3}, {}, "there are 2 processes, which is not a multiple of cp_size"),
         ({"cp_size": 2, "tp_size": 2}, {}, "tp_size 2 splits the model"),
         ({"cp_size": 2, "dp_shard_size": 2}, {}, "dp_shard_size 2 shards the model"),
         ({"cp_size": 2}, {"fsdp": True}, "fsdp shards the model"),

@@ -257,7 +257,7 @@ def test_save_and_log_on_each_node_apply_to_the_first_rank_of_a_node(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"fsdp": True, "fsdp_config": {"version": 2}}, "fsdp shards a model over processes, and there is one"),
+        ({"fsdp": True, "fsdp_config": {"version": 2}}, "fsdp shards a model over processes, but there is only one"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed shards a model over processes"),
     ],
 )

@@ -149,7 +149,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
         (
             {"tp_size": 2, "dp_shard_size": 1},
             {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
-            "checkpoints are then whole",
+            "its checkpoints cannot be sharded",
         ),
         ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 does not support split parameters"),
         ({"dp_shard_size": 2}, {}, "which needs FSDP, but fsdp is not set: set fsdp=True"),
@@ -172,7 +172,7 @@ def test_impossible_parallelism_sizes_are_refused_at_the_start(
     ("config", "values", "said"),
     [
         ({"sp_size": 2}, {}, "has sp_size 2, which needs DeepSpeed and is not supported"),
-        ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "which is hybrid sharding"),
+        ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "Hybrid sharding is not supported"),
     ],
 )
 def test_unsupported_kinds_of_parallelism_are_refused_by_name(
