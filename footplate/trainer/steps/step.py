@@ -1,4 +1,4 @@
-"""One optimizer step in one process. The constructor selects functions by the options, so that a step checks none."""
+"""One optimizer step in one process. The constructor selects functions, so that no step has to check the options."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Step:
         self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
         if strategy.scale is not None and not follows_metric:
             self.advance = partial(_unless_skipped, strategy.scale, trainer.lr_scheduler.step)
-        # torch warns if a schedule's optimizer has not stepped. It may be Accelerate's wrapper, which never steps here.
+        # torch warns if a schedule's optimizer never steps. Here, that optimizer may be Accelerate's unused wrapper.
         stepped_optimizer = getattr(trainer.lr_scheduler, "optimizer", None)
         if stepped_optimizer is not None:
             stepped_optimizer._opt_called = True
@@ -71,7 +71,7 @@ class Step:
     def run(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
         args, state = trainer.args, trainer.state
-        # An evaluation leaves the model in eval mode, which the wrapper's own flag does not show.
+        # An evaluation leaves the model in eval mode. The flag of the model's DDP wrapper does not show that.
         if not (self.has_begun and trainer.model.training):
             self.to_training()
         self.optimizer_to_training()

@@ -30,14 +30,14 @@ _LARGEST_DIFFERENCE_IN_HALF_PRECISION = 5e-2
 
 def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
     model, size = trainer.model, strategy.context_parallel
-    strategy.cut(batch)  # raises first if the batch cannot be split
+    strategy.cut(batch)  # raises its own error if the batch cannot be split
     tokens = batch["input_ids"][:1, : 2 * size * _TOKENS_PER_PIECE]
     shard = cut({"input_ids": tokens, "labels": tokens}, strategy.peers.rank % size, size)
     tokens, inputs, positions = strategy.to_device((tokens, shard.inputs, shard.positions))
     # Without Accelerate's autocast, because single precision shows a difference more clearly.
     forward = vars(model).get("_original_forward", model)
     was_training = model.training
-    model.eval()  # draws no random numbers, so the run stays the same
+    model.eval()  # dropout would draw random numbers, and change the run
     try:
         with torch.no_grad():
             whole = forward(
@@ -90,7 +90,7 @@ def _refuse_if_different(
             f"split over {size} processes, {class_name} computes logits that differ by {logits:.1e} of the largest "
             "logit: a layer combines positions, but is not torch's scaled_dot_product_attention and does not use "
             "position_ids",
-            hint="train it without cp_size, by DDP or FSDP",
+            hint="train it without cp_size, with DDP or FSDP",
         )
     if loss > max(limit, 1e-3):
         raise NotAvailableYet(
