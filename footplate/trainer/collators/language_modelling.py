@@ -99,7 +99,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         return spans
 
     def create_rng(self) -> None:
-        """Makes the collator's random generator. Each loading process has another seed, so that its masks differ."""
+        """Makes the collator's random generator. Each loading process has a different seed, so that masks differ."""
         self.generator = generator_here(self.seed or 0)
 
     def torch_mask_tokens(
@@ -154,7 +154,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
 
     @staticmethod
     def _whole_word_mask(word_ids: Any, mask: Any) -> Any:
-        """Masks all tokens of each word that has a masked token, under Hugging Face's name and on arrays."""
+        """Masks all tokens of each word that has a masked token. The name and the arrays are Hugging Face's."""
         return _all_of_a_word(torch.as_tensor(word_ids), torch.as_tensor(mask)).numpy()
 
     def _continues(self, labels: Tensor) -> Tensor:
@@ -183,7 +183,8 @@ def generator_here(seed: int) -> torch.Generator:
     worker = torch.utils.data.get_worker_info()
     if worker is None and multiprocessing.current_process().name != "MainProcess":
         raise ValueError(
-            "`seed` in another process needs that process to be a torch DataLoader's, because only these are numbered"
+            "a collator with `seed` runs only in the main process or in a torch DataLoader's loading process, because "
+            "other processes have no number to draw differently by: leave `seed` out"
         )
     return torch.Generator().manual_seed(seed + (worker.id if worker is not None else 0))
 

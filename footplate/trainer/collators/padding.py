@@ -155,7 +155,8 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         counts = {len(sample["input_ids"]) for sample in rest}
         if len(counts) > 1:
             raise ValueError(
-                f"the samples of a batch have {', '.join(map(str, sorted(counts)))} choices: all need one number"
+                f"the samples of a batch have different numbers of choices, {', '.join(map(str, sorted(counts)))}: "
+                "all samples need the same number"
             )
         choices = counts.pop()
         flat = [{name: value[at] for name, value in sample.items()} for sample in rest for at in range(choices)]

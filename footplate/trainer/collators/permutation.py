@@ -16,7 +16,10 @@ from footplate.trainer.collators.stacking import DataCollatorMixin
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """Returns input_ids, perm_mask, target_mapping and labels. Lengths must be even, as half is reused as memory."""
+    """Returns input_ids, perm_mask, target_mapping and labels.
+
+    Lengths must be even, because half of a sequence may be memory that XLNet reuses.
+    """
 
     tokenizer: Any
     plm_probability: float = 1 / 6

@@ -93,7 +93,7 @@ def _has_text(value: Any) -> bool:
 def _labels(name: str, values: list[Any]) -> Tensor:
     """Returns labels in the types that losses need: classes as integers, other numbers as floats."""
     if isinstance(values[0], numpy.ndarray) and values[0].ndim == 0:
-        values = [value.item() for value in values]  # torch makes no tensor of arrays without an axis
+        values = [value.item() for value in values]  # torch.tensor fails for a list of 0-dimensional arrays
     first = values[0]
     if isinstance(first, Tensor) and (name == "label_ids" or first.dim() > 0):
         return _stacked(name, values)
@@ -138,7 +138,10 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     except KeyError:
         number = next(number for number, row in enumerate(rows) if name not in row)
         has = ", ".join(map(str, rows[number]))
-        raise ValueError(f"the first sample of the batch has {name!r}, but sample {number} has only: {has}") from None
+        raise ValueError(
+            f"the first sample of the batch has {name!r}, but sample {number} has only: {has}. Give all samples the "
+            "same keys"
+        ) from None
 
 
 def _as_mapping(feature: Any, first: str) -> Mapping[str, Any]:

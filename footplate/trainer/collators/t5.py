@@ -140,7 +140,8 @@ class DataCollatorForT5MLM(DataCollatorMixin):
         unknown_id = getattr(self.tokenizer, "unk_token_id", None)
         if token_id is None or token_id == unknown_id:
             raise ValueError(
-                f"this tokenizer has no sentinel <extra_id_{number}>: use a T5 tokenizer, or mask less of shorter texts"
+                f"this tokenizer has no sentinel <extra_id_{number}>: use a T5 tokenizer, shorter texts, or a lower "
+                "noise_density"
             )
         return int(token_id)
 
