@@ -95,7 +95,7 @@ def _segments(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 def _detection(name: str, outputs: Any, inputs: Mapping[str, Any], config: Any, *predicted: str) -> Loss:
     logits, boxes_and_masks = logits_of(outputs), [_output(outputs, prediction) for prediction in predicted]
     settings = copy.copy(config)
-    settings.auxiliary_loss = False  # only the model knows the outputs of its decoder's layers
+    settings.auxiliary_loss = False  # this loss needs the outputs of every decoder layer
     return Loss(_of_transformers(name)(logits, inputs["labels"], logits.device, *boxes_and_masks, settings)[0], 1)
 
 
@@ -111,7 +111,9 @@ def _of_transformers(name: str) -> Callable[..., Any]:
 def _output(outputs: Any, name: str) -> Tensor:
     output: Tensor | None = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
     if output is None:
-        raise ValueError(f"the model returned no {name}, from which the loss of its class name is computed")
+        raise ValueError(
+            f"the model returned no {name}, which the loss that its class name selects needs: return {name}, or a loss"
+        )
     return output
 
 

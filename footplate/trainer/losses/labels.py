@@ -22,7 +22,7 @@ _WORDS = ("CausalLM", "LMHeadModel", "MaskedLM", "ConditionalGeneration", "PreTr
 
 
 def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> DatasetError | None:
-    """Returns an error for the first label that is not a class, or None if all are classes or do not count."""
+    """Returns an error for the first label that is neither a class nor ignored by the loss, or None."""
     bad = _first_outside(labels, classes, ignore)
     if bad is None:
         return None

@@ -41,7 +41,7 @@ class _PerClass(Sums):
     """
 
     labels_are_samples = False
-    """True if each of several labels counts as a sample of two classes."""
+    """True if each label of a multi-label sample counts as a binary sample of its own."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if several_labels(self.name, logits, labels):

@@ -29,7 +29,8 @@ class Text:
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if logits.is_floating_point():
             raise ValueError(
-                f"{self.name} compares texts, and these are logits: use Seq2SeqTrainer with predict_with_generate=True"
+                f"{self.name} compares texts, but the predictions are logits: use Seq2SeqTrainer with "
+                "predict_with_generate=True"
             )
         generated, expected = self._read(logits), self._read(labels)
         several = TEXTS[self.name] in _SEVERAL_TARGETS
