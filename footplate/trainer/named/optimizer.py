@@ -22,7 +22,8 @@ class _Member:
     def __init__(self, spec: NamedOptimizer, parameters: list[nn.Parameter], model: nn.Module, max_norm: float) -> None:
         if isinstance(spec.loss, str) and hasattr(nn.Module, spec.loss):
             raise ValueError(
-                f"the loss of optimizer {spec.id!r} is {spec.loss!r}, which every module has: it is not a loss"
+                f"the loss of optimizer {spec.id!r} is {spec.loss!r}, which every module has, and which is not a loss: "
+                "name a key of the model's output, or a method that returns the loss"
             )
         self.spec, self.parameters, self.model = spec, parameters, model
         self.optimizer: Optimizer = maker(spec)(parameters, **spec.args)
@@ -65,7 +66,7 @@ class _Member:
     def step(self) -> None:
         method = self.method
         if method is not None:
-            # A user's own backward may have added gradients of the main loss.
+            # Drops gradients of the main loss, which a user's own backward may have added.
             self.optimizer.zero_grad()
             with torch.enable_grad():
                 self.backward(self._one_number(method()))
@@ -85,7 +86,9 @@ class NamedOptimizers(Optimizer):
             for spec, parameters in zip(specs, parameters_of(model, specs), strict=True)
         ]
         if not any(member.is_main for member in self._members):
-            raise ValueError("none of the optimizers has the main loss: leave the loss of one of them out")
+            raise ValueError(
+                "none of the optimizers has the main loss: leave out the argument loss of the optimizer that has it"
+            )
         self.defaults = {}
         self._with_output_loss = [
             member for member in self._members if isinstance(member.spec.loss, str) and member.method is None
@@ -133,7 +136,7 @@ class NamedOptimizers(Optimizer):
             loss.backward(inputs=main)  # type: ignore[no-untyped-call]
 
     def clip(self, parameters: Any = None, max_norm: float = 0.0) -> Tensor:
-        """Clips the gradients of each optimizer with the main loss by its own norm. Returns their common norm."""
+        """Clips the gradients of each optimizer of the main loss separately. Returns the norm of all gradients."""
         norms = [member.clip() for member in self._due() if member.is_main]
         return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
@@ -210,8 +213,8 @@ class NamedOptimizers(Optimizer):
         saved, ours = list(state_dict.get("optimizers", ())), [member.spec.id for member in self._members]
         if sorted(saved) != sorted(ours):
             raise ValueError(
-                f"the checkpoint has the optimizers {', '.join(saved) or 'of another kind'}, and this run has "
-                f"{', '.join(ours)}: continue with the same optimizers"
+                f"the checkpoint has {'the optimizers ' + ', '.join(saved) if saved else 'no named optimizers'}, but "
+                f"this run has {', '.join(ours)}: continue with the same optimizers"
             )
         self.steps = state_dict["steps"]
         for member in self._members:
@@ -243,10 +246,12 @@ def all_named(optimizers: Any) -> list[NamedOptimizer] | None:
 
 
 def backward_of(strategy: Any, optimizer: Any) -> Callable[[Tensor], None]:
-    """Returns the function that computes the gradients of a loss: of the named optimizers, or else of the strategy."""
+    """Returns the `backward` of the named optimizers, or the strategy's if there is only one optimizer."""
     plain = strategy.plain_optimizer(optimizer)
     if not isinstance(plain, NamedOptimizers):
         return strategy.backward  # type: ignore[no-any-return]
     if strategy.scale is not None:
-        raise ValueError("fp16 scales one loss, and several named optimizers have several: use bf16, which needs none")
+        raise ValueError(
+            "fp16 scales one loss, but several named optimizers have one loss each: use bf16, which scales no loss"
+        )
     return plain.backward

@@ -25,7 +25,7 @@ class NamedOptimizer:
     id: str
     """The name in logs and checkpoints."""
     params: Sequence[str]
-    """Regular expressions, searched in parameter names. Every trainable parameter belongs to exactly one optimizer."""
+    """Regular expressions, searched in parameter names. Each trainable parameter must match exactly one optimizer."""
     use: str | Callable[..., Optimizer] = "adamw"
     """The name of a class in torch.optim, the name of one of ours, or a function that makes an optimizer."""
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
     if problems:
         more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise ValueError(
-            f"every trainable parameter belongs to exactly one optimizer: {'; '.join(problems[:8])}{more}. "
+            f"every trainable parameter must belong to exactly one optimizer: {'; '.join(problems[:8])}{more}. "
             "Patterns are searched in the names of model.named_parameters()"
         )
     return owned

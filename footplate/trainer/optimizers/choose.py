@@ -91,7 +91,7 @@ def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, taken: Map
             instead = _OWNED.get(name, f"adam_epsilon for {name}" if name == "eps" else "nothing: it is set already")
             raise ValueError(f"optim_args has {name}, which is set elsewhere: use {instead}")
         if name not in takes:
-            raise ValueError(f"optim_args has {name}, and {optimizer.__name__} takes: {', '.join(free)}")
+            raise ValueError(f"optim_args has {name}, but {optimizer.__name__} takes only: {', '.join(free)}")
         typed[name] = _value(name, text, takes[name].default)
     return typed
 
@@ -111,7 +111,7 @@ def _value(name: str, text: str, default: Any) -> Any:
         # torch writes a default of 0 where a float is meant.
         return int(text) if isinstance(default, int) and text.lstrip("-").isdigit() else float(text)
     except ValueError:
-        raise ValueError(f"optim_args has {name}={text}, and a number is needed") from None
+        raise ValueError(f"optim_args has {name}={text}, which is not a number") from None
 
 
 def _adamw(request: OptimizerRequest) -> ClassAndArguments:

@@ -72,7 +72,7 @@ def make_optimizer(
     if groups is default_groups and not any(group["params"] for group in default_groups):
         raise ValueError(
             f"no parameter of the model, a {type(model).__name__}, requires a gradient, so that nothing would be "
-            "trained: unfreeze some with requires_grad_(), or put an adapter on it"
+            "trained: unfreeze parameters with requires_grad_(), or add an adapter to the model"
         )
     optimizer = made(groups, **kwargs)  # type: ignore[call-arg]
     if kwargs.get("optim_bits") == 8 and "bitsandbytes" in made.__module__:

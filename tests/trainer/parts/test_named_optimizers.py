@@ -293,7 +293,7 @@ def test_an_unknown_auxiliary_loss_is_refused_with_the_names_that_exist() -> Non
 def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
     optimizers = NamedOptimizers(a_codec(), [MAIN, AUX])
     other = NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("tails", ["quantiles"])])
-    with pytest.raises(ValueError, match="has the optimizers main, tails, and this run has main, aux"):
+    with pytest.raises(ValueError, match="has the optimizers main, tails, but this run has main, aux"):
         optimizers.load_state_dict(other.state_dict())
 
 

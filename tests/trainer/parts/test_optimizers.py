@@ -176,9 +176,9 @@ def test_optim_args_that_transformers_ignores_are_applied() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("sgd", "momentun=0.9", "has momentun, and SGD takes: .*momentum"),
+        ("sgd", "momentun=0.9", "has momentun, but SGD takes only: .*momentum"),
         ("sgd", "momentum", "has 'momentum': write name=value"),
-        ("sgd", "momentum=much", "momentum=much, and a number is needed"),
+        ("sgd", "momentum=much", "momentum=much, which is not a number"),
         ("sgd", "nesterov=2", "neither true nor false"),
         ("sgd", "weight_decay=0.1", "set elsewhere: use weight_decay"),
         ("adamw_torch", "eps=1", "use adam_epsilon"),
