@@ -19,11 +19,11 @@ WHAT_TRAINING_IMPORTS = (
     "torch.utils.serialization.config",
 )
 NEWER = ("torch.profiler._cupti_monitor",)
-"""Modules that torch 2.11 lacks and newer versions import as well."""
+"""Further modules to import, which exist only in versions of torch newer than 2.11."""
 
 
 def preload() -> None:
-    """Imports the modules that training needs. A process that forks training processes calls this before the first."""
+    """Imports the modules that training needs. A process that forks training processes calls this before it forks."""
     for name in WHAT_TRAINING_IMPORTS:
         import_module(name)
     for name in NEWER:

@@ -20,14 +20,14 @@ class AcceleratorConfig:
     dispatch_batches: bool | None = None
     """True lets only the main process read data. It is refused, because each process reads its own shard."""
     even_batches: bool = True
-    """True fills up an epoch's last batch with samples from its beginning, so that all processes have equal shares."""
+    """True fills up an epoch's last batch with the epoch's first samples, so that all processes have equal shares."""
     use_seedable_sampler: bool = True
     """True makes the order depend on the seed only. False draws it from torch's global generator."""
     non_blocking: bool = False
-    """True copies batches to the device without waiting. Pinned memory is always copied so."""
+    """True copies every batch without waiting. Batches in pinned memory are always copied without waiting."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
-    """Options of accumulation: `num_steps` is `gradient_accumulation_steps`. With `sync_each_batch`, gradients are
-    exchanged in every micro-batch."""
+    """Options of accumulation: `num_steps` means the same as `gradient_accumulation_steps`. With `sync_each_batch`,
+    gradients are exchanged in every micro-batch."""
     use_configured_state: bool = False
     """True uses the PartialState that the script has made before, instead of a new one."""
 
@@ -58,8 +58,8 @@ class AcceleratorConfig:
 
         if self.dispatch_batches and processes > 1:
             raise ValueError(
-                f"accelerator_config has dispatch_batches: true, but each of the {processes} processes reads its own "
-                "share here: leave it out. Every process reads all of an iterable dataset, and keeps its share"
+                f"accelerator_config has dispatch_batches: true, which is not supported with {processes} processes, "
+                "because each process reads its own share of the data: leave dispatch_batches out"
             )
         for name, value in (self.gradient_accumulation_kwargs or {}).items():
             if name not in _ACCUMULATION:

@@ -17,8 +17,8 @@ def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = 
     """Switches activation checkpointing on, and returns the number of layers. 0 means that the model does it itself.
 
     A model with its own method, as in transformers, uses that. In a plain module the layers are the elements of its
-    nn.ModuleList, or else of its nn.Sequential. `every_n_layers` in `kwargs` selects one of n layers; other keys go to
-    torch.utils.checkpoint.
+    nn.ModuleList, or else of its nn.Sequential. With `every_n_layers` in `kwargs`, only every n-th layer is
+    checkpointed. Other keys go to torch.utils.checkpoint.
     """
     options = dict(kwargs or {})
     own = getattr(model, "activation_checkpointing_enable", None)
@@ -35,7 +35,8 @@ def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = 
     if not layers:
         raise ValueError(
             f"activation checkpointing found no layers in {type(model).__name__}: it looks into nn.ModuleList and "
-            "nn.Sequential. Give the model an activation_checkpointing_enable method, or leave the argument out"
+            "nn.Sequential. Give the model an activation_checkpointing_enable method, or leave out "
+            "activation_checkpointing"
         )
     for layer in layers:
         _wrap(layer, {"use_reentrant": False, **options})
@@ -66,7 +67,10 @@ def _inside(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _wrap(layer: nn.Module, options: dict[str, Any]) -> None:
-    """Replaces the layer's `forward` attribute. A wrapper module would change the names in the state dict."""
+    """Makes the layer's `forward` run under torch's `checkpoint` in training.
+
+    The attribute `forward` is replaced, because a wrapper module would change the names in the state dict.
+    """
     if _FORWARD in vars(layer):
         return
     forward = layer.forward

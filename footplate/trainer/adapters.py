@@ -26,7 +26,7 @@ def are_in(model: nn.Module) -> bool:
 
 
 def base_model(model: nn.Module) -> nn.Module:
-    """Returns the model inside peft's wrapper. The wrapper's own `forward` takes any argument, so it names none."""
+    """Returns the model inside peft's wrapper, because the wrapper's `forward` does not list the model's arguments."""
     get_base_model: Any = getattr(model, "get_base_model", None)
     if get_base_model is not None:
         return get_base_model()  # type: ignore[no-any-return]
@@ -60,7 +60,7 @@ def _rest(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Te
 
 
 def _place(tensor: Tensor) -> int:
-    """Returns the tensor's memory address in this process, or its id if this process holds nothing of it."""
+    """Returns the address of the tensor's data, or `id(tensor)` if this process holds no part of the data."""
     local: Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.data_ptr() or id(tensor)
 
@@ -115,7 +115,7 @@ def _stored(model: nn.Module, name: str, folder: Path, own: dict[str, Tensor]) -
         raise CheckpointCorrupt(f"{folder.name}: {path.relative_to(folder)} is missing")
     stored = load_file(path)
     if getattr(model, "_hf_peft_config_loaded", False):
-        # transformers adds peft's prefix to the names in the file, but its models have no such wrapper.
+        # The names in the file have the prefix of peft's wrapper, but a model of transformers has no such wrapper.
         stored = {key.removeprefix("base_model.model."): value for key, value in stored.items()}
     wrong = sorted(stored.keys() ^ own.keys())
     # Parameters that DeepSpeed has sharded have no shape here.
@@ -124,7 +124,7 @@ def _stored(model: nn.Module, name: str, folder: Path, own: dict[str, Tensor]) -
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
             f"{folder.name} belongs to another adapter or another model: {', '.join(wrong[:3])}{more} are missing "
-            "on one side or have another shape"
+            "in the checkpoint or in the model, or differ in shape"
         )
     return stored
 

@@ -216,7 +216,7 @@ def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, h
         options["required"] = True
     group.add_argument(*names, **options, default=default)
     if field.default is True and _is_flag(hint, field):
-        # Added after the field's own option: both set the same value, and argparse takes the default of the first.
+        # `--no_flag` comes after `--flag`: both set the same value, and argparse takes the default of the first option.
         no = [f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}"]
         group.add_argument(*no, action="store_false", dest=field.name, default=True, help=help_text)
 

@@ -117,7 +117,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Runs the `with` block in the main process first, and then in the others, which find its results."""
+        """Runs the `with` block in the main process first. The others then find its results, for example in a cache."""
         from accelerate.state import PartialState
 
         state = PartialState(cpu=self.device.type == "cpu")
@@ -126,7 +126,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @property
     def distributed_state(self) -> PartialState:
-        """Accelerate's own view of this process among the others."""
+        """Accelerate's PartialState, which has this process's rank and device, and the number of processes."""
         from accelerate.state import PartialState
 
         return PartialState(cpu=self.device.type == "cpu")
@@ -177,7 +177,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @property
     def place_model_on_device(self) -> bool | None:
-        """Returns None: the Trainer decides by the model. A subclass may return False, so that no model is moved."""
+        """Returns None: the Trainer moves a model unless it is split or quantized. A subclass may return False."""
         return None
 
     @property

@@ -36,7 +36,7 @@ def does_not_fit(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], 
 
 
 def no_labels(trainer: Trainer, error: ValueError) -> ValueError:
-    """Returns the error for a batch without labels, with the columns of the data and the map that renames a column."""
+    """Returns the error for a batch without labels. It lists the data's columns, and shows how a job renames one."""
     return ValueError(
         f"{error}. The rows have {columns(trainer)}. If one of these columns has the labels, rename it: "
         '{"use": "rename", "args": {"columns": {"THAT COLUMN": "labels"}}} in data.map'

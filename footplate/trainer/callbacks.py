@@ -80,7 +80,7 @@ Listener = Callable[..., Control]
 
 
 class CallbackHandler:
-    """Calls the callbacks of an event in order. Lists of the callbacks of each event are made when one is added."""
+    """Calls the callbacks of an event in order. Adding or removing a callback updates the list for each event."""
 
     def __init__(self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any):
         self.callbacks: list[TrainerCallback] = []
@@ -92,7 +92,10 @@ class CallbackHandler:
         for callback in callbacks:
             self.add_callback(callback)
         if not any(isinstance(callback, DefaultFlowCallback) for callback in self.callbacks):
-            log.warning("without a DefaultFlowCallback, nothing is logged, evaluated or saved, and no limit is reached")
+            log.warning(
+                "without a DefaultFlowCallback, nothing is logged, evaluated or saved, and max_steps stops training "
+                "only at the end of an epoch"
+            )
         self._find_listeners()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
@@ -131,7 +134,7 @@ class CallbackHandler:
         for event in EVENTS:
             for callback in self.callbacks:
                 method = getattr(callback, event, None)
-                # Callbacks that do not override an event are not called for it, so that it costs nothing.
+                # Only callbacks that override the event are called, because the other calls would cost time.
                 if method is not None and getattr(method, "__func__", method) is not getattr(TrainerCallback, event):
                     self._listeners[event].append(method)
 
@@ -354,7 +357,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def check_metric_value(self, args: Any, state: TrainerState, control: TrainerControl, metric_value: float) -> None:
         """Counts an evaluation that does not improve on the best one before it. A subclass may count otherwise."""
-        best = state.best_metric  # never NaN
+        best = state.best_metric  # a NaN is never recorded as the best
         gain = None if best is None else (metric_value - best if args.greater_is_better else best - metric_value)
         if gain is None or gain > max(0.0, self.early_stopping_threshold):
             self.early_stopping_patience_counter = 0

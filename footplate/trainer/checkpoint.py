@@ -260,16 +260,18 @@ def _read_manifest(folder: Path, sha256: str | None) -> dict[str, Any]:
         text = (folder / MANIFEST).read_bytes()
         manifest = json.loads(text)
     except FileNotFoundError:
-        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is missing, so it was never completed") from None
+        raise CheckpointCorrupt(
+            f"{folder.name}: {MANIFEST} is missing, so the checkpoint was never completed"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} cannot be read ({error})") from error
     if sha256 and hashlib.sha256(text).hexdigest() != sha256:
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not the one that was committed (its sha256 differs)")
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not a manifest")
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} does not list the checkpoint's files")
     for name, file in manifest["files"].items():
         if not isinstance(file, dict) or not {"bytes", "sha256"} <= file.keys():
-            raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} does not say what {name} should be")
+            raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} has no size and sha256 of {name}")
     return manifest
 
 
@@ -327,7 +329,8 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """Returns the stored weights by name. A parameter may be missing only if it is tied to a stored one.
 
-    A buffer may be missing in the model or in the file, or differ in shape. The model's `load_state_dict` decides then.
+    A buffer may be missing in the model or in the file, or differ in shape. The model's `load_state_dict`
+    decides whether that is an error.
     """
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)
@@ -342,8 +345,8 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} belongs to another model: {', '.join(wrong[:3])}{more} are missing on one side or have "
-            "another shape"
+            f"{folder.name} belongs to another model: {', '.join(wrong[:3])}{more} are missing in the checkpoint or in "
+            "the model, or differ in shape"
         )
     if missing:
         log.warning("%s lacks these buffers, which keep their values: %s", folder.name, ", ".join(missing))

@@ -26,7 +26,7 @@ class CollatorGenerators:
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """Returns the generators' states. In a key such as `0.generator`, 0 is the number of the generator's owner."""
+        """Returns the generators' states. In a key such as `0.generator`, 0 is the index of the object that has it."""
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ def _owners(collator: Any) -> list[Any]:
             waiting += [
                 callee
                 for callee in _names(value).values()
-                # A function's helpers are left out, because a search through them would end in all of its module.
+                # Functions that a function calls are left out, because the search would go on to its whole module.
                 if callable(callee) and not (inspect.isfunction(value) and inspect.isfunction(callee))
             ]
     return owners
@@ -134,7 +134,7 @@ def _seed(generator: Any, seed: int) -> None:
 
 
 def _drawn(generator: Any) -> int:
-    """Draws a number from the generator, which depends on the seed that the user gave it."""
+    """Draws a number from the generator. The number depends on the seed that the user gave to the generator."""
     if isinstance(generator, torch.Generator):
         return int(torch.randint(2**31, (), generator=generator, device=generator.device))
     if isinstance(generator, numpy.random.Generator):

@@ -75,7 +75,7 @@ def evaluate(
 
 
 def own_evaluation(trainer: Trainer, data: Any) -> OwnEvaluation | None:
-    """Returns the evaluation set, given itself or by name, if it computes its metrics itself."""
+    """Returns the evaluation set if it is an OwnEvaluation, else None. `data` is the set or its name."""
     sets = trainer.eval_dataset
     rows = sets.get(data) if isinstance(data, str) and isinstance(sets, Mapping) else data
     return rows if isinstance(rows, OwnEvaluation) else None
@@ -114,7 +114,7 @@ def evaluation_loop(
         trainer,
         dataloader,
         loss_only=loss_only,
-        # Metrics that are computed by batch need no kept predictions, but predict() returns them.
+        # compute_metrics by batch needs no kept predictions. predict() keeps predictions, because it returns them.
         keep=keep and not (by_batch and description != "Prediction"),
         ignore_keys=ignore_keys,
         prefix=metric_key_prefix,
@@ -167,7 +167,7 @@ def _metric_for_best(trainer: Trainer, metrics: dict[str, float]) -> float:
 
 
 def determine_best_metric(trainer: Trainer, metrics: dict[str, float]) -> bool:
-    """Records the best evaluation so far, and returns True if it is this one. A NaN is never the best."""
+    """Records this evaluation if it is the best so far, and then returns True. A NaN is never the best."""
     if trainer.args.metric_for_best_model is None:
         return False
     value, best = _metric_for_best(trainer, metrics), trainer.state.best_metric

@@ -39,14 +39,14 @@ def run(
     """Runs the model over the loader's batches, and returns losses, metrics and, with `keep`, all predictions.
 
     Without `keep`, memory does not grow with the samples. `loss_only` also turns off streaming metrics. `by_batch`
-    passes every batch to `compute_metrics` when it is ready.
+    calls `compute_metrics` for every batch, as soon as the batch is computed.
     """
     strategy = trainer._footplate.strategy
     model = strategy.prepare_for_evaluation(trainer.model)
     results = _Results(trainer, _rows_of_a_batch(trainer, loader), loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=results.are_losses_only, ignore_keys=ignore_keys)
     trainer.callback_handler.eval_dataloader = loader
-    # Model and optimizer stay in eval mode afterwards, as in Hugging Face's Trainer. The next training step ends that.
+    # Model and optimizer stay in eval mode afterwards, as in Hugging Face's Trainer, until the next training step.
     model.eval()
     if hasattr(trainer.optimizer, "eval"):
         trainer.optimizer.eval()
@@ -87,7 +87,7 @@ class _Results:
             else [make_metric(metric, trainer.processing_class) for metric in trainer._footplate.metrics]
         )
         self.losses, self.exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
-        # A subclass's own loss may be a mean of something else than the labels that are counted here.
+        # If a subclass computes the loss, the number of items that the loss is a mean of is unknown.
         self.knows_items = not any(name in trainer._footplate.overrides for name in ("compute_loss", "prediction_step"))
         batches_on_device = args.eval_accumulation_steps or 1
         self.collected = {
@@ -188,12 +188,12 @@ class _Results:
             return {}
         values = {f"{prefix}_loss": losses.mean()}
         if losses.left_out:
-            # The loss above leaves out these batches, as Hugging Face does, so their number is logged.
+            # Batches with NaN are left out of the mean loss, as in Hugging Face's Trainer, so their number is logged.
             values["nan_batches"] = losses.left_out
         is_watched = self.knows_items and watched_metric(self.trainer.args).endswith("_loss_exact")
         exact = self.exact.values(0 if is_watched else losses.samples)
         if not exact and is_watched:
-            # Each sample has one label, so both means are equal.
+            # No labels were counted, because each sample has one label. The mean loss is then exact.
             exact = {"loss_exact": losses.mean()}
         return values | exact
 
@@ -213,7 +213,7 @@ def _named(metrics: Any) -> Mapping[str, Any]:
 
 
 def _weights_precision(trainer: Trainer) -> Precision:
-    """Returns the precision to which `bf16_full_eval` or `fp16_full_eval` converts the weights. "no" in training."""
+    """Returns the precision to which `bf16_full_eval` or `fp16_full_eval` converts weights: "no" during training."""
     args = trainer.args
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 

@@ -52,7 +52,7 @@ class Run:
     loss_taken: float = 0.0
     """The sum of the losses that were logged."""
     committed: Checkpoint | None = None
-    """The checkpoint that the Trainer committed last. A library's `_save_checkpoint` may return nothing."""
+    """The checkpoint committed last. It is stored here, because a subclass's `_save_checkpoint` may not return it."""
     failed_saves: int = 0
     """The number of saves in a row that failed."""
 

@@ -82,7 +82,10 @@ def _change(trainer: Trainer, name: str, value: Any) -> None:
     elif name in CADENCES:
         strategy = getattr(trainer.args, CADENCES[name])
         if strategy != "steps":
-            raise CannotChange(f"{CADENCES[name]} is {str(strategy)!r}, so {name} has no effect")
+            raise CannotChange(
+                f"{CADENCES[name]} is {str(strategy)!r}, so {name} has no effect: it needs {CADENCES[name]} steps from "
+                "the start of the run"
+            )
         setattr(trainer.args, name, value)
     else:
         raise CannotChange(f"{name} cannot change during training; {', '.join(CHANGEABLE)} can")
@@ -96,11 +99,19 @@ def _set_rate(trainer: Trainer, value: Any) -> None:
     if isinstance(value, Mapping):
         raise CannotChange("there is one optimizer, so learning_rate must be a number")
     if schedules.follows_a_metric(schedule):
-        raise CannotChange(f"{args.lr_scheduler_type} sets the rate by the results of evaluations")
+        raise CannotChange(
+            f"{args.lr_scheduler_type} sets the learning rate from the results of evaluations, so that a new value "
+            "would have no effect"
+        )
     if not (trainer._footplate.made_schedule and isinstance(schedule, LambdaLR)):
-        raise CannotChange(f"the schedule, {type(schedule).__name__}, is not made from the arguments")
+        raise CannotChange(
+            f"the schedule, {type(schedule).__name__}, was not made from the arguments, so it does not follow "
+            "learning_rate"
+        )
     if any(base != args.learning_rate for base in schedule.base_lrs):
-        raise CannotChange("the optimizer's parameter groups have different rates")
+        raise CannotChange(
+            "the optimizer's parameter groups have different learning rates, which one value cannot replace"
+        )
     args.learning_rate = float(value)
     _follow(trainer, schedule, trainer.state.max_steps)
 
@@ -139,10 +150,13 @@ def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
     number = list(named).index(name)
     spec, optimizer = trainer._footplate.named_optimizers[number], named[name]
     if "lr" not in inspect.signature(maker(spec)).parameters:
-        raise CannotChange(f"optimizer {name!r} is made without an lr")
+        raise CannotChange(f"optimizer {name!r} takes no argument lr, so it has no learning rate to change")
     schedule = trainer.lr_scheduler.of(name)
     if not isinstance(schedule, LambdaLR | None):
-        raise CannotChange(f"the schedule of optimizer {name!r}, {type(schedule).__name__}, sets its own rates")
+        raise CannotChange(
+            f"the schedule of optimizer {name!r} is a {type(schedule).__name__}, whose rate cannot be replaced: "
+            "only schedules with Hugging Face's names, such as cosine, allow it"
+        )
 
     def apply() -> None:
         trainer._footplate.named_optimizers[number] = _at(spec, rate)
@@ -201,7 +215,10 @@ def _set_end(trainer: Trainer, value: int) -> None:
     elif trainer._footplate.made_schedule and isinstance(schedule, LambdaLR):
         _follow(trainer, schedule, value)
     elif not schedules.follows_a_metric(schedule) and value > state.max_steps:
-        raise CannotChange(f"the schedule, {type(schedule).__name__}, may end at the old max_steps")
+        raise CannotChange(
+            f"the schedule, {type(schedule).__name__}, was not made from the arguments, and may end at the old "
+            f"max_steps: use {state.max_steps} or less"
+        )
     trainer._footplate.run.plan = trainer._footplate.run.plan.until(value)
     trainer.args.max_steps = state.max_steps = value
     state.num_train_epochs = trainer._footplate.run.plan.epochs
@@ -221,7 +238,10 @@ def _lengthen(trainer: Trainer, total: int) -> None:
             peak = _peak(optimizer)
             changes.append((schedule, make_schedule(spec, _stand_in(peak), total), peak))
         elif total > trainer.state.max_steps and length_of(spec, total):
-            raise CannotChange(f"the schedule of optimizer {spec.id!r}, {type(schedule).__name__}, ends with the run")
+            raise CannotChange(
+                f"the schedule of optimizer {spec.id!r}, {type(schedule).__name__}, ends at the old max_steps: use "
+                f"{trainer.state.max_steps} or less"
+            )
     for schedule, new_schedule, peak in changes:
         continue_as(schedule, new_schedule, peak)
 

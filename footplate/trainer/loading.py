@@ -82,8 +82,8 @@ def get_dataloader(
         trainer._eval_dataloaders[key] = loader
     if is_training and trainer.args.dataloader_persistent_workers and has_position(loader):
         log.warning(
-            "dataloader_persistent_workers: the training data is a stream that resumes at its position, so each epoch "
-            "starts new loading processes"
+            "dataloader_persistent_workers has no effect on training, because the training data is a stream that "
+            "resumes at its position: each epoch starts new loading processes"
         )
     return loader
 

@@ -128,9 +128,9 @@ def _with_plan(trainer: Trainer, plan: StepPlan) -> TrainerState:
 
 
 def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None) -> None:
-    """Loads the weights, makes the optimizer, lets the strategy place both, and makes the schedule.
+    """Loads the weights, makes the optimizer, lets the strategy prepare model and optimizer, and makes the schedule.
 
-    Weights are loaded first, because Accelerate then places them.
+    The weights are loaded first, because the strategy may then wrap or shard the model.
     """
     own = trainer._footplate
     own.strategy.release(all_but=trainer.model)

@@ -79,7 +79,7 @@ def loss_of(
             own.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
         inputs = {**inputs, "num_items_in_batch": num_items}
     fp32_outputs = own.strategy.fp32_outputs
-    # A hook on the model reads the outputs too.
+    # A forward hook reads the outputs too, so it needs them in float32.
     stays_half = reads_only_loss and fp32_outputs.is_on and not computes and not trainer.model._forward_hooks
     fp32_outputs.are_read = not stays_half
     try:
@@ -114,7 +114,7 @@ def loss_of(
 def _must_detect_scaling(trainer: Trainer) -> bool:
     """Returns True if training must detect whether the model divides its loss by `num_items_in_batch`.
 
-    That makes no difference if the accumulation window is one micro-batch of one process.
+    If the accumulation window is one micro-batch of one process, the loss is the same either way.
     """
     own = trainer._footplate
     return (

@@ -53,7 +53,7 @@ def _front_matter(trainer: Trainer, name: str, before: dict[str, Any], options: 
         "library_name": library,
         "language": options["language"] or before.get("language"),
         "license": options["license"] or before.get("license"),
-        # A local path is not a base model for other readers.
+        # A base model that is a local path is left out, because other readers cannot load it.
         "base_model": base if base and not Path(base).exists() else before.get("base_model"),
         "tags": list(dict.fromkeys([*options["tags"], *before.get("tags", []), "generated_from_trainer"])),
         "datasets": options["dataset_tags"] or before.get("datasets"),

@@ -40,7 +40,9 @@ class StepPlan:
             return cls(sys.maxsize, steps, steps * step_samples, steps * step_samples, step_samples, batches, steps)
         batches = len(loader)
         if batches == 0:
-            raise DatasetError("the training data has no batch: it is empty, or smaller than one batch and dropped")
+            raise DatasetError(
+                "the training data has no batch: it is empty, or smaller than one batch with dataloader_drop_last"
+            )
         in_epoch = math.ceil(batches / accumulate)
         if args.max_steps > 0:
             epochs, steps, samples = math.ceil(args.max_steps / in_epoch), args.max_steps, args.max_steps * step_samples
@@ -62,7 +64,7 @@ class StepPlan:
         return replace(self, samples=steps * self.step_samples, max_steps=steps, shift=shift)
 
     def steps_before(self, epoch: int, batch: int, accumulate: int) -> int:
-        """Returns the number of optimizer steps up to a micro-batch, at this plan's size."""
+        """Returns the number of optimizer steps of this plan's size from the start of the data to a micro-batch."""
         rest = math.ceil((self.batches_per_epoch - batch) / accumulate)
         return (epoch + 1) * self.steps_per_epoch - rest
 

@@ -41,7 +41,7 @@ def require_fp8(*, on_gpu: bool) -> None:
     backend = os.environ.get(_FP8_BACKEND, "AO").upper()
     if backend not in ("AO", "NO"):
         raise NotAvailableYet(
-            f"{_FP8_BACKEND} is {backend}, which changes a model's layers and the files of its checkpoints",
+            f"{_FP8_BACKEND} is {backend}, which is not supported: it changes the model's layers and checkpoints",
             hint=f"set {_FP8_BACKEND}=AO, with the extra torchao",
         )
     if not is_torchao_available():
@@ -56,7 +56,8 @@ def require_fp8(*, on_gpu: bool) -> None:
 def fp8_handlers(precision: Precision) -> list[Any]:
     """Returns Accelerate's settings for fp8, or an empty list for another precision.
 
-    The all-gather in fp8 is off. With it, Accelerate would replace the weights by wrappers that the optimizer lacks.
+    The all-gather in fp8 is off. With it, Accelerate would replace the parameters, and the optimizer would keep the
+    old ones.
     """
     if precision != "fp8":
         return []

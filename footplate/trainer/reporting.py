@@ -50,7 +50,7 @@ def log_training(trainer: Trainer) -> None:
     if isinstance(step.optimizer, NamedOptimizers):
         logs.update(step.optimizer.logs())
     if loss_sum.not_finite:
-        # The loss above may leave out these steps, as Hugging Face does, so their number is logged.
+        # The logged loss may leave out steps with NaN, as in Hugging Face's Trainer, so their number is logged.
         logs["nan_steps"] = len(loss_sum.not_finite)
         _warn_of_nan(trainer, logs["nan_steps"], since)
     logs.update(trainer.callback_handler.figures())
@@ -95,7 +95,7 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
             "main_input_name on the model's class"
         )
     pad = getattr(trainer.processing_class, "pad_token_id", None)
-    if trainer.args.include_num_input_tokens_seen != "non_padding":  # "all", or True that was assigned later
+    if trainer.args.include_num_input_tokens_seen != "non_padding":  # "all", or True if a script set it later
         count = tokens.numel()
     elif "attention_mask" in batch:
         count = int(batch["attention_mask"].sum())

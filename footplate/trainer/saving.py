@@ -66,7 +66,7 @@ def write_model(trainer: Trainer, output_dir: str | None, state_dict: dict[str, 
 
 
 def _save_arguments(trainer: Trainer, folder: Path) -> None:
-    """Writes training_args.bin, which libraries made for Hugging Face's Trainer load, without tokens."""
+    """Writes training_args.bin, Hugging Face's file, which libraries load. Secrets such as hub_token are left out."""
     args, buffer = copy.copy(trainer.args), io.BytesIO()
     for name in vars(args):
         if name.endswith("_token"):
@@ -376,7 +376,7 @@ def load_callback_states(trainer: Trainer) -> None:
     """Restores the callbacks' states, which the TrainerState holds by class name.
 
     If `restore_callback_states_from_checkpoint` is True, the callbacks' arguments and the control are restored too. If
-    it is None, only the callbacks' other attributes are, such as counters.
+    the argument is None, only other attributes of the callbacks are restored, such as counters.
     """
     restores = trainer.args.restore_callback_states_from_checkpoint
     if restores is False:
@@ -396,7 +396,9 @@ def load_callback_states(trainer: Trainer) -> None:
                 vars(callback).update(vars(type(callback)(**state.get("args", {}))))
             vars(callback).update(state.get("attributes", {}))
     if not_found:
-        log.warning("the checkpoint has the state of callbacks that this run does not have: %s", ", ".join(not_found))
+        log.warning(
+            "the checkpoint's state is ignored for callbacks that this run does not have: %s", ", ".join(not_found)
+        )
 
 
 def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any] | None]:
@@ -498,8 +500,9 @@ def _compare_arguments(trainer: Trainer, folder: Path, then: dict[str, Any]) -> 
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
     changes.pop("output_dir", None)
     for name in _INTERVALS:
+        # An interval below 1 is a share of all steps, but the TrainerState stores a number of steps.
         if now[name] is None or now[name] < 1:
-            changes.pop(name, None)  # a share of all steps: the TrainerState has it as a number of steps
+            changes.pop(name, None)
     wrong = [name for name in fixed(trainer.args) if name in changes]
     if wrong:
         differences = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)

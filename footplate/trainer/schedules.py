@@ -296,7 +296,7 @@ TYPE_TO_SCHEDULER_FUNCTION: dict[SchedulerType, Callable[..., Any]] = {
     SchedulerType.GREEDY: get_greedy_schedule,
 }
 _CLASSES = {SchedulerType.REDUCE_ON_PLATEAU: ReduceLROnPlateau, SchedulerType.GREEDY: GreedyLR}
-"""The classes whose signatures list the arguments of functions that only take `**kwargs`."""
+"""Schedule classes whose signature lists the arguments, because their function takes only `**kwargs`."""
 
 
 def get_scheduler(

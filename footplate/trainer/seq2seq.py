@@ -50,7 +50,7 @@ class Seq2SeqTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # As in Hugging Face's Seq2SeqTrainer, also in an evaluation that does not generate.
+        # Hugging Face's Seq2SeqTrainer counts a smaller last batch as a full one, even if it does not generate.
         self._footplate.counts_full_batches = True
         if _generates(self.args):
             _require_generation(self)
@@ -164,7 +164,7 @@ def _generated(trainer: Seq2SeqTrainer, inputs: dict[str, Any], gen_kwargs: dict
     shifted = inputs.get("decoder_input_ids")
     generate_inputs = dict(inputs)
     if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
-        # The decoder's inputs are made from the labels, so generation would continue from the answer.
+        # Leaves out decoder inputs that were made from the labels, because they contain the answer.
         generate_inputs = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
     options = {"synced_gpus": trainer._footplate.strategy.generates_in_step, **gen_kwargs}
     with torch.no_grad():

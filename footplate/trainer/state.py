@@ -56,7 +56,7 @@ class TrainerState:
         """Sets the intervals in steps. An argument below 1 is a share of all steps."""
         for name in ("logging_steps", "eval_steps", "save_steps"):
             interval = getattr(args, name)
-            if interval is None:  # the default stays, because callbacks divide by the interval
+            if interval is None:  # keep the default, because callbacks divide by the interval
                 continue
             setattr(self, name, max(1, math.ceil(max_steps * interval)) if 0 < interval < 1 else int(interval))
 
@@ -77,7 +77,9 @@ class ExportableState:
     """The base of callbacks with state. Checkpoints store `state()`, and a resume restores its `attributes`."""
 
     def state(self) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} needs a method state(), which returns args and attributes")
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a method state() that returns a dict of args and attributes"
+        )
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:

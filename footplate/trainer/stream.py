@@ -30,7 +30,7 @@ class PositionedBatch:
     process: int
     state: dict[str, Any]
     number: int
-    """The number of batches that the process has made in this epoch, with this one."""
+    """The number of batches that the process has made in this epoch, including this one."""
 
 
 class StreamShard(IterableDataset[Any]):
@@ -81,7 +81,7 @@ class Stream:
             if self._states:
                 self.loader.dataset.load_state_dict(self._states[0])  # type: ignore[attr-defined]
             return iter(self.loader)
-        # Persistent processes of the epoch before would keep its seeds, and after a resume another process's number.
+        # Ends persistent processes of the epoch before: they have old seeds, and after a resume shifted numbers.
         self.loader._iterator = None
         collate: Any = self.loader.collate_fn
         prepare = self.loader.worker_init_fn
@@ -133,7 +133,7 @@ class _Reader:
         info: Any = get_worker_info()
         own = (process + self._last + 1) % self._processes
         self._seed = info.seed - process + own
-        object.__setattr__(info, "id", own)  # frozen, but datasets read their shard's number only here
+        object.__setattr__(info, "id", own)  # a frozen object, but datasets read their number from it
         if own in self._states:
             info.dataset.load_state_dict(self._states[own])
         self._number = self._numbers.get(own, 0)

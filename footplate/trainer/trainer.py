@@ -200,7 +200,9 @@ class Trainer:
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:
-            raise ValueError("this Trainer was given a model, and no model_init to make another")
+            raise ValueError(
+                "a new model cannot be made, because this Trainer was given a model: pass model_init instead of model"
+            )
         return self.model_init(trial) if search.takes_trial(self.model_init) else self.model_init()
 
     # Training
@@ -449,7 +451,7 @@ class Trainer:
         return evaluation.evaluate_in_training(self, ignore_keys_for_eval, skip_scheduler=skip_scheduler)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
-        """Records the best evaluation so far, and returns True if it is this one. A NaN is never the best."""
+        """Records this evaluation if it is the best so far, and then returns True. A NaN is never the best."""
         return evaluation.determine_best_metric(self, metrics)
 
     # Search

@@ -86,7 +86,7 @@ def _metrics(trainer: Trainer) -> None:
     watched = args.metric_for_best_model
     if watched is None or args.eval_strategy == "no":
         return
-    _exact_loss(trainer, watched)
+    _require_exact_loss(trainer, watched)
     metric_names = _known_metrics(trainer)
     name = watched.removeprefix("eval_")
     if metric_names is not None and name not in metric_names:
@@ -94,8 +94,11 @@ def _metrics(trainer: Trainer) -> None:
         raise ValueError(f"metric_for_best_model is {watched!r}, which no evaluation will have: {hint}")
 
 
-def _exact_loss(trainer: Trainer, watched: str) -> None:
-    """Refuses to watch loss_exact if a subclass computes its own loss, because its labels are not counted."""
+def _require_exact_loss(trainer: Trainer, watched: str) -> None:
+    """Raises ValueError if metric_for_best_model is loss_exact, the mean loss per label, and cannot be computed.
+
+    If a subclass computes the loss, the number of labels in it is unknown.
+    """
     overrides = trainer._footplate.overrides
     own = [name for name in ("compute_loss", "prediction_step") if name in overrides]
     may_add = trainer.compute_metrics is not None or "evaluate" in overrides or "evaluation_loop" in overrides

@@ -115,7 +115,7 @@ def test_changed_intervals_apply_from_the_next_step(tmp_path: Path) -> None:
     ({}, {"seed": 7}, "seed cannot change during training; learning_rate, max_steps, "),
     ({}, {"learning_rate": {"main": 1.0}}, "there is one optimizer"),
     ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}, {"learning_rate": 1.0},
-     "reduce_lr_on_plateau sets the rate by the results of evaluations"),
+     "reduce_lr_on_plateau sets the learning rate from the results of evaluations"),
 ])  # fmt: skip
 def test_a_change_that_is_impossible_is_refused_with_the_reason(
     tmp_path: Path, arguments: dict[str, Any], wanted: dict[str, Any], why: str
@@ -142,8 +142,9 @@ def test_the_learning_rate_of_the_scripts_own_optimizer_cannot_be_changed(tmp_pa
     trainer.train()
 
     assert changing.came.refused == {
-        "learning_rate": "the schedule, StepLR, is not made from the arguments",
-        "max_steps": "the schedule, StepLR, may end at the old max_steps",
+        "learning_rate": "the schedule, StepLR, was not made from the arguments, so it does not follow learning_rate",
+        "max_steps": "the schedule, StepLR, was not made from the arguments, and may end at the old max_steps: use 14 "
+        "or less",
     }
 
 
@@ -188,5 +189,6 @@ def test_a_new_learning_rate_must_name_one_of_several_optimizers(tmp_path: Path)
     assert [item.came.refused["learning_rate"] for item in asked] == [
         "there are 2 optimizers, main, aux: name one, as in {'main': 1.0}",
         "there is no optimizer 'axu'; did you mean 'aux'?",
-        "the schedule of optimizer 'aux', StepLR, sets its own rates",
+        "the schedule of optimizer 'aux' is a StepLR, whose rate cannot be replaced: only schedules with Hugging "
+        "Face's names, such as cosine, allow it",
     ]

@@ -405,7 +405,7 @@ def test_a_damaged_manifest_and_a_deleted_checkpoint_are_reported(tmp_path: Path
     manifest = saved.path / files.MANIFEST
     manifest.write_text(manifest.read_text().replace("sha256", "sha257"))
 
-    with pytest.raises(CheckpointCorrupt, match="does not say what a should be"):
+    with pytest.raises(CheckpointCorrupt, match="has no size and sha256 of a"):
         files.verify(saved.path)
     with pytest.raises(CheckpointCorrupt, match="no longer exists"):
         files.verify(tmp_path / "checkpoint-2")
