@@ -115,9 +115,9 @@ if TYPE_CHECKING:
 
 @cache
 def home_of() -> dict[str, str]:
-    """Returns the module of each name that users import, as the imports under `if TYPE_CHECKING` state it.
+    """Returns the module of each name that users import. The imports under `if TYPE_CHECKING` list all of them.
 
-    This function reads these imports from the source, so that every name is written once.
+    These imports are read from this file's source, so that no second list of the names is needed.
     """
     import ast
     import inspect

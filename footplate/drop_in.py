@@ -46,7 +46,7 @@ _originals: list[tuple[ModuleType, str, Any]] = []
 
 
 class ImportedTooEarly(FootplateError, ImportError):
-    """A library has already imported transformers' Trainer or arguments, so it would not train on Footplate's."""
+    """A library has already imported transformers' Trainer or arguments, so it would not use Footplate's."""
 
     code = "imported_too_early"
     title = "A library was imported before footplate.install()"
@@ -189,7 +189,8 @@ def _refuse_early_imports(classes: Iterable[type]) -> None:
         return
     names = " and ".join("this script" if name == "__main__" else name for name in early)
     raise ImportedTooEarly(
-        f"{names} imported transformers' Trainer or arguments before footplate.install(), and would train on these",
+        f"{names} imported transformers' Trainer or arguments before footplate.install(), so Footplate's would not be "
+        "used",
         hint="call footplate.install() before such imports, or start the script with python -m footplate.run",
     )
 

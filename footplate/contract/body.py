@@ -1,4 +1,4 @@
-"""The one reader of JSON bodies. It refuses what JSON allows but the product does not, all problems at once.
+"""Parses the JSON of request bodies, and refuses values that `json.loads` would accept. One error has all problems.
 
 `json.loads` accepts duplicate keys, NaN, infinities, NUL, lone surrogates, numbers beyond 64 bits and any depth. Each
 of these would break something much later, such as a database, a browser or a comparison.
@@ -30,7 +30,7 @@ meanwhile."""
 MAX_KEY = 500
 """The longest key in characters, because every problem below a key repeats it."""
 SMALL_BYTES = 2048
-"""Bodies up to this size are not counted, because they are cheap. Most specs are smaller."""
+"""The values of bodies up to this size are not counted, because these are cheap to check. Most specs are smaller."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _A_STRING = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
 
@@ -44,7 +44,7 @@ def read_json(raw: bytes) -> object:
     except UnicodeDecodeError as error:
         place = _place(raw[: error.start].decode(), error.start)
         _refuse(f"not UTF-8 at {place}: byte 0x{raw[error.start]:02x}", hint="send JSON encoded as UTF-8")
-    # These can only come from escapes, because a raw NUL is not JSON and a raw surrogate is not UTF-8.
+    # NUL and surrogates can only come from escapes, because a raw NUL is not JSON and a raw surrogate is not UTF-8.
     suspicious = "\\u0000" in text or "\\ud" in text or "\\uD" in text
     problems: list[Problem] = []
     try:
@@ -74,7 +74,7 @@ def has_more_values_than(limit: int, raw: bytes) -> bool:
         return False
     count, end = 1, 0
     for text in _A_STRING.finditer(raw):
-        # Two strings without anything between them are not JSON. Counting them ends the search in such a text early.
+        # Two adjacent strings are not JSON. They are counted as well, so that the search in such a text ends early.
         count += _openings(raw, end, text.start()) + (end == text.start())
         end = text.end()
         if count > limit:
@@ -217,10 +217,10 @@ def _unmark_object(
         if len(key) > MAX_KEY:
             wrong_key.append(Problem(pointer_to(*path), "too_long", f"{name} has more than {MAX_KEY} characters"))
         problems.extend(wrong_key)
-        # An invalid key cannot be part of a pointer, so problems below it get their object's pointer.
+        # An invalid key cannot be part of a pointer, so problems in its value get the pointer of the object.
         here = path if wrong_key else (*path, key)
         if key in plain:
-            detail, hint = "this key is there more than once", "keep one of them"
+            detail, hint = "the object has this key more than once", "keep one of them"
             problems.append(Problem(pointer_to(*here), "duplicate_key", detail, hint))
         plain[key] = _unmark(item, here, problems)
     return plain

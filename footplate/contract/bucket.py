@@ -101,17 +101,17 @@ class RemoteStore:
         except FileNotFoundError as error:
             if not file.exists():
                 raise
-            raise StoreUnreachable(f"{self.url} is not there: {error}") from error
+            raise StoreUnreachable(f"the bucket of {self.url} does not exist: {error}") from error
 
     def write(self, content: bytes, path: str) -> None:
         try:
             with self._translated_errors(path):
                 self._fs.pipe_file(self._key(path), content)
         except FileNotFoundError as error:
-            raise StoreUnreachable(f"{self.url} is not there: {error}") from error
+            raise StoreUnreachable(f"the bucket of {self.url} does not exist: {error}") from error
 
     def commit(self, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
-        """Uploads files of a folder, and then its manifest. Returns False if `goes_on` stopped it before the manifest.
+        """Uploads files of a folder, and then its manifest. Stops and returns False as soon as `goes_on` returns False.
 
         An older manifest is deleted first, because it describes files that are going to be replaced.
         """

@@ -132,9 +132,10 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
             yield Problem(where, code, detail, hint)
         folded = entry.filename.rstrip("/").casefold()
         if folded in seen:
-            yield Problem(where, "duplicate_name", f"{entry.filename[:80]!r} is there twice, or differs only in case")
+            detail = f"the zip has {entry.filename[:80]!r} twice, or a name that differs from it only in case"
+            yield Problem(where, "duplicate_name", detail)
         seen[folded] = entry.filename
-    # A file whose name another entry uses as a folder.
+    # No file may have the name of a folder in which another entry lies.
     plain = {entry.filename for entry in files}
     for path in sorted(plain):
         if above := next((folder for folder in _folders(path) if folder in plain), None):

@@ -31,7 +31,7 @@ GROUPS: dict[str, str] = {
     "losses": "loss", "metrics": "metric", "callbacks": "callback", "optimizers": "optimizer", "schedules": "schedule",
     "trainers": "trainer", "rewards": "reward",
 }  # fmt: skip
-"""Each group of components, and the name of one member."""
+"""Each group of components, and the word for a single component of the group."""
 
 
 PACKAGES, SECRETS, HUBS = "packages", "secrets", "hubs"

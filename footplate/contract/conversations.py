@@ -1,7 +1,8 @@
-"""Reads the messages of a chat in OpenAI's form, with lists of text parts and with arguments of calls as JSON texts.
+"""Converts chat messages in OpenAI's form to the form that chat templates read.
 
-Chat templates read texts as contents and objects as arguments, and few know the role `developer`. Training and chats
-use the same form, so that a model is asked in the form that it was trained on.
+In OpenAI's form a content may be a list of text parts, and the arguments of a call are JSON in a text. Templates read a
+content as one text and arguments as an object, and few know the role `developer`. Training and chats convert messages
+in the same way, so that a model reads prompts in the form that it was trained on.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def learned(messages: Sequence[Any]) -> list[int]:
     for index, message in enumerate(messages):
         role, weight = message.get("role"), message.get("weight")
         if weight is not None and role != "assistant":
-            raise ValueError(f"[{index}].weight: is in a message from {role}, and belongs to the assistant's only")
+            raise ValueError(f"[{index}].weight: is in a message from {role}, but only the assistant's may have one")
         if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
             raise ValueError(f"[{index}].weight: is {str(weight)[:40]}, and must be 0 or 1")
         answers += role == "assistant"

@@ -21,14 +21,14 @@ class Moment(StrEnum):
     """The job is stored, but its client has no answer yet."""
     BEFORE_VERB_COMMITS = "verb.before"
     AFTER_VERB_COMMITS = "verb.after"
-    """A cancel, pause, resume or delete is stored, but neither its client nor control knows."""
+    """A cancel, pause, resume or delete is stored, but its client has no answer, and control has not read it yet."""
 
     # Control
     BEFORE_PLACE_COMMITS = "place.before"
     AFTER_PLACE_COMMITS = "place.after"
     """An attempt is placed, but its Celery message is not sent."""
     AFTER_DISPATCH = "dispatch.after"
-    """The node's Celery message is sent, but SQL does not know."""
+    """The node's Celery message is sent, but SQL has no record of that."""
     AFTER_DISPATCH_COMMITS = "dispatch.marked"
     BEFORE_GRANT_COMMITS = "grant.before"
     """The claim is no longer in Redis and not yet in SQL. Only the claiming supervisor has it."""
@@ -49,7 +49,7 @@ class Moment(StrEnum):
 
     # The supervisor of an attempt
     AFTER_GRANT_RECEIVED = "attempt.granted"
-    """The supervisor has the attempt, but no file of it yet."""
+    """The supervisor has received the grant, but has created no file for the attempt yet."""
     AFTER_JOURNAL_MADE = "attempt.journal"
     AFTER_LAUNCH = "attempt.launched"
     AFTER_JOURNAL_WRITE = "journal.written"

@@ -42,7 +42,7 @@ class Problem:
     detail: str
     hint: str | None = None
     expected: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """The names or the type that would be accepted. Better hints are made from them. `detail` has them for clients."""
+    """The names or the type that would be accepted, from which hints are made. Clients read them in `detail` only."""
 
     def as_dict(self) -> dict[str, Any]:
         names = ("pointer", "code", "detail", "hint")

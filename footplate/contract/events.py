@@ -31,13 +31,13 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     """A checkpoint was committed, or did not verify. Never dropped."""
     PROGRESS = "progress"
-    """The loop's position, at most a few times a second."""
+    """The number of optimizer steps so far, at most a few times a second."""
     LINE = "line"
     """A line that training printed."""
     SYSTEM = "system"
     """GPU, CPU and memory of one rank."""
     DO = "do"
-    """A live command to the running loop, and its result: `POST /jobs/{id}/do`. Never dropped."""
+    """A live command to running training, and its result: `POST /jobs/{id}/do`. Never dropped."""
     NOTE = "note"
     """A sentence about the job's history, or a text that user code passed to footplate.note()."""
     GAP = "gap"
@@ -129,7 +129,7 @@ class Change(BaseModel):
 class DoData(BaseModel):
     """`do`: a live command.
 
-    The service writes one event for the request, and the loop one after the step that did it.
+    The service writes one event for the request. Training writes another one after it has carried out the command.
     """
 
     status: Literal["asked", "done", "again", "dropped"]

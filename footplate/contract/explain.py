@@ -103,10 +103,7 @@ def _no_choice(pointer: str, expected: str, context: dict[str, Any], value: obje
 
 
 def unique(problems: Iterable[Problem]) -> list[Problem]:
-    """Returns the first problem of each pointer and code, because two checks may report the same problem.
-
-    At most a hundred.
-    """
+    """Returns the first problem of each pointer and code, at most a hundred. Two checks may report the same problem."""
     first: dict[tuple[str, str], Problem] = {}
     for item in problems:
         first.setdefault((item.pointer, item.code), item)

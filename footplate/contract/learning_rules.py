@@ -30,7 +30,7 @@ OVER_THE_RUN = frozenset(
 NO_SCHEDULES: dict[str, str] = {
     **dict.fromkeys(
         ("reduce_lr_on_plateau", "greedy", "ReduceLROnPlateau"),
-        "follows a metric, and each of several optimizers follows steps or epochs",
+        "follows a metric, but the schedule of one of several optimizers can only follow steps or epochs",
     ),
     **dict.fromkeys(("LambdaLR", "MultiplicativeLR"), "needs a function, which JSON cannot hold"),
     **dict.fromkeys(("SequentialLR", "ChainedScheduler"), "needs other schedules, which JSON cannot hold"),
@@ -45,14 +45,14 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of several optimizers: wrong schedules, equal ids, and settings for one optimizer only."""
     optimizers, seen = spec.optimizers or (), set[str]()
     if optimizers and all(optimizer.loss for optimizer in optimizers):
-        detail = "every optimizer has a loss of its own, so none has the main loss"
-        yield Problem("/optimizers", "no_main_loss", detail, "leave the loss of one of them out")
+        detail = "every optimizer names a loss, so no optimizer trains with the main loss"
+        yield Problem("/optimizers", "no_main_loss", detail, "leave out the field loss of one optimizer")
     for name in OF_ONE_OPTIMIZER if optimizers else ():
         if name in stated(spec.training):
-            detail = f"{name} belongs to training's one optimizer, but the spec lists {len(optimizers)}"
-            yield _disagree(name, detail, "set it in the args or the schedule of each of /optimizers")
+            detail = f"{name} is for the single optimizer of training, but the spec lists several optimizers"
+            yield _disagree(name, detail, "set it in the args or the schedule of each optimizer")
     if optimizers and spec.training.fp16:
-        detail = "fp16 scales one loss, but several optimizers have several"
+        detail = "fp16 scales one loss, but each of several optimizers has a loss"
         yield _disagree("fp16", detail, "use bf16, which needs no scale")
     for index, optimizer in enumerate(optimizers):
         if optimizer.schedule is not None:
@@ -68,7 +68,7 @@ def _schedule(schedule: Schedule, pointer: str) -> Iterator[Problem]:
         hint = "name another schedule; GET /components lists them"
         yield Problem(f"{pointer}/use", "not_a_schedule_here", f"{name} {NO_SCHEDULES[name]}", hint)
     if schedule.per == "epoch" and name in OVER_THE_RUN and schedule.args.get("num_training_steps") is None:
-        detail = f"{name} lasts for the whole run, whose number of epochs is not known here"
+        detail = f"{name} needs the number of epochs of the whole run, which is not known before training"
         yield Problem(f"{pointer}/per", "disagreement", detail, 'use "step", or give args.num_training_steps in epochs')
 
 
@@ -114,7 +114,9 @@ def metric_problems(spec: JobSpec) -> Iterator[Problem]:
             hint = 'set predict_with_generate, for a model such as "hf/seq2seq"'
             yield Problem(f"/metrics/{index}", "disagreement", detail, hint)
         elif metric.use not in TEXT_METRICS and generates:
-            detail = f"{metric.use[:80]} needs logits, but with /training/predict_with_generate there are texts"
+            detail = (
+                f"{metric.use[:80]} needs logits, but with /training/predict_with_generate an evaluation yields texts"
+            )
             hint = f"use {', '.join(TEXT_METRICS)}, or compute_metrics of your own"
             yield Problem(f"/metrics/{index}", "disagreement", detail, hint)
 
@@ -135,7 +137,7 @@ def generation_problems(spec: JobSpec) -> Iterator[Problem]:
                 yield _disagree(name, detail, f"set predict_with_generate to true, or leave {name} out")
         return
     if spec.loop is not None:
-        detail = "predict_with_generate applies to the Trainer's evaluation, but /loop has its own"
+        detail = "predict_with_generate applies to the Trainer's evaluations, but the spec's loop evaluates by itself"
         yield _disagree("predict_with_generate", detail, leave)
     elif spec.model is not None and spec.model.use.startswith(("hf/", "toy/")) and spec.model.use != _MAKES_TEXTS:
         detail = f"predict_with_generate needs a text-to-text model, but /model/use is {spec.model.use}"
@@ -154,7 +156,7 @@ _MAKES_TEXTS = "hf/seq2seq"
 def tracker_problems(spec: JobSpec) -> Iterator[Problem]:
     for index, name in enumerate(spec.report_to):
         if name not in (*TRACKERS, "all"):
-            detail = f"no tracker is named {name[:80]!r}; there is: {', '.join(TRACKERS)}"
+            detail = f"no tracker is named {name[:80]!r}. The trackers are {', '.join(TRACKERS)}"
             yield Problem(f"/report_to/{index}", "unknown_choice", detail, did_you_mean(name[:80], TRACKERS))
 
 

@@ -38,7 +38,7 @@ class UsedComponent(NamedTuple):
 def components_of(spec: JobSpec) -> Iterator[UsedComponent]:
     """Yields every component that the spec names."""
     for name, group in GROUP_OF.items():
-        # A loop may also be a script.
+        # `loop` may also be a Script, which is not a component.
         if isinstance(component := getattr(spec, name), Component):
             yield UsedComponent((name,), group, component)
     for name, group in GROUP_OF_LIST.items():

@@ -31,7 +31,7 @@ NAME_CHARS = 100
 SHOWN_CHARS = 80
 SKIPPED_BYTES = 1024 * 1024
 MOST_QUOTED = 1000
-"""The bytes at the beginning of an unreadable line that are searched for single quotes instead of double ones."""
+"""The number of bytes of an unreadable line that are searched for quotes. A line with only single ones gets a hint."""
 ROWS_PER_TIME_CHECK = 64
 """The number of rows that are read between two checks whether the deadline has passed."""
 
@@ -71,7 +71,7 @@ class RowReport:
         return self
 
     def add(self, number: int, row: Row) -> None:
-        """Adds a row that was read to the counts of its columns."""
+        """Counts a row, and its values in their columns."""
         self.rows += 1
         self._first = self._first or number
         for name, value in row.items():

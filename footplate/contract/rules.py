@@ -71,7 +71,11 @@ def _file_name_problems(spec: JobSpec) -> Iterator[Problem]:
         if is_hub_name(text):
             yield from _hub_name_problems(argument)
         elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
-            yield Problem(argument.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
+            detail, hint = (
+                "a path below data:// or models:// must not contain '.' or '..'",
+                "write the path without them",
+            )
+            yield Problem(argument.pointer, "path_outside_root", detail, hint)
         elif argument.is_path and argument.is_of_a_dataset and is_url(text):
             yield from _url_problems(argument)
         elif argument.is_path and not text.startswith(ROOTS) and not is_file(text):
@@ -93,7 +97,7 @@ def _trainer_problems(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/data/train", "missing", detail, "add data.train")
     if isinstance(spec.training, Seq2SeqTrainingArguments):
         detail = (
-            "predict_with_generate and the generation_ arguments are for Footplate's own Trainer, and the spec has "
+            "predict_with_generate and the generation_ arguments are for Footplate's own Trainer, but the spec names "
             f"{trainer.use[:80]}"
         )
         yield Problem("/training/predict_with_generate", "disagreement", detail, "leave them out")
@@ -104,7 +108,7 @@ def _quantization_problems(spec: JobSpec) -> Iterator[Problem]:
     args = built_in_args(spec)
     kind, peft = args.get("quantization"), args.get("peft")
     if args.get("double_quantization") and kind not in ("nf4", "fp4"):
-        detail = f"double_quantization is for 4 bits, but quantization is {json.dumps(kind)[:40]}"
+        detail = f"double_quantization needs a quantization to 4 bits, but quantization is {json.dumps(kind)[:40]}"
         yield Problem("/model/args/double_quantization", "disagreement", detail, 'set quantization to "nf4"')
     if kind is None:
         return
@@ -141,9 +145,10 @@ def _checkpoint_use_problems(spec: JobSpec, uses: list[str]) -> Iterator[Problem
     """Yields a problem for each field that a serving session or an export lacks, or would ignore."""
     use = uses[0]
     if len(uses) > 1:
-        yield Problem("/export", "disagreement", "a job either serves a checkpoint or exports it", "keep one of them")
+        detail = "one job cannot both serve and export a checkpoint"
+        yield Problem("/export", "disagreement", detail, "leave serve or export out")
     if spec.model is None:
-        detail = f"{use} loads a checkpoint into the model of the spec"
+        detail = f"{use} needs a model, into which the checkpoint is loaded"
         yield Problem("/model", "missing", detail, "copy the model of the job that wrote the checkpoint")
     if spec.resume_from is None:
         detail = f"{use} needs a checkpoint, and none is named"
@@ -154,8 +159,9 @@ def _checkpoint_use_problems(spec: JobSpec, uses: list[str]) -> Iterator[Problem
         detail = f"a job with {use} trains nothing and does not read this field"
         yield Problem(f"/{name}", "disagreement", detail, f"leave this field or {use} out")
     for name in ("nodes", "processes_per_node"):
-        if getattr(spec.resources, name) not in (None, 1):
-            yield Problem(f"/resources/{name}", "disagreement", f"a job with {use} is one process", f"leave {name} out")
+        if (count := getattr(spec.resources, name)) not in (None, 1):
+            detail = f"{name} is {count}, but a job with {use} runs in a single process"
+            yield Problem(f"/resources/{name}", "disagreement", detail, f"leave {name} out")
 
 
 def _loop_problems(spec: JobSpec, loop: Component | Script) -> Iterator[Problem]:
@@ -208,7 +214,9 @@ def _final_evaluation_problems(spec: JobSpec) -> Iterator[Problem]:
         hint = 'add data.eval or "split": {"test_size": 0.1} to data, or leave final_eval out'
         yield Problem("/final_eval", "disagreement", "there is no data to evaluate on", hint)
     elif spec.final_eval == "best" and not spec.training.load_best_model_at_end:
-        detail = "the best model is evaluated only if it is loaded after training, and here training keeps the last one"
+        detail = (
+            "the best model can be evaluated only if it is loaded after training, but load_best_model_at_end is off"
+        )
         hint = 'set training.load_best_model_at_end to true, and save and evaluate at the same steps; or use "last"'
         yield Problem("/final_eval", "disagreement", detail, hint)
 

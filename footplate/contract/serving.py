@@ -17,9 +17,10 @@ from pydantic import Field
 from footplate.contract.fields import InternalMessage
 
 SLOT_WANTED = ""
-"""The id of no request. In the list of withdrawn requests it means that another job waits for the session's slot."""
+"""An entry of the list of withdrawn requests, in place of an id. It means that another job waits for the session's
+slot."""
 WANTED_SECONDS = 15.0
-"""The time for which a session believes SLOT_WANTED. Control sends it every five seconds while the job waits."""
+"""The time for which SLOT_WANTED is valid. Control sends it every five seconds while the other job waits."""
 
 MAX_PIECE_BYTES = 16 * 1024 * 1024
 """The largest piece of an answer, as JSON."""

@@ -63,7 +63,7 @@ class LongForm:
     def locate(self, pointer: str) -> str:
         """Returns the pointer into the request body for a pointer into the long form.
 
-        If the body has a short form, that is the pointer of the short form itself. A missing field has a pointer, too.
+        A value inside a short form gets the pointer of the short form. A field that the body lacks gets a pointer, too.
         """
         for long, short in self.origins.items():
             if pointer == long or pointer.startswith(long + "/"):
@@ -117,8 +117,8 @@ def _modern(training: Json, long: LongForm) -> Json:
     """Returns `training` with older names replaced. Adds their problems and their pointers to `long`."""
     modern = modernized(training)
     for name in modern.declined:
-        hint = f"instead: {instead_of(name)}"
-        long.problems.append(Problem(f"/training/{name}", "not_available_yet", f"{name} is an older name", hint))
+        detail, hint = f"{name} no longer exists, so its value cannot be applied", f"instead: {instead_of(name)}"
+        long.problems.append(Problem(f"/training/{name}", "not_available_yet", detail, hint))
     for name, detail in modern.clashes.items():
         long.problems.append(Problem(f"/training/{name}", "disagreement", detail, "keep one of the two"))
     for name, names in modern.mapped.items():
@@ -135,7 +135,7 @@ def _without_arguments_of_a_library(training: Json, long: LongForm) -> Json:
         return training
     own = {name: value for name, value in training.items() if name not in ARGUMENT_NAMES}
     for name in own.keys() & args.keys():
-        detail = f"{name} is stated here and in /trainer/args"
+        detail = f"{name} is set here and in /trainer/args"
         long.problems.append(Problem(f"/training{pointer_to(name)}", "disagreement", detail, "keep one of the two"))
     long.origins |= {f"/trainer/args{pointer_to(name)}": f"/training{pointer_to(name)}" for name in own}
     long.document["trainer"] = {**trainer, "args": {**args, **own}}

@@ -283,7 +283,7 @@ _STAND_INS: dict[Path, dict[str, Any]] = {
     ("metrics",): _COMPONENT, ("callbacks",): _COMPONENT, ("data", "map"): _COMPONENT,
     ("optimizers",): {"id": "left-out", "params": [".*"], **_COMPONENT},
 }  # fmt: skip
-"""The value that replaces one of a list of components, so that the others keep their indexes."""
+"""The value that replaces a wrong entry of each of these lists, so that the other entries keep their indexes."""
 
 
 def job_schema() -> dict[str, Any]:

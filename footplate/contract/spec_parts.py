@@ -163,7 +163,7 @@ class Optimizer(Group):
     params: Annotated[
         Many[Annotated[str, Field(max_length=500), AfterValidator(_regex)]], Field(min_length=1, max_length=100)
     ]
-    """Regular expressions that are searched in parameter names. Every trainable parameter belongs to exactly one
+    """Regular expressions that are searched in parameter names. Every trainable parameter must belong to exactly one
     optimizer."""
     use: ComponentName
     """The optimizer's component name, such as "adamw". `GET /components` lists all optimizers."""

@@ -39,12 +39,12 @@ def strategy_arguments(strategy: Any) -> Json:
 
 
 def shape_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields the problems of a strategy with the number of processes."""
+    """Yields a problem if strategy, number of processes and number of GPUs contradict each other."""
     resources = spec.resources
     kind, world = resources.strategy.type, resources.world_size
     processes, gpus = resources.processes_per_node or 0, resources.gpus_per_node or 0
     if processes > 1 and gpus and gpus != processes:
-        detail = f"is {processes}, but /resources/gpus_per_node is {gpus}: each process has a GPU of its own"
+        detail = f"is {processes}, but /resources/gpus_per_node is {gpus}: each process needs a GPU of its own"
         yield Problem(
             "/resources/processes_per_node", "disagreement", detail, "leave it out, or write the same in both"
         )
@@ -111,7 +111,7 @@ def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         return
     yield from _CONFIGS[kind](strategy.config, spec.training, world)
     if spec.optimizers:
-        detail = f"several optimizers step one by one, but {kind} shards the model over the processes"
+        detail = f"several optimizers cannot be used with {kind}, which shards the model over the processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
     if built_in_args(spec).get("quantization"):
         detail = f"needs whole weights in each process, but {STRATEGY}/type is {kind}, which shards the model"

@@ -133,7 +133,7 @@ def _optimizers(document: Json, name: str, value: Any, origins: dict[str, str]) 
     there = document.get("optimizers")
     if not isinstance(there, list) or [entry.get("use") for entry in there if isinstance(entry, dict)] == [value]:
         return None
-    return _disagree(name, f"/optimizers lists {len(there)}", value)
+    return _disagree(name, f"/optimizers lists {len(there)} optimizers", value)
 
 
 def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:

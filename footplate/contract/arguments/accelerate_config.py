@@ -40,7 +40,7 @@ _OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "megatron_lm_config": ((), "use fsdp or deepspeed"),
     "parallelism_config": ((), "use fsdp or deepspeed"),
 }
-"""The fields that are not translated. Each has the values that are accepted, and what to do instead of other values."""
+"""The fields that are not translated. Each has the values that are accepted, and a hint for a user of another value."""
 _OF_ZERO = (
     "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
     "gradient_clipping", "deepspeed_multinode_launcher",
@@ -56,7 +56,7 @@ _AUTO = dict.fromkeys(
 
 
 def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
-    """Replaces the strategy `accelerate` of a spec by the spec's own fields, in place. Yields its config's problems."""
+    """Replaces the strategy `accelerate` by the spec's own fields, in place. Yields problems of Accelerate's config."""
     resources, training = document.get("resources"), document.get("training", {})
     strategy = resources.get("strategy") if isinstance(resources, dict) else None
     if not isinstance(strategy, dict) or strategy.get("type") != "accelerate" or not isinstance(training, dict):
@@ -69,8 +69,9 @@ def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
         if not (isinstance(loop, dict) and "script" in loop):
             document["training"] = reading.training
         elif reading.training != training:
-            detail = "says how to train, but a script's own Accelerator(…) decides that"
-            yield Problem(CONFIG, "disagreement", detail, "leave mixed_precision, accumulation and clipping out")
+            detail = "sets training arguments, but a script sets these in its own Accelerator(…)"
+            hint = "leave mixed_precision, gradient_accumulation_steps and gradient_clipping out"
+            yield Problem(CONFIG, "disagreement", detail, hint)
 
 
 class _ConfigReading:

@@ -374,7 +374,8 @@ class Fields:
     """The process's index on its node, for launchers that pass it on the command line. The variable LOCAL_RANK, which
     torchrun sets, has priority."""
     average_tokens_across_devices: bool = True
-    """Divide a token loss by the number of tokens of all processes. False divides by the tokens of each process."""
+    """Divide a loss that is summed over tokens by the number of tokens in all processes. False divides it by the number
+    in each process."""
     log_on_each_node: bool = True
     """Log and print in the first process of every node. False logs only in the first process of the run."""
     save_on_each_node: bool = False
@@ -421,7 +422,7 @@ class Fields:
     debug: str | list[str] = ""
     """`underflow_overflow` ends training if an activation becomes NaN or infinite, and names the module."""
     skip_memory_metrics: bool = True
-    """Do not measure memory. False adds the memory of each stage to its metrics."""
+    """Do not measure memory. False adds the memory that training, evaluation and prediction used to their metrics."""
 
     # Flags of scripts and specs
 

@@ -29,7 +29,7 @@ _OF_FSDP1 = ("forward_prefetch", "backward_prefetch", "use_orig_params", "sync_m
 _NOT_OF_FSDP1: dict[str, tuple[Any, str]] = {
     "state_dict_type": (
         SHARDED,
-        "its checkpoints are whole: leave state_dict_type out, or use version 2, which can shard them",
+        "version 1 writes whole checkpoints. Leave state_dict_type out, or use version 2, which can shard them",
     ),
     "cpu_offload": (True, "leave version out, because version 2 offloads"),
     "use_orig_params": (False, "leave it out, because parameters with and without decay would be merged"),
@@ -91,13 +91,13 @@ class FsdpConfig:
         )
         if options:
             name = next(iter(options))
-            hint = did_you_mean(name, _KNOWN) or f"known are {', '.join(_KNOWN)}"
-            raise ValueError(f"fsdp_config has no {name!r}: {hint}")
+            hint = did_you_mean(name, _KNOWN) or f"the options are {', '.join(_KNOWN)}"
+            raise ValueError(f"fsdp_config has no option {name!r}: {hint}")
         if version == 1:
             settings._refuse_what_version_2_does()
         if settings.activation_checkpointing and args.activation_checkpointing:
             raise ValueError(
-                "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: give one"
+                "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: set one"
             )
         if args.fp16:
             raise ValueError("fp16's loss scale is not shared among fsdp's processes: use bf16, which needs none")
@@ -106,7 +106,7 @@ class FsdpConfig:
     def _refuse_what_version_2_does(self) -> None:
         for name, (value, what_works) in _NOT_OF_FSDP1.items():
             if getattr(self, name) == value:
-                raise ValueError(f"fsdp_config's version is 1 and its {name} {value}: {what_works}")
+                raise ValueError(f"fsdp_config's {name} cannot be {value} with version 1: {what_works}")
 
 
 _TRUTHS = (
@@ -134,8 +134,8 @@ def options_of_words(words: Iterable[str]) -> dict[str, Any]:
             options["cpu_offload"] = True
         elif word not in ("auto_wrap", "true", "True", ""):
             choices = (*_STRATEGIES, "offload", "auto_wrap")
-            hint = did_you_mean(word, choices) or f"known are {', '.join(choices)}"
-            raise ValueError(f"fsdp has no {word!r}: {hint}")
+            hint = did_you_mean(word, choices) or f"the options are {', '.join(choices)}"
+            raise ValueError(f"fsdp has no option {word!r}: {hint}")
     return options
 
 
@@ -145,7 +145,7 @@ def _reshard(value: Any, version: int) -> str:
     choices = _STRATEGIES[:2]
     if word not in choices:
         raise ValueError(
-            f"fsdp_config's reshard_after_forward is {value!r}, but version {version} has {', '.join(choices)}"
+            f"fsdp_config's reshard_after_forward is {value!r}, but version {version} accepts {', '.join(choices)}"
             + (", true and false" if version == 2 else "")
         )
     return word

@@ -19,7 +19,7 @@ def sizes(value: Any) -> Any:
     if value is None:
         return value
     if not isinstance(value, dict):
-        # Accelerate's object may have read the launcher's environment variables.
+        # If a script does not set cp_comm_strategy, Accelerate's object has it from the launcher's variables.
         strategy = getattr(getattr(value, "cp_handler", None), "cp_comm_strategy", None) or "allgather"
         if strategy != "allgather":
             raise ValueError(
@@ -29,7 +29,8 @@ def sizes(value: Any) -> Any:
     given_sizes = {name: size for name, size in value.items() if name not in _BACKENDS and size is not None}
     for name, size in given_sizes.items():
         if name not in SIZES:
-            raise ValueError(f"parallelism_config has no {name!r}: {did_you_mean(name, SIZES) or ', '.join(SIZES)}")
+            hint = did_you_mean(name, SIZES) or f"the sizes are {', '.join(SIZES)}"
+            raise ValueError(f"parallelism_config has no size {name!r}: {hint}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"parallelism_config's {name} is {size!r}, but a size is 1 or more processes")
     return {name: given_sizes.get(name, 1) for name in SIZES}

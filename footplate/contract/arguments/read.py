@@ -61,7 +61,8 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
         if refused := _refused(name, value, at):
             problems.append(refused)
             continue
-        if name not in FIELDS:  # An unsupported name with its neutral value.
+        if name not in FIELDS:
+            # An unsupported argument with the value that changes nothing is accepted, and left out.
             continue
         try:
             good[name] = _adapters()[name].validate_json(json.dumps(value), strict=True)
@@ -70,7 +71,7 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
     bad = {problem.pointer for problem in problems}
     args = _unchecked(good)
     for clash in disagreements(args) if good else ():
-        # A field with another problem is left out, because its value is not known.
+        # A contradiction is reported only if all of its fields have valid values.
         if not any(f"{pointer}/{name}" in bad for name in clash.fields):
             problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
     vars(args)["stated_names"] = tuple(good)

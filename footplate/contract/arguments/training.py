@@ -1,4 +1,4 @@
-"""TrainingArguments as a mutable pydantic dataclass, which checks values and rules. Types are converted, as in Python.
+"""TrainingArguments as a mutable pydantic dataclass, which checks values and rules, and converts types: "5" becomes 5.
 
 `read.py` parses the arguments of a spec without converting types.
 """
@@ -172,7 +172,7 @@ def changed(args: TrainingArguments) -> dict[str, Any]:
     """Returns the arguments that differ from their defaults, except for those that a spec must not have."""
     kind = Seq2SeqTrainingArguments if isinstance(args, Seq2SeqTrainingArguments) else TrainingArguments
     values = vars(args)
-    # Most values are the default itself, which is much faster to see than that it is equal.
+    # Most values are the same object as the default. `is` is much faster than a comparison of the values.
     return {
         name: value for name, default in _defaults(kind) if (value := values[name]) is not default and value != default
     }

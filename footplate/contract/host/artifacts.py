@@ -48,7 +48,7 @@ class AttemptFiles:
         try:
             folder = (root / path).resolve()
         except (OSError, RuntimeError) as error:
-            # Links that form a loop.
+            # The path contains links that lead to each other in a circle.
             raise CheckpointCorrupt(f"{path} cannot be opened: {error}") from error
         if not folder.is_relative_to(root):
             raise CheckpointCorrupt(f"{path} leads out of the artifact store")

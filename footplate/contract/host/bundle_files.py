@@ -21,7 +21,7 @@ from footplate.contract.host.scratch import remove
 FOLDER = "code"
 """The folder of a bundle's files, below an attempt's temporary folder."""
 UNPACKED_AT = 315_532_800
-"""The modification time of unpacked files: 1980, the first second that a zip can name, before any compiled file."""
+"""The modification time of unpacked files: the beginning of 1980, the earliest in a zip. Compiled files are newer."""
 _PIECE = 1024 * 1024
 CODE, LOCK = "code", "code.lock"
 

@@ -18,7 +18,8 @@ from footplate.contract.host.user import User, make_writable_folder
 from footplate.contract.spec import JobSpec
 
 EXTENSIONS = "extensions"
-"""The folder of compiled extensions in a node's folder, one below each bundle's hash, beside a copy of its sources."""
+"""The folder of compiled extensions, in a node's folder. Each bundle has a subfolder, named by the bundle's hash, with
+its extensions and a copy of its sources."""
 EXTENSIONS_VARIABLE = "TORCH_EXTENSIONS_DIR"
 UNUSED_SECONDS = 30 * 86_400
 

@@ -63,7 +63,7 @@ class Roots:
         Every byte is verified first, because a retry must not get other data.
         """
         if self.uploads is None:
-            raise DatasetError(f"{name} is an uploaded file, and there is no artifact store here")
+            raise DatasetError(f"{name} is an uploaded file, but this process has no artifact store to read it from")
         path = self.uploads / name
         hint = "POST the same file to /files again, then resume the job"
         try:
@@ -78,7 +78,10 @@ class Roots:
 
     def _fetched(self, url: str) -> str:
         if url not in self.hub:
-            raise DatasetError(f"{shown(url)} was not fetched: only a path argument of a data component may be a URL")
+            raise DatasetError(
+                f"{shown(url)} was not downloaded before training, because no dataset of the spec names it",
+                hint="name it as the path of a dataset in the spec",
+            )
         return self.hub[url]
 
     def matching(self, name: str) -> list[str]:
@@ -99,14 +102,18 @@ class Roots:
     def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:
         for number, path in enumerate(root.glob(pattern)):
             if number >= MOST_FILES:
-                raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint="name fewer, or join them")
+                hint = "write a pattern that matches fewer files, or join files"
+                raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint=hint)
             yield path
 
     def _parts(self, name: str) -> tuple[Path, str]:
         if is_hub_name(name):
             named = hub_name(name)
             if named.place not in self.hub:
-                raise DatasetError(f"{name} was not fetched: no argument of a component names it")
+                raise DatasetError(
+                    f"{name} was not downloaded before training, because no component of the spec names it",
+                    hint="name it as the path of a component in the spec",
+                )
             return Path(self.hub[named.place]), named.path
         scheme, _, rest = name.partition("://")
         rest = rest.lstrip("/")

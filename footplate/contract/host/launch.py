@@ -37,11 +37,11 @@ STORED_AT = slice(8, 16)
 COMMANDS_AT = slice(1024, 1032)
 """The bytes of the shared page that hold the length of all live commands, which follow the page as lines of JSON."""
 HELD_FROM, MOST_HELD = 16, 64
-"""The offset in the shared page of the steps of checkpoints that must stay, after their count. At most 64 steps fit."""
+"""The offset in the shared page of the number of checkpoints that must stay. Their steps follow it, at most 64."""
 TICK = "tick"
-"""The kind of a line that only shows that the process still works."""
+"""The kind of a message from a rank that only shows that its process still works."""
 OUTCOME = "outcome"
-"""The kind of the line with a rank's outcome, as DoneData."""
+"""The kind of the message with a rank's outcome, as DoneData."""
 FOLLOW_UP = "is_follow_up"
 """The name of a field that is sent with the outcome. True if the rank failed because another rank had failed."""
 
@@ -71,8 +71,8 @@ class Order(RunningAttempt):
     data: Path
     models: Path
     hub: dict[str, str] = Field(default_factory=dict)
-    """The folder of each place on a hub, such as `hub://owner/name@main`, with the commit as its name. Also each URL's
-    file."""
+    """The paths of downloads on this node. For a repository at a revision, such as `hub://owner/name@main`, it is a folder
+    with the commit as its name. For a URL, it is a file."""
     unpacked: Path | None = None
     """The bundle's files, if root has unpacked them. If None, this process unpacks them itself."""
     threads: int

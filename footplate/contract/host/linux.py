@@ -25,7 +25,7 @@ PAUSE_SECONDS = 0.002
 TURN_SECONDS = 0.05
 """The longest time that one turn of `Leftovers` takes."""
 
-# Looked up once, before any fork, so that no child has to search for a library.
+# The C library is loaded once, before any fork, so that no child process has to search for it.
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 
@@ -171,7 +171,7 @@ def _is_reaped(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:
-        # Another thread of this process has waited for it already.
+        # Another thread of this process has already waited for this child.
         return True
 
 

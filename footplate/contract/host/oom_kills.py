@@ -1,7 +1,8 @@
 """Finds out whether the kernel's OOM killer ended a process.
 
 The exit code is the same as after `kill -9`. The kernel counts each OOM kill in the cgroup of the killed process. A
-node in a container or a systemd unit therefore has its own count. Without one, the count of the whole machine is read.
+node in a container or a systemd unit has a cgroup of its own. If the cgroup has no such count, the count of the whole
+machine is read.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _source(root: Path) -> Path:
             _, controllers, path = line.split(":", 2)
             if controllers and "memory" not in controllers.split(","):
                 continue
-            # The names of controllers belong to version 1 of cgroups.
+            # Only version 1 of cgroups names controllers here. The two versions count in different files.
             mount, name = ("memory", "memory.oom_control") if controllers else ("", "memory.events")
             top = root / "sys/fs/cgroup" / mount
             own = top / path.lstrip("/")

@@ -1,4 +1,4 @@
-"""Turns exceptions, exit codes and signals into verdicts: a reason, and an error with a code, a message and a hint."""
+"""Turns exceptions, exit codes and signals into the reason of a failure, and an error with code, message and hint."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ MOST_STDERR_LINES = 5
 def _decided_to_exit(error: BaseException) -> bool:
     """Returns True for sys.exit with a message, or with the code of wrong arguments.
 
-    Other codes may be those of a child process or of a lost peer that the program passed on.
+    Another code may come from a child process or a lost peer, and the program only passed it on.
     """
     if not isinstance(error, SystemExit):
         return False
@@ -141,7 +141,7 @@ EXCEPTIONS = (
 
 
 def of_exception(error: BaseException, rank: int = 0) -> Verdict:
-    """Returns the verdict on an exception in training, whether users' code, torch or Footplate raised it."""
+    """Returns reason and error for an exception in training, whether users' code, torch or Footplate raised it."""
     for row in EXCEPTIONS:
         if row.matches(error):
             return Verdict(row.reason, _failure(error, row.code, row.hint, rank))
@@ -183,7 +183,10 @@ def _note(error: BaseException) -> str | None:
 
 
 def of_exit(code: int, *, rank: int, peak_rss_mb: float, is_oom_kill: bool, output: str) -> Verdict:
-    """Returns the verdict on a process that sent no outcome. `code` is its exit code, or minus the signal's number."""
+    """Returns reason and error for a process that sent no outcome.
+
+    `code` is its exit code, or minus the signal's number.
+    """
     reason, name, message, hint = _exit_row(code, peak_rss_mb, is_oom_kill)
     return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
 

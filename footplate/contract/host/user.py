@@ -1,8 +1,8 @@
 """The user that training becomes if its node runs as root, and the folders that this user gets.
 
 The supervisor calls `make_writable_folder`, `give` and `give_fetched_files` for folders that training writes to. A
-child of the warm parent calls `become`, before it reads its order. When training has ended, the supervisor makes its
-files root's by `take_files_back`, or removes them by `remove_public_files`.
+child of the warm parent calls `become`, before it reads its order. When training has ended, the supervisor calls
+`take_files_back`, which makes root the owner of training's files, and `remove_public_files`.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any,
     ("options", "says"),
     [
         (["--use_fsdp", "--fsdp_activation_checkpointing_offload", "true"], "no 'activation_checkpointing_offload'"),
-        (["--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"], "its checkpoints are whole: leave state_dict"),
+        (["--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"], "version 1 writes whole checkpoints. Leave state_dict"),
         (["--use_deepspeed", "--zero_stage", "3", "--zero3_init_flag", "true"], "ACCELERATE_DEEPSPEED_ZERO3_INIT=true"),
     ],
 )

@@ -153,7 +153,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
         ),
         ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 does not support split parameters"),
         ({"dp_shard_size": 2}, {}, "which needs FSDP, but fsdp is not set: set fsdp=True"),
-        ({"tpsize": 2}, {}, "parallelism_config has no 'tpsize': did you mean 'tp_size'"),
+        ({"tpsize": 2}, {}, "parallelism_config has no size 'tpsize': did you mean 'tp_size'"),
         ({"tp_size": 0}, {}, "tp_size is 0, but a size is 1 or more"),
         ({"dp_replicate_size": 2, "tp_size": 2}, {}, "cannot be used with pure data parallelism"),
     ],
