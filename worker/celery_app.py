@@ -33,10 +33,10 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         # Acknowledged on acceptance. With late acks, a task that runs longer than the visibility timeout is started
         # again, and nothing renews that timeout. Leases in SQL recover lost attempts.
         "task_acks_late": False,
-        # A message that waits behind a running attempt could have gone to another node.
+        # No message is fetched in advance, because it would wait behind a running attempt while other nodes are free.
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": True,
-        # Stops are rows in SQL. A remote-control broadcast that no worker receives is lost.
+        # Celery's remote control is off, because a broadcast that no worker receives is lost. Stops are rows in SQL.
         "worker_enable_remote_control": False,
         # Nodes report to the service, so workers need neither mingle, gossip and heartbeats nor Celery's events.
         "worker_consumer": "worker.node.parent:SilentConsumer",
@@ -57,11 +57,11 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
             "socket_connect_timeout": 2.0,
             "socket_keepalive": True,
         },
-        # Longer than a checkpoint takes, because our own drain (parent.py) ends attempts first.
+        # The time in which tasks may end at a shutdown. Our own drain (parent.py) ends attempts first.
         "worker_soft_shutdown_timeout": settings.drain_seconds,
         # A new pool process on a busy machine needs more than the four seconds after which Celery kills it.
         "worker_proc_alive_timeout": 60.0,
-        # Attempts print through pipes of their own, and nothing of the node's belongs in a task's log.
+        # Celery does not redirect stdout and stderr into its log, because attempts print through pipes of their own.
         "worker_redirect_stdouts": False,
         "include": ["worker.node.tasks"],
     }

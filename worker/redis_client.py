@@ -1,6 +1,6 @@
 """The connection of a node's processes to Redis, with short timeouts and without redis-py's own retries.
 
-redis-py repeats a command ten times by default, which turns one XADD into a stalled Redis into two entries.
+By default, redis-py repeats a command that got no answer. If Redis only stalled, one XADD then adds several entries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_SECONDS = 3.0
 """The longest time of a blocking read. It must be shorter than the socket's timeout, or the read always fails."""
 
 REDIS_ERRORS = (RedisError, OSError)
-"""The errors that a Redis raises that is down, frozen, loading or full."""
+"""The errors that redis-py raises if Redis is down, frozen, loading or full."""
 
 
 def connect(url: str) -> redis.Redis:

@@ -25,7 +25,8 @@ class WorkerSettings(Settings):
     """This node's own folder, with its identity, journals and sockets. Empty: `node-1` in the home folder."""
     node_name: str = Field(default_factory=socket.gethostname)
     node_address: str = ""
-    """The address at which other nodes reach this one, for jobs on several nodes. Empty: the address towards Redis."""
+    """The address at which other nodes reach this one, for jobs on several nodes. Empty: the address from which this
+    node connects to Redis."""
     pool: str = "default"
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
     artifacts: Root = ""

@@ -83,7 +83,7 @@ def test_an_unlisted_host_gets_no_request(tmp_path: Path, store: FileServer, all
     code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
 
     assert (code, store.asked) == ("store_refused", [])
-    assert "127.0.0.1, which is not listed" in message
+    assert "127.0.0.1, which is not among the allowed hosts" in message
 
 
 @pytest.mark.parametrize("host", ["localhost", "2130706433", "0x7f.1", "metadata.example"])

@@ -75,9 +75,9 @@ class ArtifactSync(Background):
         self._add(partial(self._retry_while_unreachable, "the upload of the attempt's files", self._upload_outputs))
 
     def fetch_adapter(self, offer: AdapterOffer) -> threading.Event:
-        """Fetches another job's checkpoint for a serving session. The event is set once no more files will come.
+        """Fetches another job's checkpoint for a serving session. The returned threading.Event is set at the end.
 
-        The serving process reports a checkpoint that could not be fetched. Its request then goes to another session.
+        If the checkpoint could not be fetched, the serving process reports that, and another session gets the request.
         """
         is_over = threading.Event()
 
@@ -108,7 +108,7 @@ class ArtifactSync(Background):
         if spec.code is not None:
             paths.append(str(layout.bundle_file(spec.code.bundle)))
         for path in paths:
-            # Training reports a missing file, and says what needs it.
+            # A file that the store lacks is skipped. Training reports it with the argument that names it.
             self._retry_while_unreachable(f"the download of {path}", partial(self._fetch_file, path))
         if self._grant.source == 0:
             # The first node chooses the checkpoint for all nodes.
@@ -117,7 +117,10 @@ class ArtifactSync(Background):
             self._retry_while_unreachable("the download of earlier attempts' files", self._fetch_outputs)
 
     def _fetch_checkpoint(self) -> None:
-        """Fetches the newest checkpoint whose checksums are right. Training reports newer ones as corrupt."""
+        """Fetches the newest checkpoint whose checksums are right.
+
+        A newer one stays here without some of its files, so that training finds and reports that it is corrupt.
+        """
         offers = self._grant.checkpoints
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             began = time.monotonic()
@@ -161,7 +164,7 @@ class ArtifactSync(Background):
         if sha256 not in ("", hashlib.sha256(text).hexdigest()):
             return False
         for name, expected in _files_of(text).items():
-            # Training checks files in this order, and names the first bad one.
+            # The first bad file ends the download. Training checks files in the same order, and names this one.
             if not stays_inside(name) or not (
                 _is_verified(folder / name, expected) or self._fetch_file(f"{place}/{name}")
             ):
@@ -293,7 +296,7 @@ class ArtifactSync(Background):
 
 
 def _best_of(folder: Path) -> str | None:
-    """Returns the path in the store of the best checkpoint so far, which the state of a checkpoint names, or None."""
+    """Reads the path of the best checkpoint so far from the trainer state of a checkpoint. Returns None without one."""
     try:
         best = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -59,7 +59,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Clocks:
-    """The times of the loop's periodic work."""
+    """The times of the periodic work in the supervisor's loop."""
 
     turned_at: float
     synced_at: float
@@ -89,13 +89,13 @@ class Attempt:
     since: dict[Phase, float] = field(default_factory=lambda: {Phase.RENDEZVOUS: time.monotonic()})
     """The time at which each phase began. Phases that were skipped are not in it."""
     runs_since: float | None = None
-    """The time at which training reported that it runs. Time limits count from there, here and in control."""
+    """The time at which training reported that it runs. Supervisor and control count time limits from this report."""
 
     # What has happened
     has_launched: bool = False
     """True if the warm parent has received the orders of all ranks."""
     verdict: Verdict | None = None
-    """The reason why the supervisor ended the attempt, if no stop did."""
+    """The failure that the supervisor itself has detected, which ends the attempt. None if there is no such failure."""
     is_superseded: bool = False
     """True if control has declared the attempt lost. Its events may not be reported any more."""
     is_closed: bool = False
@@ -131,7 +131,7 @@ class Attempt:
         settings, node, grant = self.settings, self.node, self.grant
         self.spec = _spec(self)
         secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
-        # Training does not get the node's own HF_TOKEN, but a file of the node's user may hold it.
+        # The node's HF_TOKEN is masked although training does not get it, because training may read it from a file.
         self.secret_mask = SecretMask([*secrets, os.environ.get("HF_TOKEN", "")])
         self.environment = _environment(self)
         self.journal = _new_journal(self)
@@ -161,12 +161,12 @@ class Attempt:
         return not (self.is_superseded if phase in (Phase.CONCLUDE, Phase.DELIVER) else self.is_called_off)
 
     def end_with(self, verdict: Verdict) -> None:
-        """Sets the reason why the supervisor ends the attempt. Later reasons are ignored."""
+        """Sets the failure for which the supervisor ends the attempt. Later failures are ignored."""
         self.verdict = self.verdict or verdict
 
     @property
     def is_called_off(self) -> bool:
-        """True if the attempt must end: by a stop, by a verdict, or because control declared it lost."""
+        """True if the attempt must end: by a stop, by a failure, or because control declared it lost."""
         return self.is_superseded or self.stopping.stop is not None or self.verdict is not None
 
     @property
@@ -247,7 +247,7 @@ def _spec(attempt: Attempt) -> JobSpec:
         return JobSpec.parse(attempt.grant.spec)
     except InvalidSpec as error:
         attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
-        # The attempt ends before anything reads this spec, which requests nothing.
+        # Nothing uses this empty spec, because the attempt ends before its first step.
         return JobSpec()
 
 

@@ -67,7 +67,7 @@ class Background:
                 task()
             except Exception as error:
                 self.failure = error
-                # The job shows an AttemptError to its user.
+                # An AttemptError is not logged here, because the job shows it to its user.
                 if not isinstance(error, AttemptError):
                     log.exception("%s failed", self._name)
             with self._lock:

@@ -36,7 +36,7 @@ class BuildFolder:
         below = PurePosixPath(EXTENSIONS, owner)
         builds = self._root / below
         if builds.exists() and builds.lstat().st_uid != os.geteuid():
-            # Files of a user that all attempts shared: code of any job may have changed them.
+            # These files belong to a user that all attempts shared, so code of any job may have changed them.
             remove(builds)
         make_passable_folders(self._root, below)
         close_to_lists(self._root, [EXTENSIONS])

@@ -42,7 +42,8 @@ SILENCE_SECONDS = 5.0
 """The time without an acknowledgement after which events are sent again. The time doubles with each try."""
 LONGEST_SILENCE_SECONDS = 60.0
 HUNG_SECONDS = 60.0
-"""The time without a turn of the supervisor's loop after which it hangs. The loop turns twice a second."""
+"""The time without a turn of the supervisor's loop after which the supervisor counts as hung. The loop should turn
+twice a second."""
 OUTAGE_SECONDS = 2.0
 """The length from which an outage of Redis is noted in the job's history."""
 
@@ -113,10 +114,9 @@ class Sender:
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
     def _rewind_if_lost(self, epoch: bytes | None, mark: bytes | None) -> None:
-        """Sends events again if they may be lost, which is so in two cases.
+        """Sends events again if a new `epoch` shows that Redis was replaced or emptied, or if the watermark is stuck.
 
-        Redis may have been replaced or emptied, which a new `epoch` shows. Or the watermark has not moved for long. It
-        may then also be lower than before, because SQL was restored from a backup.
+        If SQL was restored from a backup, the watermark is even lower than before.
         """
         if epoch != self._epoch:
             if self._epoch is not None or epoch is None:
@@ -149,7 +149,7 @@ class ControlLink(threading.Thread):
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
         self._send_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Copies that the thread closes itself, because `close` does not wait for a thread that hangs.
+        # The thread has descriptors of its own, and closes them itself. `close` does not wait for a thread that hangs.
         self._send_event_copy, self._wake = os.dup(self._send_event), os.dup(wake)
         self._closing = threading.Event()
         self._number = self._beats_unattended = 0
@@ -270,12 +270,12 @@ class ControlLink(threading.Thread):
 
     def _kill_hung_supervisor(self) -> None:
         """Kills this process if its loop hangs. Training dies with it, and control retries the job."""
-        # Counted in heartbeats, because a frozen process misses as many of these as turns of its loop.
+        # Heartbeats are counted, not seconds. A process that was frozen sent no heartbeats, and must not be killed.
         self._beats_unattended += 1
         if self._beats_unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._sender.journal.is_done:
             log.critical(
-                "%s attempt %s: the supervisor hangs, and is killed with its training",
-                self._grant.job, self._grant.attempt,
+                "%s attempt %s: the supervisor's loop hangs for %.0f s, so it is killed with its training",
+                self._grant.job, self._grant.attempt, HUNG_SECONDS,
             )  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
 

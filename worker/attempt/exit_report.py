@@ -1,9 +1,9 @@
-"""Decides how an attempt ended: from the reports and exit codes of its ranks, the stop, and the supervisor's verdict.
+"""Decides how an attempt ended, from the reports and exit codes of its ranks, a stop, and failures.
 
 The first line that applies decides.
 
-    training finished         also if a stop came while it finished
-    the supervisor's verdict  also if killed ranks reported something else
+    training finished         also if a stop came while training finished
+    the supervisor's failure  detected by the supervisor itself, also if killed ranks reported something else
     a stop                    unless a rank failed for a reason of its own
     a rank failed             by the rank's report, or by its exit code if it sent no report
 """
@@ -50,7 +50,7 @@ def _decide(attempt: Attempt) -> DoneData:
 
 
 def crashed(message: str) -> Verdict:
-    """Returns a verdict for training that could not start, or whose exit is unknown. The job may be retried."""
+    """Returns the failure of training that could not start, or whose exit is unknown. The job may be retried."""
     return outcome.of_ours(AttemptError(message), Reason.CRASHED)
 
 

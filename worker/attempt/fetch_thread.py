@@ -189,7 +189,7 @@ class FetchThread(Background):
     def _content(self, path: PurePosixPath) -> bytes:
         if (bucket := self._settings.bucket) is not None:
             return bucket.read(str(path))
-        # Training of an earlier attempt may have put anything there.
+        # Code of an earlier attempt may have put a link at this path, which `file_below` does not follow.
         handle = file_below(self._settings.artifacts_path, str(path))
         if handle is None:
             raise FileNotFoundError(path)

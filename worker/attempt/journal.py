@@ -35,13 +35,14 @@ NAME = re.compile(r"(job_\w+)-(\d+)-(\d+)-(\d+)-(claim_\w+)\.journal")
 UNREADABLE = ".unreadable"
 """The suffix of journals that cannot be sent. They are set aside for an operator."""
 DROP_BYTES = 16 * 1024 * 1024
-"""The bytes of acknowledged events from which the file is made smaller."""
+"""If acknowledged events take at least this many bytes of the file, they are removed from it."""
 INDEX_EVERY = 256
 """The number of lines between two entries of the index, which holds the offset of every 256th line."""
 CHUNK = 256 * 1024
 _unforked = threading.Lock()
-"""Held while a lock is only tried. A child forked in that moment would inherit the lock and keep it for its whole life.
-Celery's main thread may fork at any time.
+"""Held while code tests whether a journal is locked, because such a test locks the journal for a moment.
+
+Celery's main thread may fork at any time. A child that is forked in that moment would keep the journal locked.
 """
 os.register_at_fork(before=_unforked.acquire, after_in_parent=_unforked.release, after_in_child=_unforked.release)
 
@@ -160,7 +161,7 @@ class Journal:
         if offset > self._max_bytes and not even_if_full:
             self._cut_index(after=self.last)
             raise JournalFull(
-                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, its limit",
+                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk. More cannot wait",
                 hint="bring the service or its Redis back, log less often, or raise FOOTPLATE_JOURNAL_MAX_MB",
             )
         try:
@@ -208,7 +209,7 @@ class Journal:
         return events
 
     def drop_acknowledged(self, acknowledged: int) -> None:
-        """Makes the file smaller by the acknowledged events, if they are a large part of it."""
+        """Removes acknowledged events from the file, if they are a large part of it."""
         place = bisect_right(self._index, (acknowledged + 1, 1 << 62)) - 1
         if place < 0 or self._unwritten:
             return
@@ -278,7 +279,7 @@ class Journal:
             expected = number + 1
             if number >= seq:
                 yield event
-                # Moved only when the reader continues, because a reader may stop at a large event, and read it again.
+                # The cursor moves only if the reader continues. A reader may stop at a large event, and read it again.
                 self._cursor = (expected, end)
         while expected <= last:
             if expected >= seq:

@@ -61,7 +61,7 @@ class LocalRanks:
     def make_folders(self, *, was_fetched: bool) -> None:
         """Makes the folders that training writes to, owned by its user.
 
-        If training has the node's own rights, it makes them itself.
+        If training has the node's own rights, nothing happens here, because training makes its folders itself.
         """
         if (user := self.user) is None:
             return

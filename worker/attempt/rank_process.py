@@ -71,7 +71,7 @@ class PrintedLines:
         if not whole:
             return self._mark() if not chunk else []
         if self._room < 1:
-            # Only counted, because splitting a flood would cost more than printing it.
+            # These lines are only counted, because splitting a flood of lines would cost more than printing it.
             self._left_out += whole.count(b"\n")
             self.tail.extend(whole[-MAX_LINE_CHARS:].decode("utf-8", "replace").split("\n")[-TAIL_LINES:])
             return []
@@ -269,7 +269,7 @@ class Rank:
         """Logs how long the fork of the process took. Ignores anything but numbers, because users' code may send it."""
         if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
             self._has_logged_start = True
-            log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
+            log.info("training runs as process %s, forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
 
 
 def _checked(message: dict[str, Any], rank: int) -> dict[str, Any]:

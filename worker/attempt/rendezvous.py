@@ -123,7 +123,7 @@ def require_own(settings: WorkerSettings) -> None:
         except OSError as error:
             raise SettingsError(
                 f"FOOTPLATE_NODE_ADDRESS={settings.node_address} is not an address of this machine ({error}). Set it "
-                "to one that other nodes reach, or remove it to use the address towards Redis."
+                "to one that other nodes reach, or remove it to use the address from which this node connects to Redis."
             ) from None
 
 

@@ -173,7 +173,8 @@ class ServeLink:
                 return
             *lines, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_PIECE_BYTES:
-                log.warning("the serving session %s sent a line that is too long", self._session)
+                text = "the serving session %s sent more than %d MiB in one message, so its open requests end"
+                log.warning(text, self._session, MAX_PIECE_BYTES // 1024**2)
                 return
             yield [piece for line in lines if (piece := self._checked(line)) is not None]
 
@@ -181,7 +182,7 @@ class ServeLink:
         try:
             piece = AnswerPiece.model_validate_json(line)
         except ValidationError:
-            log.warning("the serving session %s sent a line that is not a piece of an answer", self._session)
+            log.warning("the serving session %s sent a message that is not part of an answer: ignored", self._session)
             return None
         if not piece.id and piece.kind is AnswerPieceKind.ALIVE:
             self._is_ready.set()

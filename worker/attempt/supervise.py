@@ -1,8 +1,8 @@
 """Supervises one attempt, from its grant until SQL has its last event.
 
-`STEPS` lists the steps. Each step is a function on one `Attempt`, whose `phase` names the current step. A step with a
-reason to end the attempt only sets `Attempt.verdict`. The steps before training are then skipped, `watch` ends
-training, and `conclude` reports the verdict.
+`STEPS` lists the steps. Each step is a function on one `Attempt`, whose `phase` names the current step. A step that
+detects a failure only sets `Attempt.verdict`. The other steps before training are then skipped, `watch` ends training,
+and `conclude` reports the failure.
 
 The supervisor imports no torch, and blocks only in `select`. Only the thread in `control_link.py` waits for Redis, so
 that training goes on without Redis.
@@ -54,7 +54,7 @@ WARM_SECONDS = 120.0
 LAST_SAVE_SECONDS = 60.0
 """The time that training has for its last checkpoint when it reaches the job's time limit."""
 FROZEN_SECONDS = TICK_SECONDS + 2.0
-"""The length of one turn of the loop after which the supervisor was frozen, and could not read training's events."""
+"""A longer turn of the loop means that the supervisor was frozen meanwhile, and could not read training's events."""
 
 
 def supervise(
@@ -80,7 +80,7 @@ def supervise(
         close(attempt)
 
 
-# ── Before training. Each step ends early if the attempt is called off, which a stop or a failure does ──────────────
+# ── Before training. A stop or a failure ends each of these steps early ────────────────────────────────────────────
 
 
 def await_nodes(attempt: Attempt) -> None:
@@ -172,9 +172,10 @@ def _wait(attempt: Attempt, is_done: Callable[[], bool]) -> None:
 
 
 def watch(attempt: Attempt) -> None:
-    """Runs the loop until all training processes have ended, and kills them once the attempt has a verdict.
+    """Runs the supervisor's loop until all training processes have ended. Kills them if a failure ends the attempt.
 
-    Then makes root the owner of training's files. If the warm parent has died, the user's next attempt does that.
+    Then makes root the owner of training's files. Only the warm parent can report that all processes have ended. If it
+    died, a process may still change files, so the next attempt with the same user makes root the owner.
     """
     training = attempt.training
     while not training.is_gone:
@@ -287,7 +288,7 @@ def conclude(attempt: Attempt) -> None:
     done = exit_report(attempt)
     attempt.journal.append([attempt.secret_mask(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
     attempt.spans.record_outcome(done)
-    # Training may have sent any text as its reason.
+    # Users' code may have sent any text as the reason, and an unknown one must not get into the log.
     reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
     log.info("%s attempt %s: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
     reached(Moment.AFTER_DONE_WRITTEN)
@@ -311,7 +312,7 @@ def deliver(attempt: Attempt) -> None:
 
 
 def close(attempt: Attempt) -> None:
-    """Closes all parts of the attempt. Deletes the journal if SQL has every event, or will not accept them."""
+    """Closes all parts of the attempt. Deletes the journal if SQL has every event, or accepts none any more."""
     attempt.fetch_thread.close()
     if attempt.serving is not None:
         attempt.serving.close()

@@ -181,7 +181,7 @@ class Training:
                 if rank.pid is not None and rank.exit is None:
                     kill_group(rank.pid, number)
         elif not self.has_started and number is signal.SIGKILL:
-            # The warm parent starts nothing for a closed connection, or kills it at once.
+            # After the connection is closed, the warm parent starts no more ranks, and kills the started ones.
             self.was_cancelled = True
             self.disconnect()
         else:

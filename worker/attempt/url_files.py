@@ -152,7 +152,7 @@ def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
     try:
         target = read_url(at)
         if not allowed.lists(target.host):
-            raise Refused(f"names {target.host}, which is not listed")
+            raise Refused(f"names {target.host}, which is not among the allowed hosts")
         addresses = addresses_of(target.host, target.port)
         require_allowed(target, addresses, allowed.has)
     except (OSError, UnicodeError) as error:
@@ -182,7 +182,8 @@ def _request(url: str, connection: http.client.HTTPConnection, target: Target) -
         return connection.getresponse()
     except ssl.SSLCertVerificationError as error:
         why = f"{shown(url)}: the certificate of {target.host} is not valid: {error.verify_message}"
-        raise FetchError("store_refused", why, "SSL_CERT_FILE on the nodes names the trusted authorities") from error
+        hint = "set SSL_CERT_FILE on the nodes to a file with the certificates of the trusted authorities"
+        raise FetchError("store_refused", why, hint) from error
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
 
@@ -212,7 +213,9 @@ def _refusal(url: str, status: int) -> FetchError:
         return _unreachable(url, f"its server answers {status}")
     if status in (401, 403):
         return FetchError(
-            "dataset_not_allowed", f"the server of {shown(url)} refuses this node: {status}", "nodes send no password"
+            "dataset_not_allowed",
+            f"the server of {shown(url)} refuses this node: {status}",
+            "name a URL that can be read without a password, because nodes send none",
         )
     return FetchError(
         "dataset_not_found", f"{shown(url)} does not exist: its server answers {status}", "look for a misspelt name"

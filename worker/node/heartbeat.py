@@ -57,7 +57,7 @@ class Heartbeat(threading.Thread):
         self._reported_store: str | None = None
         self._swept_at = 0.0
         self._failures = ErrorLog(log, "the node")
-        # Read once, because a file system that hangs later must not stop heartbeats.
+        # The folders are examined only once, because a file system that hangs later must not stop heartbeats.
         self._roots = _roots(settings)
 
     def run(self) -> None:

@@ -78,7 +78,7 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     passed = {
         name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
-    # numpy must not start a second thread. Without the last variable, TRL reports each Trainer to Hugging Face.
+    # OPENBLAS_NUM_THREADS keeps numpy to one thread. HF_HUB_DISABLE_TELEMETRY keeps TRL from reporting each Trainer.
     return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 

@@ -73,7 +73,7 @@ class Resender:
                 return
             if path in self.senders or is_owned(path):
                 continue
-            # Its owner may delete it between two of these lines.
+            # The supervisor of a journal may delete it between any two of these statements.
             with suppress(FileNotFoundError):
                 if _drop_if_old(path, "control has not taken these events for seven days"):
                     continue
@@ -84,7 +84,7 @@ class Resender:
 def _drop_if_old(path: Path, why: str) -> bool:
     is_old = time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS
     if is_old:
-        log.error("%s is deleted: %s", path.name, why)
+        log.error("the journal %s is deleted, with its events: %s", path.name, why)
         path.unlink()
     return is_old
 

@@ -105,7 +105,7 @@ def _logged(rights: Rights) -> Rights:
     return rights
 
 
-# ── The test in a child process ──────────────────────────────────────────────────────────────────────────────────
+# ── Tests in a child process whether training could run as a user ────────────────────────────────────────────────
 
 
 def _obstacle(user: User, settings: WorkerSettings, folder: NodeFolder) -> str | None:

@@ -105,7 +105,7 @@ def canary(number: int) -> None:
     try:
         redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
     except REDIS_ERRORS as error:
-        log.info("cannot write the number of the canary to Redis: %s", error)
+        log.info("this node received its own test message, but cannot record that in Redis: %s", error)
 
 
 @cache

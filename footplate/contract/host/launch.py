@@ -71,8 +71,8 @@ class Order(RunningAttempt):
     data: Path
     models: Path
     hub: dict[str, str] = Field(default_factory=dict)
-    """The paths of downloads on this node. For a repository at a revision, such as `hub://owner/name@main`, it is a folder
-    with the commit as its name. For a URL, it is a file."""
+    """The paths of downloads on this node: of each repository at a revision, such as `hub://owner/name@main`, and of
+    each URL. A repository's folder has the commit as its name."""
     unpacked: Path | None = None
     """The bundle's files, if root has unpacked them. If None, this process unpacks them itself."""
     threads: int

@@ -60,7 +60,7 @@ def test_the_fsdp_config_may_be_a_file(tmp_path: Path) -> None:
         (True, {"state_dict_type": "LOCAL_STATE_DICT"}, {}, "use one of FULL_STATE_DICT, SHARDED_STATE_DICT"),
         (True, {"xla": True}, {}, "fsdp_config has xla"),
         (True, {"cpu_ram_efficient_loading": True}, {}, "fsdp_config has cpu_ram_efficient_loading"),
-        (True, {"version": 1, "reshard_after_forward": "no_shard"}, {}, "but version 1 accepts full_shard, shard_grad_op"),
+        (True, {"version": 1, "reshard_after_forward": "no_shard"}, {}, "version 1 accepts full_shard, shard_grad_op"),
         (True, {"version": 1, "state_dict_type": "SHARDED_STATE_DICT"}, {}, "version 1 writes whole checkpoints"),
         (True, {"version": 1, "cpu_offload": True}, {}, "cpu_offload cannot be True with version 1: leave version out"),
         (True, {"version": 1, "use_orig_params": "false"}, {}, "with and without decay would be merged"),

@@ -129,8 +129,11 @@ def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any,
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--use_fsdp", "--fsdp_activation_checkpointing_offload", "true"], "no 'activation_checkpointing_offload'"),
-        (["--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"], "version 1 writes whole checkpoints. Leave state_dict"),
+        (
+            ["--use_fsdp", "--fsdp_activation_checkpointing_offload", "true"],
+            "no option 'activation_checkpointing_offload'",
+        ),
+        (["--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"], "version 1 writes whole checkpoints"),
         (["--use_deepspeed", "--zero_stage", "3", "--zero3_init_flag", "true"], "ACCELERATE_DEEPSPEED_ZERO3_INIT=true"),
     ],
 )
