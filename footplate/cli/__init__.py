@@ -105,7 +105,7 @@ OTHER_WORDS = {
     "compare": "metrics JOB JOB", "delete": "rm", "jobs": "ls", "kill": "cancel --mode kill", "list": "ls", "ps": "ls",
     "run": "submit", "sbatch": "submit", "start": "up", "status": "show", "stop": "pause", "tail": "logs --follow",
 }  # fmt: skip
-"""The verbs that other tools have for what a verb of this command does."""
+"""Verbs that users know from other tools, and the verb of this command that does the same."""
 
 
 def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
@@ -119,7 +119,7 @@ def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
 
 
 def refuse_arguments(parser: argparse.ArgumentParser, word: str, unknown: list[str]) -> NoReturn:
-    """Exits with an error that shows the usage of the verb in the command line, because it lists the options."""
+    """Exits with an error that shows the usage of the verb `word`, because the usage lists the verb's options."""
     verbs_of(parser).get(word, parser).error(f"unknown arguments: {' '.join(unknown)}")
 
 

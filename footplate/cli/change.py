@@ -89,7 +89,7 @@ def run_resume(options: Options) -> int:
 def run_do(options: Options) -> int:
     for word in options.job:
         if option := {"save": "--save", "evaluate": "--evaluate"}.get(word, f"--set {word}" if "=" in word else None):
-            raise UsageError(f"{word!r} stands where a job is expected", hint=f"write {option}")
+            raise UsageError(f"{word!r} is not the id or name of a job", hint=f"write {option}")
     wanted: dict[str, Any] = {}
     for change in options.changes:
         put(wanted, change, example="learning_rate=1e-5")

@@ -12,10 +12,10 @@ from footplate.cli.context import Options, Verbs, client_of
 from footplate.cli.text import short
 from footplate.contract.errors import FootplateError
 
-OFFERED = 100
-"""The newest jobs whose ids and names are offered."""
+MOST_JOBS = 100
+"""The number of jobs whose ids and names are offered: the newest ones."""
 JOBS = frozenset({"job", "jobs", "a", "b"})
-"""The destinations of arguments that name a job."""
+"""The argparse names (`dest`) of the arguments that name a job."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -34,7 +34,7 @@ def print_script(options: Options) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Prints the words that complete a line and exits, if a shell's script has called the command for that."""
+    """Prints the words that complete a line and exits, if the shell has called the command to complete one."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     import argcomplete
@@ -49,7 +49,7 @@ def words_of_jobs(parsed_args: Options, **_: Any) -> list[str]:
     """Returns the ids and names of the newest jobs. Returns none if the service is unreachable."""
     try:
         client = client_of(parsed_args, retries=0, timeout=2.0)
-        jobs = [job.info for job in islice(client.jobs.list(limit=OFFERED), OFFERED)]
+        jobs = [job.info for job in islice(client.jobs.list(limit=MOST_JOBS), MOST_JOBS)]
     except FootplateError:
         return []
     names = dict.fromkeys(job.name for job in jobs if job.name and job.name.isprintable())

@@ -20,7 +20,7 @@ RETRIES = 2
 """The number of retries of a request. It is small because a person is waiting for the answer."""
 
 Options = argparse.Namespace
-Verbs = Any  # The type of add_subparsers' result is private in argparse.
+Verbs = Any  # The result of add_subparsers, whose type is private in argparse.
 
 
 class UsageError(FootplateError):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Health
 
 CLOCK_SECONDS = 5.0
-"""The difference between this machine's clock and the service's from which printed ages are misleading."""
+"""If the clocks of this machine and of the service differ by more than this, `doctor` reports printed ages as wrong."""
 SUBSYSTEMS = {
     "database": ("database",),
     "redis": ("redis",),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 JOB_FILE = ".footplate-job"
-"""A file in a folder of outputs with the id of their job."""
+"""The file in a download folder that holds the id of the job whose outputs were downloaded there."""
 
 
 def add_verbs(verbs: Verbs) -> None:

@@ -29,7 +29,7 @@ REDRAW_SECONDS = 0.5
 
 
 class Steps(TypedDict):
-    """The range of steps that is shown. None means that the range has no limit on this side."""
+    """The range of steps that is shown. None as a first or last step means no limit."""
 
     first_step: int | None
     last_step: int | None
@@ -123,7 +123,7 @@ def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
 
 
 def _is_in(steps: Steps, row: dict[str, Any]) -> bool:
-    """Returns True if a row's step is in the range. A row without a step is in the range that has no limit only."""
+    """Returns True if a row's step is in the range. A row without a step is shown only if the range has no limits."""
     first, last, step = steps["first_step"], steps["last_step"], row["step"]
     if step is None:
         return first is None and last is None
@@ -170,7 +170,7 @@ def _row(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]
     if steps["first_step"] is None and steps["last_step"] is None:
         seen = (*_extreme(summary.min), *_extreme(summary.max))
         return summary.name, number(summary.last.value), *seen, str(summary.count), line
-    # A curve has its last point, and the least and the greatest of each stretch, however few points it has.
+    # The service thins a long curve, but keeps its last point and its extremes, so these values are exact.
     extremes = tuple(number(value) for pair in (min(finite), max(finite)) for value in pair) if finite else ("",) * 4
     return summary.name, number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", line
 

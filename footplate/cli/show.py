@@ -125,7 +125,7 @@ def run_show(options: Options) -> int:
 def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
     yield "job", job.id
     yield "name", job.name
-    # The message of a failed job is its error, which follows.
+    # A failed job's message repeats its error, which is printed below, so only the reason stands here.
     yield "state", f"{job.state} ({job.reason if job.error else job.message or job.reason})"
     yield "step", steps(job)
     if job.state == "running" and job.progress and job.progress.eta_s is not None:

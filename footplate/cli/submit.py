@@ -47,11 +47,11 @@ def run_submit(options: Options) -> int:
     if options.tag:
         tags = spec.get("tags") or []
         if not isinstance(tags, list):
-            raise UsageError(f"the spec's tags are {json.dumps(tags)}", hint='a list, as in ["demo"]')
+            raise UsageError(f"tags must be a list, and the spec has {json.dumps(tags)}", hint='for example ["demo"]')
         spec["tags"] = [*tags, *options.tag]
     client = client_of(options)
     _bring_code(client, options, spec)
-    # Requested before the job exists, because afterwards the job itself occupies the slots.
+    # The placement is requested before the job exists, because later the job itself would occupy slots.
     placement = None if options.json else client.jobs.validate(spec).placement
     job = client.jobs.create(spec)
     if options.json:

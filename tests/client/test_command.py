@@ -176,7 +176,7 @@ def test_a_watch_of_a_failed_job_exits_with_1_and_shows_the_error(command: Comma
         (["submit", __file__], "--code"),
         (
             ["submit", '{"model": "toy/mlp", "data": "toy/regression", "tags": 5}', "--tag", "x"],
-            "the spec's tags are 5",
+            "tags must be a list, and the spec has 5",
         ),
         (["validate", SHORT, "--code", __file__.replace(".py", ".toml")], "No such file"),
         (["validate", SHORT, "--code", "/etc/hostname"], "not a folder, a .py file or a zip"),
