@@ -1,8 +1,9 @@
 """Finds the tokens of a conversation that a model has to learn: those of the assistant's messages, with any template.
 
-A chat template may mark them with `{% generation %}`. Without marks, a message's text lies between two renderings: the
-messages before it with the prompt for an answer, and the messages up to it. Both have to begin the whole text.
-A turn ends with its end token, so that the model learns to stop. Line breaks after the end token do not count.
+A chat template may mark these tokens with `{% generation %}`. Without marks, the template renders the messages before
+an answer, with its prompt for an answer, and then the messages including the answer. The text that the second rendering
+adds is the answer. The text of the whole conversation must begin with both renderings.
+An answer includes its end token, so that the model learns to stop, but not the line breaks after the end token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _OTHERWISE = (
 
 
 class UnusableChat(ValueError):
-    """The tokens to learn in a conversation cannot be found. The message follows the column's name."""
+    """The tokens to learn in a conversation cannot be found. Callers put the column's name before the error's text."""
 
 
 def is_marked(template: object) -> bool:
@@ -38,8 +39,8 @@ class AnswerTokens:
         """Takes a tokenizer, and a chat template that replaces the tokenizer's own."""
         if not getattr(tokenizer, "is_fast", False):
             raise NotBuildable(
-                "the assistant's tokens are found with a tokenizer that has tokenizer.json: this one does not report "
-                "where a token stands in the text",
+                "the assistant's tokens cannot be found, because this tokenizer has no tokenizer.json and does not "
+                "report where a token stands in the text",
                 hint="convert the tokenizer, or train on all words",
             )
         self._tokenizer, self._template = tokenizer, template
@@ -55,7 +56,7 @@ class AnswerTokens:
         except ValueError as error:
             raise UnusableChat(str(error)) from error
         if not indices:
-            raise UnusableChat(": the completion has no message from the assistant that counts")
+            raise UnusableChat(": the completion has no message from the assistant with a weight other than 0")
         plain = [{name: value for name, value in message.items() if name != "weight"} for message in messages]
         template = {"chat_template": self._template, **template}
         chosen = self._tokenizer.get_chat_template(self._template, template.get("tools"))
@@ -70,15 +71,15 @@ class AnswerTokens:
     def _marked(
         self, messages: list[Message], indices: list[int], template: Mapping[str, Any]
     ) -> tuple[list[int], list[bool]]:
-        """Returns the tokens, and for each one True if the template marks it in a message at one of the indices."""
+        """Returns the tokens, and for each token True if the template marks it in a message at one of the indices."""
         made = self._apply(messages, template, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
         parts = [(bool(mark), len(list(group))) for mark, group in groupby(made["assistant_masks"])]
         answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
         marked = sum(mark for mark, _ in parts)
         if indices != answers and marked != len(answers):
             raise UnusableChat(
-                f": the chat template marks {marked} parts, and the assistant has {len(answers)} messages, so a weight "
-                "of 0 has no part"
+                f": the chat template marks {marked} parts in {len(answers)} messages of the assistant, so the part of "
+                "a message with weight 0 cannot be found"
             )
         wanted = iter([index in indices for index in answers] if indices != answers else [True] * marked)
         counts: list[bool] = []
@@ -89,7 +90,7 @@ class AnswerTokens:
     def _compared(
         self, messages: list[Message], indices: list[int], template: Mapping[str, Any]
     ) -> tuple[list[int], list[bool]]:
-        """Returns the tokens, and for each one True if its last character is in a message at one of the indices."""
+        """Returns the tokens, and for each token True if its last character is in a message at one of the indices."""
         text = self._rendered(messages, template)
         made = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         is_answer = bytearray(len(text) + 1)
@@ -101,7 +102,9 @@ class AnswerTokens:
     def _span(self, text: str, messages: list[Message], index: int, template: Mapping[str, Any]) -> tuple[int, int]:
         """Returns where the message at `index` begins and ends in the text of the whole conversation."""
         if index == 0:
-            raise UnusableChat(f"[0]: is from the assistant, and no message comes before it; {_OTHERWISE}")
+            raise UnusableChat(
+                f"[0]: the text of an answer cannot be found if no message comes before it; {_OTHERWISE}"
+            )
         asked = self._rendered(messages[:index], template, add_generation_prompt=True)
         # A prompt for an answer may contain more than the conversation does, for example a tag that begins thoughts.
         before = asked if text.startswith(asked) else self._rendered(messages[:index], template)
@@ -118,11 +121,11 @@ class AnswerTokens:
             raise UnusableChat(_changed(index))
         has_words = bool(messages[index].get("content") or messages[index].get("tool_calls"))
         if has_words and not text[start:end].strip().removesuffix(stop).strip():
-            raise UnusableChat(f"[{index}]: the chat template writes nothing of it")
+            raise UnusableChat(f"[{index}]: the chat template leaves out the text of this message")
         return start, end
 
     def _end(self, text: str, start: int, alone: str, stop: str, following: str) -> int:
-        """Returns where the last message of `alone` ends in the text, or -1. Its end token belongs to it.
+        """Returns the end of the last message of `alone` in the text, after its end token, or -1 if it is not found.
 
         Templates may write an answer in another way if messages follow, for example without its thoughts.
         """
@@ -138,7 +141,7 @@ class AnswerTokens:
             other = max((token for token in self._stops if text.startswith(token, len(body))), key=len, default="")
             return len(body) + len(other) if other else -1
         _, end_token, rest = text[start:].partition(stop)
-        # The next message's words stand after the end token, so this token does not belong to the next message.
+        # The end token is this message's only if the next message's words stand after the token.
         return len(text) - len(rest) if end_token and following.strip() in rest else -1
 
     def _stop_of(self, text: str) -> str:
@@ -159,4 +162,4 @@ class AnswerTokens:
 
 
 def _changed(index: int) -> str:
-    return f"[{index}]: the chat template writes it in another way when more messages follow; {_OTHERWISE}"
+    return f"[{index}]: the chat template writes this message in another way when more messages follow; {_OTHERWISE}"

@@ -43,7 +43,7 @@ class GradientNorms(TrainerCallback):
 
     def __init__(self, depth: int | None = None) -> None:
         if depth is not None and depth < 1:
-            raise ValueError(f"depth is a number of components of a layer's name, 1 or more. It is {depth}")
+            raise ValueError(f"gradient_norms: depth must be 1 or more. It is {depth}")
         self.depth = depth
         self.layers: dict[str, list[nn.Parameter]] = {}
         self.norms: dict[str, Tensor] = {}
@@ -92,7 +92,7 @@ class StopOnNan(TrainerCallback, ExportableState):
         if self.seen >= self.steps:
             raise FloatingPointError(
                 f"the loss was NaN or infinite in {self.seen} steps up to step {state.global_step}, and stop_on_nan "
-                f"ends a run at {self.steps}"
+                f"fails the job after {self.steps} such steps"
             )
 
     def state(self) -> dict[str, Any]:
@@ -104,9 +104,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
 
     def __init__(self, decay: float = 0.999, every: int = 1, warmup: bool = True) -> None:
         if not 0 < decay < 1:
-            raise ValueError(
-                f"ema: decay is the share of the average that each update keeps, between 0 and 1. It is {decay}"
-            )
+            raise ValueError(f"ema: decay must be more than 0 and less than 1. It is {decay}")
         if every < 1:
             raise ValueError(f"ema: `every` must be at least 1, and is {every}")
         self.decay, self.every, self.warmup = decay, every, warmup
@@ -117,14 +115,20 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.load_best_model_at_end and args.save_only_model:
-            raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
+            raise ValueError(
+                "ema: load_best_model_at_end needs the averages of checkpoints, and save_only_model leaves them out: "
+                "set one of the two to false"
+            )
         weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
         if any(hasattr(weight, mark) for weight in weights.values() for mark in _MARKS_OF_SHARDS):
             raise ValueError("ema averages whole weights, but this strategy shards them: use ddp, or one process")
         if state.global_step == 0 or not self.average:
             self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
         if self.average.keys() != weights.keys():
-            raise ValueError("ema: the checkpoint's averages belong to another model")
+            raise ValueError(
+                "ema: the checkpoint has averages of other parameters than this job trains: load its weights only, "
+                'with "mode": "weights"'
+            )
         self.average = {name: self.average[name].to(value.device) for name, value in weights.items()}
         self._weights, self._model = list(weights.values()), kwargs["model"]
 

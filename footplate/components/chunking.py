@@ -32,7 +32,7 @@ class Chunks:
                     f"chunk: all rows together have {total} tokens, but one block needs {block_size}",
                     hint="use a smaller block_size, or more text",
                 )
-            # The memory map outlives the closed file, which the system removes by itself.
+            # The memory map can be used after the temporary file was closed and deleted.
             self.tokens = numpy.memmap(file, dtype=numpy.int32, mode="r", shape=(self.blocks, block_size))
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class Chunks:
 
     def __getitem__(self, index: int) -> Row:
         if not -self.blocks <= index < self.blocks:
-            raise IndexError(f"block {index} of {self.blocks}")
+            raise IndexError(f"there is no block {index}, because the rows make {self.blocks} blocks")
         return {"input_ids": self.tokens[index].tolist(), "attention_mask": [1] * self.block_size}
 
     def where(self, index: int) -> str:
@@ -60,7 +60,7 @@ def tokens_of(row: Row, end: int | None, where: Callable[[], str]) -> list[int]:
     """Returns the row's tokens. The token `end`, if it is not None, is added unless the tokens already end with it."""
     if "input_ids" not in row:
         raise DatasetError(
-            f"{where()}: chunk cuts tokens, but this row has none, only: {', '.join(row)}",
+            f"{where()}: chunk needs the column input_ids, and this row has only: {', '.join(row)}",
             hint='put {"use": "tokenize", "args": {"column": …, "truncation": false}} before it',
         )
     tokens = list(row["input_ids"])

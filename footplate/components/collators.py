@@ -28,12 +28,12 @@ def padding(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of
 
 
 def stack() -> Any:
-    """Stacks samples of one shape and keeps every key, nested ones and texts too."""
+    """Stacks samples of equal shape, and keeps every key of a sample, also nested keys and texts."""
     return collators.stack_collator
 
 
 def token_classification(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
-    """Pads tokens to the longest of the batch, and their labels with -100, which no loss counts."""
+    """Pads tokens to the longest of the batch, and their labels with -100, which losses leave out."""
     require_pad_token(processor, "token-classification")
     return collators.DataCollatorForTokenClassification(
         processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of
@@ -71,7 +71,10 @@ def causal_lm(processor: Any, /, *, pad_to_multiple_of: Multiple = None) -> Any:
 
 
 def seq2seq(processor: Any, model: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
-    """Pads tokens and labels, each to their own longest. The model makes its decoder's inputs from the labels."""
+    """Pads the tokens of a batch to one length, and its labels to another one.
+
+    The model makes its decoder's inputs from the labels.
+    """
     require_pad_token(processor, "seq2seq")
     return collators.DataCollatorForSeq2Seq(
         processor, model, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of

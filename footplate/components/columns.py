@@ -51,7 +51,7 @@ class Labels:
     def _number(self, value: Any, at: int) -> Any:
         if isinstance(value, list):
             return [self._number(name, at) for name in value]
-        # A whole number, such as a rating from 1 to 5, is also the name of a class.
+        # The name of a class may be a whole number, such as a rating from 1 to 5.
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str):

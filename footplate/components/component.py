@@ -1,4 +1,4 @@
-"""Makes components of classes and functions, such as a library's, with the arguments that a spec may set."""
+"""Makes components from classes and functions, such as a library's, with the arguments that a spec may set."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def component(
 ) -> Callable[..., Any]:
     """Returns a component that calls `target` with the arguments that a spec may set.
 
-    `arguments` has their types and meanings as `Annotated`. A default is the target's own, unless `defaults` has
-    another one. Parameters of the target that have no default and are not among `arguments` are not set by a spec. They
-    receive objects of the job, such as the parameters for an optimizer.
+    `arguments` has each argument's type and meaning as `Annotated`. `defaults` replaces the target's own defaults.
+    Parameters of the target that have no default and are not among `arguments` are not set by a spec. They receive
+    objects of the job, such as the parameters for an optimizer.
     """
     own = inspect.signature(target).parameters
     defaults = {name: own[name].default for name in arguments} | dict(defaults or {})

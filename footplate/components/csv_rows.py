@@ -61,7 +61,8 @@ class CsvRows(Lines):
             raise DatasetError(f"{path}: the first line names a column twice", hint="name all columns in columns")
         if self.columns is not None and header != self.columns:
             raise DatasetError(
-                f"{path} has the columns {', '.join(header)}, and the file before it {', '.join(self.columns)}"
+                f"{path} has other columns than the file before it: {', '.join(header)}, and not "
+                f"{', '.join(self.columns)}"
             )
         self.columns = header
 

@@ -1,4 +1,4 @@
-"""Optional libraries: which library a component needs, and names in its source, read without importing the library."""
+"""Optional libraries: which one a component needs, and which names a library has, read without an import."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def require_forms(rows: Any, forms: Sequence[Schema], trainer: str) -> None:
 def as_dataset(rows: Any) -> Any:
     """Returns the rows as a dataset of the library `datasets`, which stores them in a temporary file.
 
-    A column that some rows lack is None there.
+    Rows that lack a column of the dataset get None in that column.
     """
     from datasets import Dataset, disable_progress_bars
 
@@ -71,7 +71,7 @@ def _has_objects(value: Any) -> bool:
 
 
 def _filled(rows: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Yields the rows with all columns. A row that lacks a column has None there."""
+    """Yields the rows with all columns. A row that lacks a column gets None in it."""
     return ({name: row.get(name) for name in names} for row in _each(rows))
 
 

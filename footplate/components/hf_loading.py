@@ -1,4 +1,4 @@
-"""Loads configs and weights of transformers models. Files that can run code and configs that do not fit are refused."""
+"""Loads configs and weights of transformers models. Refuses files that can run code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def load(
     auto = getattr(transformers, f"AutoModelFor{head}")
     if type(made) not in auto._model_mapping:
         raise NotBuildable(
-            f"transformers has no AutoModelFor{head} of model_type {made.model_type!r}", hint="name another one"
+            f"transformers has no AutoModelFor{head} for the model_type {made.model_type!r}",
+            hint="name another model, or use the model component of another task",
         )
     options = quantized | ({} if attn_implementation is None else {"attn_implementation": attn_implementation})
     model = _made(auto, made, None if from_scratch else path, dtype, options, ignore_mismatched_sizes)
@@ -142,7 +143,9 @@ def _classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]
     if len(set(labels)) != len(labels) or not labels:
         raise NotBuildable("labels must be names of classes, at least one and each only once")
     if num_labels is not None and num_labels != len(labels):
-        raise NotBuildable(f"num_labels is {num_labels}, and labels names {len(labels)}", hint="leave num_labels out")
+        raise NotBuildable(
+            f"num_labels is {num_labels}, but labels names {len(labels)} classes", hint="leave num_labels out"
+        )
     return {"id2label": dict(enumerate(labels)), "label2id": {name: at for at, name in enumerate(labels)}}
 
 
@@ -253,7 +256,7 @@ def _require_safetensors(folder: Path) -> None:
         )
     raise NotBuildable(
         f"{_called(folder)} holds no weights",
-        hint="put model.safetensors there, or set from_scratch: true; from a hub, no other weights are fetched",
+        hint="put model.safetensors there, or set from_scratch: true; only safetensors are fetched from a hub",
     )
 
 

@@ -59,7 +59,7 @@ class Lines:
     def _locate(self, index: int) -> tuple[Path, int, int]:
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
+            raise IndexError(f"there is no row {index}, because the dataset has {len(self)} rows")
         file = bisect_right(self._before, row) - 1
         starts, at = self.starts[file], row - self._before[file]
         return self.paths[file], starts[at], starts[at + 1]
@@ -117,7 +117,7 @@ class TextFiles(TextLines):
 def json_row(content: bytes) -> Row:
     value = json.loads(content)
     if not isinstance(value, dict):
-        raise DatasetError(f"a row is a JSON object, and this is {kind(value)}")
+        raise DatasetError(f"a row must be a JSON object, but this line holds {kind(value)}")
     return value
 
 

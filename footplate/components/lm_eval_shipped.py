@@ -99,7 +99,7 @@ def _line_with(key: str) -> re.Pattern[bytes]:
 _TASK, _GROUP, _TAG, _INCLUDE = map(_line_with, ("task", "group", "tag", "include"))
 _TAGS = re.compile(rb"^[\"']?tag[\"']?:[ \t]*\r?\n((?:[ \t]*-[^\n]*\n?)+)", re.MULTILINE)
 _IS_CLASS = re.compile(rb"^[\"']?class[\"']?:", re.MULTILINE)
-"""A task that is a class has a dataset of its own, so it cannot take rows."""
+"""A task that is a class has a dataset of its own, so it cannot be evaluated on rows of a job."""
 
 
 def _value(line: re.Pattern[bytes], text: bytes) -> str | None:
@@ -133,7 +133,7 @@ def named(name: str) -> TaskFile | TaskGroup:
     hint = did_you_mean(name, sorted([*library.tasks, *library.groups]))
     if name in library.tags:
         hint = f"it is a tag, so name its tasks: {', '.join(sorted(library.tags[name])[:20])}"
-    raise NotBuildable(f"lm-eval ships no task or group {name!r} that takes rows", hint=hint)
+    raise NotBuildable(f"lm-eval ships no task or group {name!r} that can be evaluated on your rows", hint=hint)
 
 
 def _group(name: str, config: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> TaskGroup:
@@ -170,7 +170,8 @@ def _members(group: str, item: str | Mapping[str, Any], settings: Mapping[str, A
         return [TaskFile(name, library.tasks[name], merged)]
     if name not in library.tags:
         raise NotBuildable(
-            f"the group {group} has the task {name!r}, which takes no rows", hint="name the tasks of the group instead"
+            f"the group {group} contains the task {name!r}, which cannot be evaluated on your rows",
+            hint="name one of the group's other tasks instead of the group",
         )
     return [TaskFile(task, library.tasks[task], merged) for task in sorted(library.tags[name])]
 
@@ -207,7 +208,7 @@ def names_in(node: ast.AST) -> Iterator[str]:
     """Yields the name of the called function for a call node, and the names of the modules for an import node."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
         called = ast.unparse(node.func)
-        # Regular expressions are compiled, too.
+        # `re.compile` is harmless, unlike the function `compile`, which is in RUNS_CODE.
         yield "" if called == "re.compile" else called.rpartition(".")[2]
     elif isinstance(node, ast.Import):
         yield from (alias.name.partition(".")[0] for alias in node.names)

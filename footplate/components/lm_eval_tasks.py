@@ -29,9 +29,9 @@ REFUSED = {
     "doc_to_image": "needs images",
     "doc_to_audio": "needs sound",
 }
-"""Settings of tasks that cannot be evaluated here, with the reason."""
+"""The settings of a task because of which the task is refused, each with the reason that the error gives."""
 FEWSHOT_SEED = 1234
-"""The library's own default for the choice of examples."""
+"""The library's default seed for the random choice of examples."""
 
 Files = list[str] | dict[str, list[str]]
 Paths = Annotated[
@@ -107,16 +107,14 @@ def _of_each(
     if group is None:
         if isinstance(paths, dict):
             raise NotBuildable(
-                f"{argument} of a single task is a list of files", hint='for example ["data://rows.jsonl"]'
+                f"{argument} of a single task must be a list of files", hint='for example ["data://rows.jsonl"]'
             )
         return {task.name: paths or [] for task in tasks}
     if paths is None:
         return {}
     names = [task.name for task in tasks]
     if not isinstance(paths, dict):
-        detail = (
-            f"{group.name} is a group of {len(names)} tasks, so {argument} is an object with the files of each task"
-        )
+        detail = f"{group.name} is a group, so {argument} must be an object with the files of each task"
         raise NotBuildable(detail, hint=f'for example {{"{names[0]}": ["data://{names[0]}.jsonl"], …}}')
     if unknown := [name for name in paths if name not in names]:
         hint = did_you_mean(unknown[0], names)
@@ -154,7 +152,9 @@ class TaskRows:
         try:
             config = {**load_yaml(file), **self.task.settings}
             if refused := next((why for name, why in REFUSED.items() if config.get(name)), None):
-                raise NotBuildable(f"the task {file.stem} {refused}", hint="take another task")
+                raise NotBuildable(
+                    f"the task {file.stem} cannot be used, because it {refused}", hint="name another task"
+                )
             config = {**config, **self._on_these_rows(config)}
             for key in ("tag", "group", "task_list"):
                 config.pop(key, None)
@@ -163,7 +163,7 @@ class TaskRows:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise DatasetError(f"the task {file.stem} cannot be made of these rows: {reason}") from error
+            raise DatasetError(f"the task {file.stem} cannot be created from these rows: {reason}") from error
         made.set_fewshot_seed(seed=FEWSHOT_SEED)
         return made
 
@@ -191,7 +191,7 @@ class TaskRows:
 
 
 class LmEvalRows(OwnEvaluation):
-    """Tasks on their rows, and the evaluation of a model on them."""
+    """An evaluation set that consists of tasks with their rows, and that computes its own metrics."""
 
     def __init__(self, tasks: Sequence[TaskRows], group: TaskGroup | None, limit: int | None, chat: bool) -> None:
         self.tasks, self.group, self.limit, self.chat = tasks, group, limit, chat
@@ -206,7 +206,7 @@ class LmEvalRows(OwnEvaluation):
     def check(self, trainer: Any) -> None:
         if trainer.processing_class is None or not hasattr(trainer.model, "generate"):
             raise NotBuildable(
-                "lm-eval evaluates a language model with its tokenizer",
+                "lm-eval needs a language model and its tokenizer",
                 hint='use "hf/causal-lm" or "hf/seq2seq" with a folder that has both',
             )
         if not trainer._footplate.strategy.holds_whole:
@@ -215,7 +215,9 @@ class LmEvalRows(OwnEvaluation):
                 hint="evaluate in a job of its own, with resume_from and one process",
             )
         if self.chat and not getattr(trainer.processing_class, "chat_template", None):
-            raise NotBuildable("lm-eval has chat, and the tokenizer has no chat template", hint="leave chat out")
+            raise NotBuildable(
+                "the argument chat of lm-eval needs a chat template, and the tokenizer has none", hint="leave chat out"
+            )
         self._make()
 
     def _make(self) -> None:
@@ -257,7 +259,7 @@ _COUNTS = ("sample_len", "sample_count")
 
 
 def _model_of(trainer: Any) -> Any:
-    """Returns the Trainer's model for lm_eval, with each process answering the requests of its rows.
+    """Returns the Trainer's model for lm_eval. Each process answers the requests of its share of the rows.
 
     lm_eval's own distribution needs the same number of forward passes in every process. Its few-shot examples also
     depend on the number of processes. Here, every process makes all requests, answers its part, and gets all answers.
@@ -268,7 +270,7 @@ def _model_of(trainer: Any) -> Any:
 
     def shared(requests: Sequence[Any], answer: Callable[[list[Any]], list[Any]]) -> list[Any]:
         own = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
-        # A request to stop that one process has read is an error, which `gather_results` raises in all of them.
+        # If a stop request raises an error in one process, `gather_results` raises the error in all processes.
         parts = peers.gather_results(
             lambda: dict(zip(own, answer([requests[index] for index in own]) if own else [], strict=True))
         )
@@ -313,7 +315,8 @@ class _reported:
 def _rows(paths: Sequence[str]) -> Any:
     kinds = {kind_of(path) for path in paths}
     if len(kinds) > 1:
-        raise DatasetError(f"these files are of several kinds: {', '.join(Path(path).name for path in paths)}")
+        names = ", ".join(Path(path).name for path in paths)
+        raise DatasetError(f"the files of a task must be of one kind, but these are of several: {names}")
     (kind,) = kinds
     if kind not in READERS:
         detail, hint = no_reader(Path(paths[0]).name)

@@ -1,7 +1,8 @@
 """Losses that a spec may name under `loss`. Such a loss replaces the model's own loss.
 
-A loss is computed from the model's `logits` and the batch's `labels`. The result is a sum over labels and the number of
-labels, so a step does not depend on the size of its micro-batches. In losses of classes, labels of -100 are left out.
+A loss is computed from the model's `logits` and the batch's `labels`. The result is two numbers: the sum of the losses
+of all labels, and the number of labels. So a step does not depend on the size of its micro-batches. Losses over classes
+leave out labels of -100.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ClassWeights:
         if self._values is None:
             return None
         if len(self._values) != logits.shape[-1]:
-            raise ValueError(f"the loss has {len(self._values)} weights, and the model {logits.shape[-1]} classes")
+            raise ValueError(f"the loss has {len(self._values)} weights, but the model has {logits.shape[-1]} classes")
         self._values = self._values.to(logits.device)
         return self._values
 
@@ -56,7 +57,7 @@ class ClassWeights:
 class CrossEntropy(LogitsLoss):
     def __init__(self, label_smoothing: float = 0.0, weights: Sequence[float] | None = None) -> None:
         if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing is a share, from 0 to 1. It is {label_smoothing}")
+            raise ValueError(f"label_smoothing must be from 0 to 1. It is {label_smoothing}")
         self.label_smoothing, self.weights = label_smoothing, ClassWeights(weights)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:

@@ -172,8 +172,9 @@ def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> Non
     if len(numbers) != len(names):
         raise NotBuildable("labels: a name is in `names` twice")
     if existing and existing != numbers:
+        own = ", ".join(sorted(existing, key=existing.__getitem__))
         raise NotBuildable(
-            f"labels: the model's config has them in the order {', '.join(sorted(existing, key=existing.__getitem__))}",
+            f"labels: the model's config has other names, or another order: {own}",
             hint="leave names out, or give them in this order",
         )
     classes = getattr(config, "num_labels", None)

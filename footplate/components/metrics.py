@@ -1,4 +1,4 @@
-"""The metrics that have arguments in a spec: f1, precision and recall. Other metrics are only named."""
+"""The metrics that have arguments in a spec: f1, precision and recall. A spec names other metrics without arguments."""
 
 from __future__ import annotations
 

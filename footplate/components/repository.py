@@ -44,7 +44,7 @@ def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, 
     if split is None or split not in splits:
         problem = "needs a split" if split is None else f"has no split {split!r}"
         raise DatasetError(
-            f"the dataset {problem}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
+            f"the dataset {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
     kinds = {SUFFIXES[file.suffix.lower()] for file in splits[split]}
     if len(kinds) != 1:
@@ -108,7 +108,9 @@ def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) ->
     name = wanted or next(iter(usual), None)
     if name is None or name not in names:
         problem = "needs a config" if name is None else f"has no config {name!r}"
-        raise DatasetError(f"the dataset {problem}; known: {', '.join(names)}", hint=did_you_mean(name or "", names))
+        raise DatasetError(
+            f"the dataset {problem}; its configs are: {', '.join(names)}", hint=did_you_mean(name or "", names)
+        )
     files = names[name]["data_files"]
     entries = (
         files if isinstance(files, list) and all(isinstance(entry, dict) for entry in files) else [{"path": files}]

@@ -46,7 +46,7 @@ def matches(*, pattern: Annotated[str, "A regular expression that is searched in
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise NotBuildable(f"the reward matches cannot read its pattern: {error}") from error
+        raise NotBuildable(f"matches: the pattern is not a regular expression: {error}") from error
 
     def matches(completions: list[Any], **columns: Any) -> list[float]:
         return [float(compiled.search(text_of(completion)) is not None) for completion in completions]

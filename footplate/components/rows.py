@@ -48,12 +48,12 @@ class Mapped:
 
 
 def is_stream(rows: Any) -> bool:
-    """Returns True if `rows` can be iterated again and again, but not indexed by row number. Iterators do not count."""
+    """Returns True if `rows` can be iterated several times, but not indexed by row number. An iterator gives False."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
 
 
 def _has_numbers(rows: Any) -> bool:
-    """Returns True if rows can be read by number. torch's IterableDataset has __getitem__, but cannot."""
+    """Returns True if rows can be read by number. torch's IterableDataset has __getitem__, but cannot be indexed."""
     from torch.utils.data import IterableDataset
 
     return hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, IterableDataset)
@@ -105,15 +105,13 @@ def texts(rows: Sequence[Row], name: str) -> list[str]:
 def plain_messages(messages: Sequence[Any], at: int, name: str, *, weights: bool = False) -> list[Any]:
     """Returns the messages of a chat with texts as contents. Raises BadRow for a part that is not a text.
 
-    A weight of 0 raises BadRow, too, unless `weights` says that the caller reads weights.
+    A message of weight 0 raises BadRow, too, unless `weights` is true because the caller leaves such messages out.
     """
     plain = []
     for index, message in enumerate(messages):
         if not weights and isinstance(message, dict) and message.get("weight") == 0:
-            detail = f"column {name!r}, at {index}/weight: is 0, and here all words count"
-            raise BadRow(
-                at, detail, hint='train on the assistant\'s words only: "assistant_only_loss": true of trl/sft'
-            )
+            detail = f"column {name!r}, at {index}/weight: 0 is not possible if the model learns all words"
+            raise BadRow(at, detail, hint='set "assistant_only_loss": true in the arguments of trl/sft')
         try:
             plain.append(conversations.plain(message) if isinstance(message, dict) else message)
         except ValueError as error:

@@ -171,7 +171,7 @@ def one_cycle_lr(
     div_factor: Annotated[float, "The first rate is max_lr divided by this number"] = 25.0,
     final_div_factor: Annotated[float, "The last rate is the first rate divided by this number"] = 1e4,
 ) -> Any:
-    """Rises to the top once and falls again, over the whole run."""
+    """A rate that rises to max_lr once and falls again, over the whole run."""
     # torch calls the length total_steps.
     return lr_scheduler.OneCycleLR(
         optimizer, max_lr, num_training_steps, pct_start=pct_start, anneal_strategy=anneal_strategy,

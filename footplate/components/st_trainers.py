@@ -75,7 +75,7 @@ class EmbeddingTrainer:
     ) -> Any:
         library = imported(LIBRARY)
         if not isinstance(parts.model, library.SentenceTransformer):
-            raise NotBuildable("st/embedding trains an encoder", hint='use the model "st/encoder"')
+            raise NotBuildable("st/embedding can train only an encoder", hint='use the model "st/encoder"')
         evaluation = parts.eval
         if isinstance(evaluation, dict):
             evaluation = {name: _dataset(rows) for name, rows in evaluation.items()}

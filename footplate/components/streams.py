@@ -62,7 +62,7 @@ class StreamMap(IterableDataset[Row]):
         self.rows.load_state_dict(state["rows"])
 
     def __getattr__(self, name: str) -> Any:
-        # No other method of the stream is passed on. For example, one that renames columns would bypass the map.
+        # The stream's other methods are hidden, because one that renames columns, for example, would bypass the map.
         own = {"state_dict": "_state", "load_state_dict": "_go_to"}
         if name in own and hasattr(self.rows, name):
             return getattr(self, own[name])

@@ -32,7 +32,7 @@ class Table:
     def __getitem__(self, index: int) -> Row:
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
+            raise IndexError(f"there is no row {index}, because the dataset has {len(self)} rows")
         at = bisect_right(self._before, row) - 1
         values: Row = self.batches[at].slice(row - self._before[at], 1).to_pylist()[0]
         return values
@@ -134,7 +134,7 @@ def _split(folder: Path, split: str | None) -> Path:
     if split not in splits:
         problem = "needs a split" if split is None else f"has no split {split!r}"
         raise DatasetError(
-            f"{folder.name} {problem}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
+            f"{folder.name} {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
     return folder / split
 

@@ -65,8 +65,8 @@ class TokenizeWords:
     def _aligned(self, pieces: list[int | None], labels: Any, words: int, at: int) -> list[int]:
         """Returns a label for each token. A word's first token has its label, and special tokens have -100."""
         if not isinstance(labels, list) or len(labels) != words:
-            has = f"{len(labels)} of them" if isinstance(labels, list) else kind(labels)
-            raise BadRow(at, f"column {self.labels!r} has a number for each of {words} words, and this row has {has}")
+            has = f"{len(labels)} numbers" if isinstance(labels, list) else kind(labels)
+            raise BadRow(at, f"column {self.labels!r} must hold {words} numbers, one for each word, but holds {has}")
         aligned, before = [], None
         for word in pieces:
             counts = word is not None and (word != before or self.label_every_piece)
@@ -81,7 +81,7 @@ class TokenizeChat:
     column: str
     max_length: int | None
     answers: AnswerTokens | None
-    """Finds the tokens to learn if they are the assistant's only."""
+    """Finds the assistant's tokens, if the model learns only these. None: the model learns all tokens."""
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         changed = []
@@ -172,7 +172,7 @@ class TokenizeAnswers:
         answers, starts = answer["text"], answer["answer_start"]
         if len(answers) != len(starts):
             raise BadRow(
-                at, f"column {self.column!r} has {len(answers)} texts, and {len(starts)} values of answer_start"
+                at, f"column {self.column!r} has {len(answers)} texts, but {len(starts)} values of answer_start"
             )
         return answers, starts
 

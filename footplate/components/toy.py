@@ -90,7 +90,7 @@ class GptForCausalLM(nn.Module):
     ) -> dict[str, Tensor]:
         length = input_ids.shape[1]
         if length > self.context:
-            raise ValueError(f"toy/gpt: a sample has {length} tokens, and context is {self.context}")
+            raise ValueError(f"toy/gpt: a sample has {length} tokens, but context allows only {self.context}")
         if position_ids is None:
             position_ids = torch.arange(length, device=input_ids.device)
         x = self.tokens(input_ids) + self.places(position_ids)
@@ -135,7 +135,7 @@ class Regression(_Slow):
     ) -> None:  # fmt: skip
         super().__init__(n, seconds_per_item)
         generator = torch.Generator().manual_seed(seed)
-        # The function to learn is the same for every seed, so that an evaluation set may have another one.
+        # The function to learn does not depend on the seed, so that an evaluation set may have another seed.
         function = torch.Generator().manual_seed(1234)
         weights = torch.randn(in_features, out_features, generator=function)
         self.x = torch.randn(n, in_features, generator=generator)

@@ -1,7 +1,7 @@
-"""Prepares conversations for TRL's SFTTrainer with `assistant_only_loss`: with any chat template, and with weights.
+"""Prepares conversations for TRL's SFTTrainer with `assistant_only_loss`, also if messages have weights.
 
-TRL itself needs a template with marks, and does not read weights. It takes rows that have `input_ids` and `labels` as
-they are, apart from the cut at `max_length`.
+TRL itself needs a chat template with marks, and ignores the weights of messages. So the rows are tokenized here. TRL
+only cuts rows that already have `input_ids` and `labels` at `max_length`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from footplate.trainer.losses.labels import IGNORE
 
 
 def with_answers_to_learn(rows: Any, name: str, processor: Any, config: Any) -> Any:
-    """Returns conversations as a dataset of tokens and labels. `config` is TRL's SFTConfig, `name` is for notes.
+    """Returns conversations as a dataset of tokens and labels. `config` is TRL's SFTConfig.
 
-    Raises DatasetError for the first row whose tokens to learn cannot be found, and if `max_length` leaves none at all.
+    Notes for the user begin with the dataset's `name`. Raises DatasetError for the first row whose tokens to learn
+    cannot be found, and if `max_length` cuts off the tokens to learn of all rows.
     """
     find = AnswerTokens(processor, _template_of_trl(processor))
     begins_at_completion = config.completion_only_loss is not False
@@ -78,7 +79,7 @@ def _template_of_trl(processor: Any) -> str | None:
 
 
 def _cut(config: Any) -> slice | None:
-    """Returns the part of a row that TRL will keep, or None for all of it. Packing splits rows, except with bfd."""
+    """Returns the part of a row that TRL keeps, or None for all of it. Packing keeps all, except the strategy "bfd"."""
     if config.max_length is None or (config.packing and config.packing_strategy != "bfd"):
         return None
     return slice(-config.max_length, None) if config.truncation_mode == "keep_end" else slice(config.max_length)

@@ -38,7 +38,7 @@ NOT_IN_A_JOB = {
     "dataset_kwargs": "rows that have input_ids are taken as they are",
     "dataset_num_proc": "rows are prepared in the training process",
     "pad_token": "set the tokenizer's own pad token",
-    "sync_ref_model": "checkpoints do not hold the model that is compared with, so the job could not continue",
+    "sync_ref_model": "checkpoints do not hold a changed reference model, so the job could not continue",
     "use_vllm": "vLLM is not supported in jobs yet",
     "log_completions_hub_repo": "training cannot reach a hub",
     "use_transformers_paged": "it is deprecated",
@@ -101,11 +101,11 @@ class TrlTrainer:
         }
         if self.name == "Reward" and model.config.num_labels != 1:
             raise NotBuildable(
-                f"a reward model has one output, and this model has {model.config.num_labels}",
+                f"a reward model must have one output, but this model has {model.config.num_labels}",
                 hint='use "hf/sequence-classification" with "num_labels": 1',
             )
         if "labels" in getattr(arguments["train_dataset"], "column_names", ()):
-            # The labels are made, and TRL refuses the argument for rows that have tokens.
+            # The rows have tokens and labels already, and TRL refuses assistant_only_loss for such rows.
             config.assistant_only_loss = False
         try:
             trainer = self._with_reference(getattr(library, f"{self.name}Trainer"), arguments)
@@ -160,7 +160,7 @@ class TrlTrainer:
 def with_plain_messages(rows: Any, *, weights: bool = False) -> Any:
     """Returns rows whose messages have texts as contents, because chat templates read texts.
 
-    A message of weight 0 is refused, unless `weights` says that the caller reads weights.
+    A message of weight 0 is refused, unless `weights` is true because the caller leaves such messages out.
     """
     return mapped(rows, partial(_plain, weights))
 

@@ -168,11 +168,11 @@ SPLIT = MARKED.replace("{{ m.content }}.", "{{ m.content }}{% endgeneration %}-{
 @pytest.mark.parametrize(
     ("template", "messages", "says"),
     [
-        (COUNTED, chat("a", "b"), r"\[0\]: the chat template writes it in another way"),
-        (THOUGHTS, chat("a", "b", "c", "d"), r"\[1\]: the chat template writes it in another way"),
-        (PLAIN.replace("add_generation", "no"), chat("a", "b")[1:], r"\[0\]: is from the assistant, and no message"),
+        (COUNTED, chat("a", "b"), r"\[0\]: the chat template writes this message in another way"),
+        (THOUGHTS, chat("a", "b", "c", "d"), r"\[1\]: the chat template writes this message in another way"),
+        (PLAIN.replace("add_generation", "no"), chat("a", "b")[1:], r"\[0\]: the text of an answer cannot be found"),
         (PLAIN.replace("m.content", "m.content if m.role == 'user'"), [*chat("a"), CALLING],
-         r"\[1\]: the chat template writes nothing of it"),
+         r"\[1\]: the chat template leaves out the text"),
         (SPLIT, [*chat("a"), {"role": "assistant", "content": "b", "weight": 0}, *chat("c", "d")], "marks 4 parts"),
         ("{{ raise_exception('no') }}", chat("a", "b"), "refuses this conversation: no"),
         (PLAIN, chat("a"), "has no message from the assistant"),

@@ -92,7 +92,7 @@ def test_stop_on_nan_ends_a_run_after_the_given_number_of_nan_steps(tmp_path: Pa
     made = trainer(
         tmp_path, callback("stop_on_nan", steps=3), model=Diverges(5), gradient_accumulation_steps=1, logging_steps=2
     )
-    with pytest.raises(FloatingPointError, match="in 4 steps up to step 8, and stop_on_nan ends a run at 3"):
+    with pytest.raises(FloatingPointError, match="in 4 steps up to step 8, and stop_on_nan fails the job after 3"):
         made.train()
 
 
@@ -189,7 +189,7 @@ def test_averaging_starts_at_a_checkpoint_without_averages(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("args", "told"),
-    [({"decay": 1.5}, "between 0 and 1"), ({"decay": 0.0}, "between 0 and 1"), ({"every": 0}, "at least 1")],
+    [({"decay": 1.5}, "less than 1"), ({"decay": 0.0}, "more than 0"), ({"every": 0}, "at least 1")],
 )
 def test_wrong_arguments_of_weight_averaging_are_refused(args: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):

@@ -150,8 +150,8 @@ def test_a_folder_saved_by_the_datasets_library_is_read() -> None:
 @pytest.mark.parametrize(
     ("path", "split", "says"),
     [
-        (SAVED, None, "needs a split; there is: train, test"),
-        (SAVED, "tain", "has no split 'tain'; there is: train, test"),
+        (SAVED, None, "needs a split; its splits are: train, test"),
+        (SAVED, "tain", "has no split 'tain'; its splits are: train, test"),
         (f"{SAVED}/test", "test", "holds one dataset and no splits"),
         (str(Path(SAVED).parent), None, "is neither a folder of save_to_disk nor a dataset"),
     ],

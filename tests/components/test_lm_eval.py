@@ -110,7 +110,7 @@ def test_tasks_of_the_library_and_of_a_bundle_evaluate_a_model_on_local_rows(tmp
     sizes = {"lm_eval/wmdp_bio/acc": 1, "lm_eval/wmdp_chem/acc": 2, "lm_eval/wmdp_cyber/acc": 3}
     assert group["lm_eval/wmdp/acc"] == pytest.approx(sum(group[name] * size for name, size in sizes.items()) / 6)
     errors = {name: result["message"] for name, result in results.items() if "error" in result}
-    assert "paths is an object with the files of each task" in errors["group with one list"]
+    assert "paths must be an object with the files of each task" in errors["group with one list"]
     assert "no files for these tasks of wmdp: wmdp_chem, wmdp_cyber" in errors["part of a group"]
     assert "shows 5 examples before each question, but has no examples" in errors["without its examples"]
     assert "'choices' is undefined" in errors["wrong rows"]

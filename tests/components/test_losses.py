@@ -77,7 +77,7 @@ def test_an_ignored_class_gives_no_gradient() -> None:
     ("name", "args", "labels", "told"),
     [
         ("cross_entropy", {}, NUMBERS, "needs a class, a whole number"),
-        ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, and the model 3 classes"),
+        ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, but the model has 3 classes"),
         ("mse", {}, torch.ones(4), "compares number by number"),
         ("bce", {}, None, "the batch has no key labels"),
     ],

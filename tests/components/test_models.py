@@ -120,7 +120,7 @@ def test_config_values_may_be_overridden_and_unknown_keys_are_refused(bert: Path
         (None, "neither a path nor a config"),
         ({"hidden_size": 8}, "neither a path nor a config"),
         ({"model_type": "brt"}, "no model_type 'brt'"),
-        ({"model_type": "vit"}, "no AutoModelForMaskedLM of model_type 'vit'"),
+        ({"model_type": "vit"}, "no AutoModelForMaskedLM for the model_type 'vit'"),
         ({**BERT, "auto_map": {"AutoModel": "x.Y"}}, "must not set 'auto_map'"),
         ({**BERT, "_attn_implementation": "somebody/kernels"}, "must not set '_attn_implementation'"),
         ({**BERT, "hidden_size": 15}, "cannot be made"),

@@ -53,7 +53,7 @@ def test_splits_are_found_by_the_names_of_files_and_folders(tmp_path: Path) -> N
     assert numbers(path, split="train") == [1, 2]
     assert numbers(path, split="validation") == [3]
     assert numbers(path, split="test", offset=0, limit=1) == [4]
-    with pytest.raises(DatasetError, match="needs a split; there is: train, validation, test"):
+    with pytest.raises(DatasetError, match="needs a split; its splits are: train, validation, test"):
         files.dataset(path=path)
 
 
@@ -68,7 +68,7 @@ def test_the_dataset_card_takes_precedence_over_file_names(tmp_path: Path) -> No
     assert numbers(path, split="train") == [1, 2]
     assert numbers(path, split="test") == [2]
     assert numbers(path, config="all") == [1, 2, 3]
-    with pytest.raises(DatasetError, match="'smal'; known: small, all, away"):
+    with pytest.raises(DatasetError, match="'smal'; its configs are: small, all, away"):
         files.dataset(path=path, config="smal")
     with pytest.raises(DatasetError, match="names files outside of the repository"):
         files.dataset(path=path, config="away")
