@@ -51,9 +51,9 @@ class Parts:
     make_trainer: Callable[..., Any] | None
     """The component that makes a library's trainer, such as TRL's. None: Footplate's Trainer, or a subclass."""
     trainer_args: dict[str, Any]
-    """Further arguments of that component, or of the Trainer's subclass."""
+    """Further arguments of `make_trainer`, or of the Trainer's subclass."""
     read: Files
-    """The files of the spec's `data://` names, for their fingerprints."""
+    """The files that the spec names by `data://`. Their fingerprints show if data has changed between attempts."""
 
 
 def build(spec: JobSpec, roots: Roots) -> Parts:
@@ -164,7 +164,7 @@ class _Builder:
 
     @cached_property
     def collator(self) -> Any:
-        """The collator that the spec names, or that its kind of model needs. None: the Trainer chooses one."""
+        """The collator that the spec names, or the one that its model needs. None: the Trainer chooses one."""
         is_chosen_here = self.spec.collator is None and self.spec.library_trainer is None
         if is_chosen_here and self.processor is not None and self.spec.model is not None:
             name = COLLATORS.get(self.spec.model.use)

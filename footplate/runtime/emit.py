@@ -49,7 +49,7 @@ TICK_SECONDS = 1.0
 
 
 FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
-"""Events that only the first rank reports. Other ranks send a tick instead."""
+"""Events that only the first rank reports. Other ranks send a tick, which only shows that they still work."""
 
 
 class EventSocket:
@@ -76,7 +76,7 @@ class EventSocket:
         *,
         is_users: bool = False,
     ) -> None:
-        """Sends or queues an event. `is_users` marks a note of the user's code, which may be dropped among many."""
+        """Sends or queues an event. A full queue keeps only the newest note of the user's own code (`is_users`)."""
         if not self._is_first and kind in FIRST_RANK_ONLY:
             kind, data = TICK, {}
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
@@ -226,7 +226,7 @@ class Emit(TrainerCallback):
             self._progress(state, now)
 
     def agree(self) -> bool:
-        """Returns True on all ranks if one was stopped, because ranks may read the stop byte at different steps."""
+        """Returns True on all ranks if any rank was stopped. Ranks may read the stop byte at different steps."""
         if self.peers.any([self.obeyed is not None])[0] and self.obeyed is None:
             self.obeyed = StopMode.GRACEFUL
         return self.obeyed is not None
@@ -234,9 +234,9 @@ class Emit(TrainerCallback):
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, *, is_alone: bool = False, **kwargs: Any
     ) -> None:
-        """Reports that the evaluation goes on, and ends it if a stop was requested after training.
+        """Reports that the evaluation is running. Raises StoppedEvaluating after a stop request outside of training.
 
-        With `is_alone`, this process alone calls the method now, so the other processes are not asked.
+        With `is_alone`, the other ranks do not call this method at the same time, so only this rank's byte is read.
         """
         is_stopped = self._stop[0] != 0
         if not self._trains and (is_stopped if is_alone else self.peers.any([is_stopped])[0]):
@@ -313,8 +313,8 @@ class Emit(TrainerCallback):
     def relied_on(self) -> set[Path]:
         """Returns the checkpoints that must stay: the newest one in SQL, and those that other jobs start from.
 
-        If this node dies now, the next attempt continues from the newest checkpoint in SQL. If SQL has none yet, that
-        is the first one of this attempt.
+        If this node dies now, the next attempt continues from the newest checkpoint in SQL. If SQL has none yet, the
+        first checkpoint of this attempt must stay.
         """
         existing = [path for path in self._committed if path.exists()]
         stored_step = int.from_bytes(self._stop[STORED_AT], "little")

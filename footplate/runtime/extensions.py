@@ -75,7 +75,7 @@ class BuildReporter:
 def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: float) -> None:
     """Makes builds in this process use BuildLock, and report to the supervisor while they run.
 
-    torch.utils.cpp_extension is not imported for that, because its import takes 0.25 s.
+    This does not import torch.utils.cpp_extension, because its import takes 0.25 s.
     """
     from torch.utils import file_baton
 

@@ -4,8 +4,8 @@ Importing transformers takes two seconds in each training process that needs the
 beside the first such job, for all later jobs. So a serving session that follows a short training starts with the
 training's libraries already imported.
 
-A child tries the import first. If it starts a thread or opens a GPU, every process that is forked afterwards would hang
-or fail. The child has a low priority, because the first job is starting at the same time.
+A child tries the import first. If the import starts a thread or opens a GPU, every process that is forked afterwards
+would hang or fail. The child has a low priority, because the first job starts at the same time.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def described(error: BaseException, failure: Failure) -> Failure:
         update={
             "message": own_code.placed(error, failure.message)[:MESSAGE_CHARS],
             "hint": hint,
-            # The hint is often the last note of the exception, and need not be read twice.
+            # The hint is often also the last note of the exception. It is removed, because the failure has it already.
             "traceback": own_code.trace_of(error).removesuffix(f"{hint}\n"),
         }
     )

@@ -89,7 +89,7 @@ class Job:
         if self._peers.world > 1:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             handlers.append(DistributedDataParallelKwargs(**_ddp(self.args)))
-            # A sampler seeded by the epoch, because checkpoints do not contain the state of Accelerate's generator.
+            # This sampler is seeded with the epoch, because checkpoints do not contain the state of a generator.
             options = {"dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed)}
         accelerator = Accelerator(
             cpu=not self._order.gpus,
@@ -212,7 +212,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
             assert spec.loop is not None
             returned = _run_function(spec.loop, Job(spec, order, emit, find))
     except SystemExit as error:
-        # sys.exit(0) is a return. After SIGTERM every exit code is a stop.
+        # sys.exit(0) is treated as a return. After SIGTERM, every exit code is treated as a stop.
         if error.code not in (None, 0) and not emit.was_terminated:
             raise
     emit.last_progress()
@@ -240,7 +240,7 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     if not path.is_file():
         raise OwnCodeError(f"the bundle has no file {loop.script!r}")
     sys.argv = [str(path), *loop.argv]
-    # Python itself also puts a script's folder first.
+    # Python also puts the folder of a script that it runs first in sys.path.
     sys.path.insert(0, str(path.parent))
     if not order.gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
@@ -301,7 +301,7 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -
         if order.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in (("spec.json", spec.as_json()), ("metrics.json", result)):
-                # A script's own file of that name is not replaced.
+                # If the script has written a file of this name, that file stays.
                 if not (spec.is_script and (folder / name).exists()):
                     (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -324,5 +324,5 @@ def _copied(source: str | Path, target: str | Path) -> None:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values with tensors of one number as plain numbers."""
+    """Returns the values. Tensors that hold one number are converted to plain numbers."""
     return {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}

@@ -1,8 +1,8 @@
-"""Prepares a rank to find the others, with the environment that torchrun sets.
+"""Prepares a rank to find the other ranks, with the environment variables that torchrun sets.
 
-So torch, Accelerate, DeepSpeed and scripts for a launcher need nothing else. The supervisor has bound the port already
-and passes the socket to the first rank, so no other process can take the port. All ranks, the first included, connect
-to it as clients, as they do to torchrun's agent.
+So torch, Accelerate, DeepSpeed and scripts for a launcher find the ranks as they do under torchrun. The supervisor has
+bound the port already and passes the socket to the first rank, so no other process can take the port. All ranks,
+including the first, connect to the port as clients, as they connect to torchrun's agent.
 """
 
 from __future__ import annotations

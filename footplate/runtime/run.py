@@ -74,7 +74,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
         process_group.join(order, inherited)
         done = train(order, emit, inherited)
     except BaseException as error:
-        # Without this, torch's handler would raise again here when another data worker dies.
+        # Without this, torch's handler would raise another error in the lines below when the next data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict, is_follow_up = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
         failure = own_code_errors.described(error, verdict.error)
@@ -94,7 +94,7 @@ def prepare_process(order: Order) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
     os.environ.update(order.environment)
-    # tempfile caches the folder, perhaps since before the fork.
+    # tempfile may have cached a folder before the fork. None makes it read the new TMPDIR.
     tempfile.tempdir = None
     # CUDA reads this variable once, at its first use.
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.gpus)

@@ -1,4 +1,4 @@
-"""Reports what a script trains, and lets the server steer it, although the script itself is unchanged.
+"""Reports the training of an unchanged script, and lets the service stop this training and change its arguments.
 
 A callback is added to every Trainer that the script makes: transformers' own, ours, and subclasses of both. It sends
 logs, evaluations, progress and checkpoints as events, and obeys pause, cancel and live commands. A loop that uses
@@ -106,7 +106,7 @@ class ScriptReports:
         @functools.wraps(init)
         def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
             init(trainer, *args, **kwargs)
-            # The patched constructors of a class and of its base both come here.
+            # This runs twice if the constructors of both a class and its base are patched.
             if _reporter_of(trainer) is None:
                 trainer.add_callback(_reporter(self, trainer))
 
@@ -119,7 +119,7 @@ class ScriptReports:
                 return train(trainer, resume_from_checkpoint, *args, **kwargs)
             reporter = _reporter_of(trainer)
             if reporter is not None:
-                # The reporter is always the last callback, so that no other callback takes back its stop.
+                # The reporter is always the last callback, because a later one could cancel the stop that it requests.
                 trainer.remove_callback(reporter)
             trainer.add_callback(_reporter(self, trainer))
             with self._next_stage(trainer):

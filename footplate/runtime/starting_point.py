@@ -148,8 +148,8 @@ def _sentence(where: str, *, weights_only: bool) -> str:
 class KeepBest(TrainerCallback):
     """A callback that copies the best checkpoint of another job, from which this job continues, to this job's folder.
 
-    The best checkpoint may be loaded at this job's end, when the other job has deleted it. The copies are hard links,
-    unless the store has none. Later attempts of this job find them in its folder.
+    The best checkpoint may be loaded at this job's end, when the other job may have deleted it. The copies are hard
+    links if the file system supports them. Later attempts of this job find the copies in this job's folder.
     """
 
     def __init__(self, files: AttemptFiles, emit: Emit) -> None:

@@ -58,7 +58,7 @@ class Rank:
     """The count at which the process was forked."""
 
     def kill(self, by: signal.Signals) -> None:
-        # The head is also signalled alone, because it may not have made its group yet.
+        # The process is also signalled by itself, because it may not have made its process group yet.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, by)
         kill_group(self.pid, by)
@@ -79,7 +79,7 @@ class Attempt:
 
 
 class WarmParent:
-    """The loop over requests of supervisors, exits of training processes, and connections that end."""
+    """Serves the requests of supervisors, and handles exits of training processes and connections that end."""
 
     def __init__(self, listening: socket.socket, lifeline: int) -> None:
         self._pid = os.getpid()
@@ -99,7 +99,7 @@ class WarmParent:
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
 
     def serve(self) -> None:
-        # SIGTERM is PDEATHSIG's, and may come before the pipe ends.
+        # The kernel sends SIGTERM when the Celery parent dies (PDEATHSIG), perhaps before the pipe ends.
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
             timeout = PAUSE_SECONDS if self._ending else 0.0 if self._ahead.is_due else None
@@ -227,7 +227,7 @@ class WarmParent:
             self._kill_user(attempt)
 
     def _report_ended(self) -> None:
-        """Kills processes that ended ranks have forked. Reports the exits of attempts without such processes."""
+        """Kills leftover children of ended ranks. Reports the exits of an attempt when its user has none left."""
         users = {uid_of(pid) for pid in self._leftovers.turn()}
         for attempt in [attempt for attempt in self._ending if attempt.uid not in users]:
             self._ending.remove(attempt)
@@ -237,7 +237,7 @@ class WarmParent:
 
     def _kill_user(self, attempt: Attempt) -> None:
         kill_user(attempt.uid, NOBODY)
-        # Changing users has cleared PDEATHSIG. If the parent has died meanwhile, the pipe has ended.
+        # `kill_user` changes this process's user, which clears PDEATHSIG. If the parent dies in between, the pipe ends.
         end_with_parent(signal.SIGTERM)
 
     def _kill_attempt(self, attempt: Attempt) -> None:
@@ -258,7 +258,7 @@ class WarmParent:
 
     def _end(self) -> None:
         if os.getresuid()[2] == 0:
-            # A signal may have interrupted `kill_user`, which changes the user.
+            # If a signal has interrupted `kill_user`, this process still has the rights of another user.
             os.setresuid(0, 0, 0)
         for attempt in {*self._attempts.values(), *self._ending}:
             for rank in attempt.ranks:

@@ -54,7 +54,7 @@ def keep_outputs(folder: Path, archive: Path) -> list[str]:
         # Files near the top come first, because a table of results matters more than the thousandth shard.
         for file in sorted(_written(folder), key=lambda file: (len(file.parts), file)):
             name = file.relative_to(folder).as_posix()
-            # Another rank may remove a file between two of these lines.
+            # Another rank may remove the file between any two of the following statements.
             with suppress(FileNotFoundError):
                 size, is_output = file.stat().st_size, name.startswith(f"{OUTPUTS}/")
                 if _is_unchanged(file, packed, name):

@@ -30,7 +30,7 @@ class CannotAnswer(FootplateError):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The model of a session, on its device and ready for evaluation, with all that requests need beside it."""
+    """The model of a session, ready for evaluation, with the tokenizer, the limits and the rest that requests need."""
 
     spec: JobSpec
     limits: Serve

@@ -21,7 +21,7 @@ from footplate.trainer.prediction_step import prediction_step
 MASKING = ("masked-lm", "t5-spans")
 """Collators that hide tokens at random, which a prediction must not do."""
 READS_ROWS = "hf/seq2seq"
-"""The language model whose prompts are made from rows by the spec's maps. Others take a prompt or messages."""
+"""The language model for which the spec's maps turn rows into prompts. Other ones take prompts or messages."""
 
 
 class Predictions:
@@ -55,7 +55,7 @@ class Predictions:
         try:
             results = list(self._predicted(inputs, clients))
         except RuntimeError as error:
-            # JSON has one kind of number: 1 may be a class or a token, or 1.0, and only the model knows.
+            # In JSON, 1 may mean an integer or the float 1.0. If the model refuses integers, it gets floats.
             if "dtype" not in str(error) or self._loaded.spec.data.map:
                 raise
             results = list(self._predicted(inputs, clients, as_floats=True))

@@ -70,7 +70,7 @@ class Slot:
     def must_be_free(self, now: float, last_work_at: float | None) -> bool:
         """Returns True if another job waits, and the session is idle or has used up its turn.
 
-        `last_work_at` is the time at which its last request ended, or None if none has ended.
+        `last_work_at` is the time at which the session's last request ended, or None if none has ended.
         """
         if now - self._wanted_at > WANTED_SECONDS:
             return False

@@ -46,7 +46,11 @@ class SharedBase:
         folder: Path = self._files.existing(offer.path)
         verify(folder, offer.manifest_sha256)
         if not adapters.are_in(self._model) or (folder / adapters.REST).is_file():
-            raise NotBuildable("this checkpoint has trained weights beside its adapter", hint="load it alone")
+            raise NotBuildable(
+                "this session's model cannot be shared: it has no adapter, or the checkpoint has trained weights "
+                "outside of its adapter",
+                hint="load the checkpoint in a session of its own",
+            )
         if len(self._names) >= MOST:
             self._drop_oldest()
         self._model.add_adapter(name, PeftConfig.from_pretrained(str(folder)))
@@ -54,7 +58,9 @@ class SharedBase:
         result = set_peft_model_state_dict(self._model, stored, adapter_name=name)
         if result.unexpected_keys:
             self._model.delete_adapter(name)
-            raise CheckpointCorrupt(f"the adapter belongs to another model: {result.unexpected_keys[0]}")
+            raise CheckpointCorrupt(
+                f"the adapter belongs to another model: this model has no weight {result.unexpected_keys[0]}"
+            )
         self._model.to(next(self._model.parameters()).device).eval()
 
     def _drop_oldest(self) -> None:

@@ -22,9 +22,9 @@ from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
 STOP_WINDOW = 8
-"""A stop text is searched in the last tokens only: as many as it has characters, and this number more."""
+"""A stop text is searched in the last tokens only: one for each of its characters, plus this number of tokens."""
 LOWEST_LOGPROB = -9999.0
-"""The log-probability of a token that cannot come, as at OpenAI. JSON has no infinity."""
+"""The log-probability that is reported for an impossible token, as in OpenAI's API, because JSON has no infinity."""
 REPLACEMENT = "\ufffd"
 """The decoder's output for an incomplete character, whose other bytes are in the next token."""
 
@@ -240,7 +240,7 @@ class Texts:
         prompts = [self.prompt_of(body["messages"], tools)] if body.get("messages") else [
             self.tokens_of(prompt) for prompt in body["prompts"]
         ]  # fmt: skip
-        # A call can only be read from a complete answer.
+        # Calls of tools can be read only from a complete answer, so an answer that may have some is not streamed.
         is_streamed = bool(body.get("stream")) and not tools
         if len(prompts) * count > self._loaded.limits.max_batch:
             raise CannotAnswer(
@@ -285,7 +285,7 @@ class Texts:
             text = render(tools=list(tools) or None)
             if tools and (text == render() or form_of_calls(tokenizer) is None):
                 raise CannotAnswer(
-                    "this model's chat template has no tools, or writes calls in a form that is not known here",
+                    "this model's chat template has no tools, or writes calls of tools in an unknown form",
                     code="no_tools",
                     hint="leave tools out, or give the processor a chat_template that has them, such as that of Qwen",
                 )
