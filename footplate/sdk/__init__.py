@@ -3,7 +3,7 @@
 - `client.py`: the two clients
 - `jobs.py`: operations on jobs, as coroutines. `blocking.py` derives the same methods without `await`
 - `request.py`: one request, repeated if that is safe
-- `follow.py`: a stream of events that survives its connections
+- `follow.py`: a stream of events, which continues after a lost connection
 - `files.py`: downloads
 - `waiting.py`: waits for answers, on an event loop or by blocking
 - `models.py`: the service's answers

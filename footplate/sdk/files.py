@@ -81,7 +81,7 @@ async def fetch(wire: Wire, remote: Remote, folder: Path) -> Path:
 async def _compare(wire: Wire, remote: Remote, temporary: Path) -> None:
     if (have := temporary.stat().st_size) != remote.bytes:
         raise DownloadFailed(
-            f"{remote.path} has {have} bytes, and {remote.bytes} were announced",
+            f"{remote.path} has {have} bytes, but the service announced {remote.bytes} bytes",
             hint="the file was changed during the download; download it again",
         )
     if remote.sha256 and await sha256_of(wire, temporary) != remote.sha256:
@@ -138,7 +138,7 @@ def _report(wire: Wire, remote: Remote, have: int) -> None:
 
 
 async def _append(answer: OpenAnswer, temporary: Path, report: Callable[[int], None]) -> None:
-    """Writes the answer's body to the temporary file: after its content for the status 206, else from its start."""
+    """Writes the answer's body to the temporary file. Appends it if the status is 206, else replaces the content."""
     with temporary.open("ab" if answer.response.status_code == 206 else "wb") as file:
         report(file.tell())
         while chunk := await answer.read(READ_SECONDS):

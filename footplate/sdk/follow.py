@@ -31,7 +31,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 SLOW_READERS = frozenset({1011, 4408})
 """Close codes for a reader that did not read or answer a ping in time. The reader connects again at once."""
 TOO_MANY = 4429
-"""The close code for too many streams at once. A broken stream counts for up to a minute."""
+"""The close code for too many streams at once. The service counts a broken stream for up to a minute."""
 REFUSED = {
     4400: (422, "invalid_query"),
     4401: (401, "unauthorized"),
@@ -128,7 +128,7 @@ async def follow(
             async with wire.open(request) as answer:
                 source = await _frame_reader(answer, position)
                 while position.end is None:
-                    position.check_deadline()  # server-sent events are read without a limit of their own
+                    position.check_deadline()  # a read of server-sent events does not end at the deadline
                     for frame in await source.frames(position.seconds_to_read):
                         reconnect.connected()
                         for event in position.take(frame):

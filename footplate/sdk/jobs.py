@@ -181,7 +181,7 @@ class AsyncJobs:
         first_step: int | None = None,
         last_step: int | None = None,
     ) -> Sequence[Series]:
-        """Returns curves of several jobs, given as jobs, ids or names: those of `job.metrics.series`, for each job."""
+        """Returns the curves of several jobs, as `job.metrics.series` does for one job. Jobs may be ids or names."""
         ids = [(await self.get(job)).id if isinstance(job, str) else job.id for job in jobs]
         return await series_of(self._wire, ids, names, x, points, everything, first_step, last_step)
 
@@ -245,8 +245,8 @@ class AsyncJob(JobView):
     async def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:
         """Requests a checkpoint, an evaluation or new arguments from the running loop, after the current step.
 
-        The arguments that can be set are learning_rate, max_steps, logging_steps, eval_steps and save_steps. They hold
-        from then on. Events of kind `do` have the result.
+        The arguments that can be set are learning_rate, max_steps, logging_steps, eval_steps and save_steps. Later
+        attempts keep the new values. Events of kind `do` have the result.
         """
         wish: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
         headers = {"Idempotency-Key": uuid.uuid4().hex}
@@ -342,7 +342,7 @@ class AsyncJob(JobView):
         position.deadline = None if timeout is None else time.monotonic() + timeout
         while not self.info.has_ended:
             position.end = None
-            # The service may be unreachable at this moment, after hours of waiting.
+            # The service has answered before. If it is unreachable for a moment, the patience applies.
             async for _ in self._follow(position, was_connected=True):
                 pass
             await self._refresh(patience=self._patience)

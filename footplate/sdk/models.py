@@ -1,6 +1,6 @@
 """The answers that the SDK returns: resources of `footplate.contract.resources`, some under names of the SDK.
 
-Fields that a newer service adds are ignored. Words that it adds to a list of words (a state, a reason) are strings.
+Fields that a newer service adds are ignored. New values that it adds to an enum, such as a new state, are strings.
 """
 
 from __future__ import annotations

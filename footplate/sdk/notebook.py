@@ -96,7 +96,7 @@ def file_card(file: UploadedFile) -> str:
 
 
 class LiveCell:
-    """Shows a running job in a cell of a notebook that is updated. Outside of a notebook, prints lines."""
+    """Shows a running job in a notebook cell, and updates this cell. Outside of a notebook, prints lines."""
 
     def __init__(self, job: JobView) -> None:
         self._state, self._metrics, self._step, self._max_steps = job.state, dict[str, object](), 0, 0

@@ -11,7 +11,7 @@ COLUMN_HEADS = ("COLUMN", "TYPE", "MISSING", "LONGEST", "TOKENS")
 
 
 def column_cells(column: ColumnReport) -> tuple[str, str, str, str, str]:
-    """Returns the table cells of one column. For rarer types, the number of the first row is added."""
+    """Returns the table cells of one column. Each type after the most frequent one has the number of its first row."""
     types = [count.type for count in column.types[:1]]
     types += [f"{count.rows:,} {count.type} (first: row {count.first})" for count in column.types[1:]]
     missing = f"{column.missing:,} (first: row {column.first_missing})" if column.missing else ""

@@ -20,7 +20,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 class ClientSettings(Settings):
     url: str = "http://127.0.0.1:8080"
-    """The service's address. If it is not set, the client uses the `footplate up` in this folder or the default."""
+    """The service's address. If unset, the client uses a `footplate up` that runs in this folder, or the default."""
     api_key: SecretStr | None = None
     """The API key that is sent with each request."""
 
@@ -30,7 +30,7 @@ def url_of_up() -> str | None:
     home = Path(os.environ.get("FOOTPLATE_HOME") or ".footplate")
     with suppress(OSError, ValueError, LookupError, TypeError):
         holder = json.loads((home / "up.lock").read_text())
-        os.kill(holder["pid"], 0)  # Raises OSError if that process has ended.
+        os.kill(holder["pid"], 0)  # Raises OSError if the process has ended.
         return str(holder["url"]) if holder["url"] else None
     return None
 
@@ -55,6 +55,6 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
         "base_url": base,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "timeout": httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
-        # No proxy leads to this machine itself, even if the environment sets one.
+        # Requests to this machine itself do not use the proxies that the environment sets.
         "trust_env": parts.hostname not in LOOPBACK,
     }

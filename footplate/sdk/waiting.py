@@ -61,7 +61,7 @@ class Wire:
         self._client, self.tries, self.on_bytes = client, tries, on_bytes
 
     async def result(self, value: Any) -> Any:
-        """Returns the result of a call of the httpx2 client. `AsyncWire` awaits it first."""
+        """Returns the result of a call of the httpx2 client. `AsyncWire` awaits the call first."""
         return value
 
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
@@ -116,7 +116,7 @@ class OpenAnswer:
     async def read(self, within: float) -> bytes:
         """Returns the next bytes, empty at the end. Raises httpx2.TransportError.
 
-        `within` limits the wait for bytes of a socket. The wait for bytes of a body has the limit of its request.
+        `within` is the timeout for bytes of a socket. For bytes of a body, the timeout of its request applies.
         """
         with _errors_of_httpx():
             data = self._next_chunk() if self._socket is None else self._socket.read(CHUNK_BYTES, within)
