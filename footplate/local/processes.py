@@ -40,7 +40,8 @@ class Stopped(Exception):
 class Stop:
     """Receives signals: `asked` is set by the first signal to stop, and `now` by a second Ctrl-C.
 
-    A second SIGTERM does not count, because `make` passes a SIGTERM on that the process group may have received, too.
+    A second SIGTERM does not set `now`. If `make` passes on a SIGTERM that the whole process group has received, the
+    two signals are one request to stop.
     """
 
     asked = False
@@ -141,7 +142,7 @@ class Children:
                 if not child.is_running:
                     raise Failed(f"{exit_text(child)} before {what}.{end_of_log(child.program.log)}")
             if time.monotonic() > deadline:
-                raise Failed(f"not within {within:g} s: {what}.{end_of_log(children[-1].program.log)}")
+                raise Failed(f"gave up after {within:g} s, before {what}.{end_of_log(children[-1].program.log)}")
             self.pause(every)
 
     def give_up(self, child: Child) -> None:

@@ -25,20 +25,20 @@ from footplate.local.redis import redis_for
 
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0
-"""The time that the service has to answer. It is long, because the machine may be busy."""
+"""The longest wait until Redis or the service answers. It is long, because the machine may be busy."""
 NODE_SECONDS = 180.0
-"""The time that a node has to announce its components. It imports torch and every component."""
+"""The longest wait until a node announces its components. The node imports torch and every component before."""
 LOOK_SECONDS = 0.15
 """The interval at which nodes are checked. Each check takes CPU time from the nodes' imports."""
 AFTER_CHECKPOINT_SECONDS = 15.0
-"""The time that a draining node has after its own deadline, to report the ends of its attempts."""
+"""The time after a draining node's own deadline in which it may still report the ends of its attempts."""
 
 
 @dataclass(frozen=True)
 class Options:
     home: Path
     port: int | None
-    """The port, or None for the default, which any free port replaces if it is in use."""
+    """The port. None means the default port, or any free port if the default port is in use."""
     nodes: int = 1
     as_json: bool = False
     first_job: bool = True
@@ -86,7 +86,7 @@ class Launcher:
             return
         redis = redis_for(self.home, dict(os.environ))
         child = self.children.start(redis.program)
-        self.children.wait_until(redis.answers, child, within=START_SECONDS, what="Redis answers")
+        self.children.wait_until(redis.answers, child, within=START_SECONDS, what="Redis answered")
         self.env["FOOTPLATE_REDIS"] = redis.url
 
     def start_nodes(self) -> None:
@@ -122,7 +122,7 @@ class Launcher:
         self.home.url_file.unlink(missing_ok=True)
         child = self.children.start(self.program("service", "service", "all"))
         try:
-            self.children.wait_until(self.answers, child, within=START_SECONDS, what="the service answers")
+            self.children.wait_until(self.answers, child, within=START_SECONDS, what="the service answered")
         except Failed:
             self.children.give_up(child)
             raise
@@ -166,7 +166,7 @@ class Launcher:
             except (OSError, ValueError):
                 return False  # The service is busy, or has just died.
 
-        what = "a node has announced its components"
+        what = "a node announced its components"
         self.children.wait_until(is_ready, *self.children.all, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
 
     def announce(self) -> None:
