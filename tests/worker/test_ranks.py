@@ -124,7 +124,9 @@ def test_a_nodes_log_shows_one_number_and_no_text_of_a_tick(stage: Stage, caplog
     for forked_ms in ("3\n2026-01-01 CRITICAL forged\x1b[2J", [1], float("nan"), 12.34, 56.78):
         stage.say(0, launch.TICK, forked_ms=forked_ms)
 
-    assert [record.getMessage() for record in caplog.records] == [f"training runs as process {2**22}, forked in 12.3 ms"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"training runs as process {2**22}, forked in 12.3 ms"
+    ]
 
 
 def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:

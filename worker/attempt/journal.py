@@ -161,7 +161,8 @@ class Journal:
         if offset > self._max_bytes and not even_if_full:
             self._cut_index(after=self.last)
             raise JournalFull(
-                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk. More cannot wait",
+                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, and no more may "
+                "wait",
                 hint="bring the service or its Redis back, log less often, or raise FOOTPLATE_JOURNAL_MAX_MB",
             )
         try:
