@@ -14,11 +14,10 @@ _FORWARD = "_forward_without_checkpointing"
 
 
 def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = None) -> int:
-    """Switches activation checkpointing on, and returns the number of layers. 0 means that the model does it itself.
+    """Switches activation checkpointing on. Returns the number of layers, or 0 if the model has its own method.
 
-    A model with its own method, as in transformers, uses that. In a plain module the layers are the elements of its
-    nn.ModuleList, or else of its nn.Sequential. With `every_n_layers` in `kwargs`, only every n-th layer is
-    checkpointed. Other keys go to torch.utils.checkpoint.
+    In a model without a method, the layers are the elements of its nn.ModuleList, or else of its nn.Sequential. With
+    `every_n_layers` in `kwargs`, only every n-th layer is checkpointed. Other keys go to torch.utils.checkpoint.
     """
     options = dict(kwargs or {})
     own = getattr(model, "activation_checkpointing_enable", None)

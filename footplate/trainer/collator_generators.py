@@ -30,7 +30,7 @@ class CollatorGenerators:
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Sets the generators to stored states. Makes those that the collator would make at its first batch."""
+        """Sets the generators to stored states. Makes generators that the collator would make at its first batch."""
         there = dict(self._all())
         for name, (kind, state) in states.items():
             if name not in there:

@@ -342,7 +342,7 @@ def batch_length(batch: Any, otherwise: int = 1) -> int:
 
 
 def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -> torch.Tensor | None:
-    """Returns the number of labels that count in an accumulation window, or None if labels cannot be counted."""
+    """Returns the number of labels in an accumulation window without ignored ones, or None if it cannot be counted."""
     counts = []
     for batch in batches:
         labels = batch.get("labels") if isinstance(batch, DICT) else None

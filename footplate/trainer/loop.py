@@ -151,8 +151,9 @@ def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None)
 def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
     """Trains from the run's position to the end of the plan, or until a callback stops it.
 
-    The plan's end may change during training. `rng` restores the generators' state of the checkpoint. Within an epoch,
-    that happens after the data is opened, because opening draws numbers. At an epoch's start, it happens before.
+    The plan's end may change during training. `rng` restores the generators' state of the checkpoint. If the
+    run continues within an epoch, the state is restored after the data is opened, because opening draws numbers. At an
+    epoch's start, the state is restored before.
     """
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
     loader, position = strategy.plain_loader(loader), run.position

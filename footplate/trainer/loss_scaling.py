@@ -63,7 +63,7 @@ def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor 
 def share_of_window(loss: Tensor, batch: Mapping[str, Any], items: Tensor | int, *, shifts: bool) -> Tensor | None:
     """Returns a micro-batch's mean loss times its share of the window's labels, or None if there are no labels.
 
-    A micro-batch in which no label counts has a mean of 0 / 0, so its share is 0.
+    A micro-batch in which all labels are ignored has a mean of 0 / 0, so its share is 0.
     """
     own = count_items([batch], loss.device, shifts=shifts)
     return None if own is None else torch.where(own > 0, loss * (own / items), 0.0)

@@ -88,7 +88,7 @@ class Tally:
                 if math.isfinite(value) or not self._leaves_out:
                     total = numpy.float32(float(total) + value)
                 else:
-                    # The mean of the losses so far takes the place of this one, as in Hugging Face's Trainer.
+                    # The mean of the losses so far replaces a NaN or infinite loss, as in Hugging Face's Trainer.
                     total = numpy.float32(total + total / numpy.float32(1 + number))
             if not all(map(math.isfinite, step)):
                 not_finite.append(number)

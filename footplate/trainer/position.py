@@ -24,7 +24,7 @@ class DataPosition:
 
     epoch: int = 0
     batch: int = 0
-    """The number of micro-batches of the epoch that each process leaves out."""
+    """The number of the epoch's micro-batches that each process skips, because they were trained on before."""
     offset: int = 0
     """The number of samples by which the batches of this epoch begin later than at multiples of their size."""
 

@@ -103,7 +103,7 @@ def _objective_of(trainer: Trainer, trial: Any) -> Any:
     assert search is not None
     search.current_objective = None
     trainer.train(trial=trial)
-    if search.current_objective is None:  # training made no evaluation
+    if search.current_objective is None:  # the trial was never evaluated during training
         search.current_objective = search.objective(trainer.evaluate())
     return search.current_objective
 

@@ -49,7 +49,7 @@ class StreamShard(IterableDataset[Any]):
             yield from round_samples[self.shard.rank * size : (self.shard.rank + 1) * size]
 
     def __getattr__(self, name: str) -> Any:
-        # Everything else, such as the position and the epoch, comes from the stream.
+        # Other attributes, such as state_dict and set_epoch, are those of the stream.
         if name == "stream":
             raise AttributeError(name)
         return getattr(self.stream, name)

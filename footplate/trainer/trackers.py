@@ -106,7 +106,7 @@ class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
         self.init_kwargs = {"purge_step": self.resumes_at + 1} if self.resumes_at else {}
         super().start()
         self._has_configuration = bool(self.resumes_at)
-        self.resumes_at = 0  # when the tracker is opened again, for a prediction, it drops nothing
+        self.resumes_at = 0  # a tracker that is opened again, for a prediction, drops no values
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Writes the configuration once per run, because each call makes a new folder beside the curves."""

@@ -15,7 +15,7 @@ from footplate.trainer.collators.stacking import LABELS, DataCollatorMixin
 
 
 def pad(processor: Any, features: Any, **options: Any) -> Any:
-    """Returns the result of the processor's `pad`, without its advice to call the tokenizer instead."""
+    """Returns the result of the processor's `pad`, without the warning that advises to call the tokenizer."""
     notices = getattr(processor, "deprecation_warnings", None)
     if notices is None:
         return _padded(processor, features, options)
@@ -195,7 +195,7 @@ class DataCollatorForSeq2Seq:
 
     def _width(self, labels: list[Any]) -> int:
         longest = max(len(sample_labels) for sample_labels in labels)
-        # Hugging Face's strategies are string enums.
+        # A padding strategy of Hugging Face's is an enum, whose value is the string.
         strategy = getattr(self.padding, "value", self.padding)
         if strategy in (False, "do_not_pad"):
             if any(len(sample_labels) != longest for sample_labels in labels):

@@ -65,7 +65,7 @@ def _each_sample(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _answers(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    """Returns the mean of the losses of an answer's start and end. Answers outside of the text do not count."""
+    """Returns the mean of the losses of an answer's start and end. Answers outside of the text are ignored."""
     start, end = (_borders(outputs, inputs, side) for side in ("start", "end"))
     return Loss((start.total + end.total) / 2, (start.count + end.count) / 2)
 

@@ -47,7 +47,7 @@ class Auroc(Sums):
 
 
 def _scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """Returns scores, positive labels and the mask of labels that count, each of shape (samples, classes).
+    """Returns scores, positive labels and the mask of labels to use, each of shape (samples, classes).
 
     Two classes become one, whose score is the difference of both logits.
     """

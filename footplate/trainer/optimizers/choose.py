@@ -88,8 +88,9 @@ def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, taken: Map
     typed = {}
     for name, text in options.items():
         if name in _OWNED or name in taken:
-            instead = _OWNED.get(name, f"adam_epsilon for {name}" if name == "eps" else "nothing: it is set already")
-            raise ValueError(f"optim_args has {name}, which is set elsewhere: use {instead}")
+            instead = _OWNED.get(name, "adam_epsilon" if name == "eps" else None)
+            hint = f"use {instead}" if instead else "leave it out"
+            raise ValueError(f"optim_args has {name}, which is set elsewhere: {hint}")
         if name not in takes:
             raise ValueError(f"optim_args has {name}, but {optimizer.__name__} takes only: {', '.join(free)}")
         typed[name] = _value(name, text, takes[name].default)

@@ -63,7 +63,7 @@ class FittingStep(Step):
         slices = [(sliced, batch) for batch in window for sliced in cut(batch, self.slices)]
         for number, (sliced, batch) in enumerate(slices, start=1):
             self.gradient_state.sync_gradients = number == len(slices)
-            # `training_step` divides a mean loss by this number, which is larger for a slice than for its batch.
+            # `training_step` divides a mean loss by the number of accumulation steps. A slice needs a larger number.
             share = batch_length(sliced) / batch_length(batch)
             trainer.current_gradient_accumulation_steps = len(window) if share == 1 else len(window) / share
             self.tally.add(self.micro_step(sliced, items))

@@ -22,7 +22,7 @@ from footplate.trainer.strategies.sequence_split import own_pieces
 
 _NAME = "footplate_context_parallel"
 _TORCHS = functional.scaled_dot_product_attention
-_HINT = "train it without cp_size, by DDP or FSDP"
+_HINT = "train it without cp_size, with DDP or FSDP"
 
 
 class SharedAttention:
@@ -60,7 +60,9 @@ class SharedAttention:
         enable_gqa: bool = False,
     ) -> Tensor:
         if attn_mask is not None or not is_causal:
-            raise NotAvailableYet("the model has attention that is not causal, or that has its own mask", hint=_HINT)
+            raise NotAvailableYet(
+                "the model's attention is not causal or has its own mask, which cp_size does not support", hint=_HINT
+            )
         if not query.shape[-2] == key.shape[-2] == 2 * self.length:
             raise NotAvailableYet(
                 f"an attention layer got {query.shape[-2]} queries and {key.shape[-2]} keys for a piece of "
@@ -139,7 +141,8 @@ def require_shareable(model: nn.Module) -> None:
         kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
         if kinds:
             raise NotAvailableYet(
-                f"the model has layers of {', '.join(sorted(kinds))}, and cp_size supports full_attention", hint=_HINT
+                f"the model has layers of {', '.join(sorted(kinds))}, but cp_size supports only full_attention",
+                hint=_HINT,
             )
 
 

@@ -26,7 +26,7 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
     if config.total_size not in (1, world):
         sizes = ", ".join(f"{name}_size {size}" for name, size in config._sizes.items() if size > 1)
         raise ValueError(
-            f"parallelism_config's {sizes} make {config.total_size} processes, and there are {world}: start as many "
+            f"parallelism_config's {sizes} make {config.total_size} processes, but there are {world}: start as many "
             "with torchrun --nproc-per-node, or change the sizes"
         )
     if config.tp_size > 1:

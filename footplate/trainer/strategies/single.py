@@ -201,7 +201,7 @@ class Single:
     def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
         """Skips the gradient exchange of the next backward if `holds` is true.
 
-        Only the last micro-batch of an accumulation window exchanges gradients, those of the whole window.
+        The gradients of an accumulation window are exchanged once, in its last micro-batch.
         """
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:

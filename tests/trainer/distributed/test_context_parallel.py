@@ -249,7 +249,10 @@ def test_unsupported_context_parallel_options_of_accelerate_are_refused(
     ("changes", "said"),
     [
         ({"_attn_implementation": "eager"}, "attention is 'eager': load it with attn_implementation='sdpa'"),
-        ({"layer_types": ["sliding_attention"]}, "layers of sliding_attention, and cp_size supports full_attention"),
+        (
+            {"layer_types": ["sliding_attention"]},
+            "layers of sliding_attention, but cp_size supports only full_attention",
+        ),
     ],
 )
 def test_an_attention_implementation_that_cannot_be_split_is_refused_by_name(

@@ -142,7 +142,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"tp_size": 4}, {}, "tp_size 4 make 4 processes, and there are 2: start as many"),
+        ({"tp_size": 4}, {}, "tp_size 4 make 4 processes, but there are 2: start as many"),
         ({"tp_size": 2}, {"fp16": True}, "fp16's loss scale is not shared among its processes: use bf16"),
         ({"tp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shards the model in another way"),
         ({"tp_size": 2}, {"fsdp": True}, "fsdp has no other processes to shard over: give dp_shard_size too"),
