@@ -41,7 +41,7 @@ _FROM = {
     Action.RESUME: {_S.PAUSED, _S.FAILED, _S.CANCELLED, _S.STOPPING},
     Action.DELETE: set(TERMINAL),
 }
-"""The states of jobs that a verb can change. A filter selects only jobs in these states."""
+"""The states in which a job allows each verb. A filter selects only jobs in these states."""
 
 
 class Where(Group):
@@ -65,7 +65,7 @@ class Bulk(Group):
     where: Where | None = None
     """Filters that select jobs, instead of `ids`. Jobs in a state that the verb cannot change are left out."""
     cursor: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """The `next_cursor` of the answer before, for further matching jobs."""
+    """The `next_cursor` of the previous answer, to change the next matching jobs."""
     mode: StopMode = StopMode.CHECKPOINT
     """The mode of a cancel, as in POST /jobs/{job}/cancel."""
 

@@ -104,7 +104,7 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
             lambda put: services.db.write(partial(BUNDLES.keep, row=row, put=put)),
         )
     if is_new:
-        audit.info("bundle %s of project %s kept for %s", kept.sha256, services.project, services.caller.by)
+        audit.info("bundle %s of project %s stored by %s", kept.sha256, services.project, services.caller.by)
     return kept, is_new
 
 
@@ -113,7 +113,7 @@ def _require_zip(request: Request) -> None:
     if header.partition(";")[0].strip().lower() != ZIP:
         how = f"as {header!r}" if header else "without a Content-Type"
         hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
-        raise UnsupportedMediaType(f"the body came {how}, and a bundle is a zip", hint=hint)
+        raise UnsupportedMediaType(f"the body was sent {how}, but a bundle must be sent as {ZIP}", hint=hint)
 
 
 def _too_large() -> BodyTooLarge:

@@ -83,7 +83,7 @@ def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
     start = int(first) if first else max(size - int(last or 0), 0)
     behind = min(int(last) + 1, size) if first and last else size
     if start >= behind:
-        raise RangeNotSatisfiable("this file has no such range", size=size)
+        raise RangeNotSatisfiable(f"the file has {size:,} bytes, so it does not have the range {header!r}", size=size)
     return start, behind
 
 

@@ -21,7 +21,7 @@ WEBHOOK = "hook_019a9d0e2b3c7d4e9f5a6b7c8d9e0f1a"
 MOMENT = "2026-01-01T12:00:00.000Z"
 
 EXAMPLES: Json = {
-    # Fields whose name means different things, by the schema's title and the field.
+    # Examples for a field of one schema, by the title of the schema and the name of the field.
     "AttemptNode.id": NODE,
     "Attempt.reason": "node_lost",
     "BundleFile.path": "my_code.py",
@@ -61,7 +61,7 @@ EXAMPLES: Json = {
     "path.node": NODE,
     "query.name": "first steps",
     "query.state": "queued,running",
-    # All other fields and parameters, where the value fits the schema.
+    # Examples for fields and parameters of any schema that allows the value, by name.
     "actions": ["pause", "cancel"],
     "at": MOMENT,
     "body": {"type": "job.succeeded", "timestamp": MOMENT, "data": {"job": JOB, "state": "succeeded", "no": 42}},

@@ -134,7 +134,7 @@ async def store_file(
         await services.db.write(partial(set_report, row=row))
         kept = replace(kept, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
-        audit.info("file %s (%s) of project %s kept for %s", file, name, services.project, services.caller.by)
+        audit.info("file %s (%s) of project %s stored by %s", file, name, services.project, services.caller.by)
     return kept, is_new
 
 
@@ -240,7 +240,7 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
 
 
 async def _found_in_time(look: Callable[[], list[Problem]]) -> list[Problem]:
-    """Returns the problems that `look` finds in files, or [] if the file system or the store is too slow."""
+    """Returns the problems that `look` finds in files, or [] if the file system or artifact store is too slow."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
     except (TimeoutError, CannotRead):

@@ -56,7 +56,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     forked_id = job_id(job)
     raw = await read_body(request)
     fork = await model_of(raw, Fork)
-    # The job's id is part of the request that the key identifies, because the same body for another job is different.
+    # The idempotency key stands for the body and the job's id, because the same body may be sent to fork another job.
     body = f"fork {forked_id}\n".encode() + raw
     if (use := idempotency(request, body)) is not None:
         # A repeated request is answered before all checks, because its checkpoint may have been deleted meanwhile.

@@ -31,7 +31,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 _KIND = f"({'|'.join(Kind)})"
 Kinds = Annotated[
     str | None,
-    # The pattern is in the schema only. `read_kinds` refuses unknown kinds by their names.
+    # The pattern is only shown in openapi.json. `read_kinds` checks the kinds, so that the error names the unknown one.
     Query(
         description="Only events of these kinds, separated by commas.",
         json_schema_extra={"pattern": f"^,*{_KIND}(,+{_KIND})*,*$"},

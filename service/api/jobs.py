@@ -84,7 +84,7 @@ class InvalidHeader(FootplateError):
     openapi_extra={**SPEC_BODY, "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_job(request: Request, response: Response) -> Job | Response:
-    """Stores the job and its first event in one transaction. Redis may be down."""
+    """Stores the job and its first event in one transaction. Works without Redis, too."""
     services = services_of(request)
     raw = await read_body(request)
     accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, read_json(raw)))
@@ -104,7 +104,7 @@ async def write_job(
 ) -> Submitted:
     """Checks what the spec needs, and stores the job. Raises InvalidSpec.
 
-    `warnings` replaces those of the spec. `note` and `fine_tune` are stored with the job.
+    `warnings` replaces the warnings about the spec. `note` and `fine_tune` are stored with the job.
     """
     await require_all(services, accepted)
     spec = accepted.spec
@@ -138,7 +138,7 @@ def accept_for(services: Services, body: object) -> Accepted:
         body.setdefault("project", services.project)
     accepted = accept(body, services.catalogues.current)
     if not services.caller.may_submit_to(accepted.spec.project):
-        detail = f"this request is for project {services.project!r}"
+        detail = f"must be the project of this request, which is {services.project!r}"
         raise InvalidSpec([Problem("/project", "not_your_project", detail, "leave it out")])
     return accepted
 
@@ -166,9 +166,9 @@ def idempotency(
 def created(submitted: Submitted, services: Services, response: Response, status: int, job: Job) -> Job | Response:
     """Returns the answer to a submission, with Location and ETag. A repeated request gets the stored first answer."""
     row = submitted.job
-    # A key of every project has to name the project in the address.
+    # A request with a key that is valid for every project must name the job's project in the URL.
     where = "" if row.project == services.project else f"?project={row.project}"
-    # The headers belong to the body, so a repeated request gets the ETag of the first answer.
+    # A repeated request gets the stored body, so its ETag must be the ETag of that body.
     headers = {"Location": f"/jobs/{row.id}{where}", "ETag": etag(row.version)}
     if submitted.replayed:
         headers["Idempotency-Replayed"] = "true"
@@ -204,7 +204,7 @@ class _AnyField(Group):
 
 
 def _amendable() -> type[BaseModel]:
-    """Makes the model of a PATCH from the spec's own fields, so that both have the same rules."""
+    """Makes the pydantic class for the body of a PATCH from the spec's fields, so that both have the same rules."""
     fields: Any = {name: (f.rebuild_annotation(), f) for name, f in JobSpec.model_fields.items() if name in _AMENDABLE}
     return create_model("Amendment", __base__=_AnyField, **fields)
 

@@ -65,7 +65,7 @@ async def create_key(request: Request) -> CreatedKey:
             hint="start it with FOOTPLATE_API_KEY, 22 random characters or more: that key makes the others",
         )
     if services.caller.limit not in (None, body.project):
-        detail = f"this key makes keys of project {services.project!r} only"
+        detail = f"this key may make keys of project {services.project!r} only"
         raise InvalidSpec([Problem("/project", "not_your_project", detail)])
     secret, row = _new(body, services.caller.by)
     await services.db.write(partial(keys.insert_key, row=row))
@@ -94,7 +94,10 @@ def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
 @router.get("/keys", operation_id="list_keys", summary="The project's keys")
 @needs(Scope.ADMIN)
 async def list_keys(request: Request) -> KeyList:
-    """Lists the keys of the project. A request with a key of every project gets all keys, if it names no project."""
+    """Lists the keys of the project.
+
+    A key that is valid for every project lists all keys, if the request names no project.
+    """
     services = services_of(request)
     rows = await services.db.read(keys.all_keys)
     limit = services.caller.limit

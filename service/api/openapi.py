@@ -202,7 +202,8 @@ def _bodies(operation: Json, schemas: Json) -> None:
     for part in (operation.get("requestBody", {}), *operation["responses"].values()):
         content = part.get("content", {})
         if content.get(JSON, {}).get("schema") == {}:
-            # FastAPI writes {} for a route that makes its own Response. Keep the other media type if there is one.
+            # FastAPI writes an empty JSON schema for a route that makes its own Response. Drop the schema if the route
+            # names another media type.
             content.pop(JSON) if len(content) > 1 else content.update({JSON: {"schema": {"type": "object"}}})
         for body in content.values():
             body.update({"schema": standard(body["schema"])} if "schema" in body else {})
@@ -240,7 +241,7 @@ def _may_fail_with(path: str, method: str, operation: Json) -> Iterator[int]:
 
 
 def _link(paths: Json, schemas: Json) -> None:
-    """Links each 201 to the operations that take its id. For example, POST /jobs leads to `/jobs/{job}/…`."""
+    """Links each answer 201 to the operations on the new resource. For example, POST /jobs leads to `/jobs/{job}/…`."""
     for made_at, operations in paths.items():
         answer = operations.get("post", {}).get("responses", {}).get("201", {})
         reference = answer.get("content", {}).get(JSON, {}).get("schema", {}).get("$ref", "")

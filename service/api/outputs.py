@@ -24,7 +24,7 @@ from service.store import jobs
 
 
 class AnyText(PathConvertor):
-    """A path that may contain line breaks, because a file's name may. Starlette's own ends at the first line break."""
+    """A path that may contain line breaks, as names of files may. Starlette's `path` ends at the first line break."""
 
     regex = r"[\s\S]*"
 
@@ -63,7 +63,7 @@ def _is_text(path: str) -> bool:
 
 
 async def _folder(request: Request, job: str) -> str | None:
-    """Returns the job's outputs folder, relative to the store, or None if the job has no outputs."""
+    """Returns the job's outputs folder, relative to the artifact store, or None if the job has no outputs."""
     services = services_of(request)
     return (await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))).outputs
 

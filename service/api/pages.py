@@ -1,4 +1,4 @@
-"""Cursors of lists that are sorted by creation time and then by key: `<milliseconds>-<key>`."""
+"""Cursors of lists that are sorted by creation time and then by id: `<milliseconds>-<id>`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from service.problems import InvalidQuery
 Place = tuple[int, str]
 
 
-def after(cursor: str | None, is_key: Callable[[str], bool]) -> Place | None:
-    """Returns the creation time and key of the last row on the previous page, or None for the first page.
+def after(cursor: str | None, is_id: Callable[[str], bool]) -> Place | None:
+    """Returns the creation time and the id of the last row on the previous page, or None for the first page.
 
     Raises InvalidQuery for a text that is not a cursor.
     """
     if cursor is None:
         return None
-    created, _, key = cursor.partition("-")
-    if not (created.isascii() and created.isdigit() and len(created) < 16 and is_key(key)):
-        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor as it came")
+    created, _, row_id = cursor.partition("-")
+    if not (created.isascii() and created.isdigit() and len(created) < 16 and is_id(row_id)):
+        hint = "send the next_cursor of the previous page unchanged"
+        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", hint)
         raise InvalidQuery([problem])
-    return int(created), key
+    return int(created), row_id
 
 
 def following(places: Sequence[Place], limit: int) -> str | None:
-    """Returns the cursor of the next page, or None. `places` has creation time and key of up to `limit` + 1 rows."""
+    """Returns the cursor of the next page, or None. `places` are those of up to `limit` + 1 rows."""
     return "{}-{}".format(*places[limit - 1]) if len(places) > limit else None

@@ -6,7 +6,7 @@ docs/reference/stream.md describes the frames and the close codes to users:
 
 - 4400: a bad cursor or parameter. 4404: there is no such job.
 - 4401: no valid key, or the key was deleted. 4403: the key lacks the scope.
-- 4408: the reader is too slow. The reason has the last `no`. 4429: the key has too many streams open.
+- 4408: the reader is too slow. The close reason has the last `no`. 4429: the key has too many streams open.
 - 1012: the service restarts, or the database is unreachable.
 """
 

@@ -132,7 +132,8 @@ class ManyJobs:
         for job, cursor in named.items():
             if job in heads and cursor > heads[job].last_no:
                 detail = f"{cursor} lies beyond the last event of {job}, which is {heads[job].last_no}"
-                raise InvalidQuery([Problem("/query/jobs", "bad_cursor", detail, "start with the job alone")])
+                hint = f"send {job} without a number, to start at its first event"
+                raise InvalidQuery([Problem("/query/jobs", "bad_cursor", detail, hint)])
             if job in heads:
                 self._join(job, cursor)
             elif cursor:
@@ -146,7 +147,7 @@ class ManyJobs:
         opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
         seen = await self._tail.job_watch.since(filter, since)
         if len(seen.heads) > MOST_JOBS:
-            detail = f"more than {MOST_JOBS:,} jobs match, and one stream follows no more"
+            detail = f"more than {MOST_JOBS:,} jobs match, and a stream follows at most that many"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
         if self._wanted.since is None:
             # Jobs that ended before this socket was opened are not sent, but are followed if they are resumed.
@@ -247,7 +248,7 @@ class ManyJobs:
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
         ]
         room = max(0, MOST_JOBS - len(self._followed))
-        # The oldest join first, because later searches still find a newer job.
+        # If there is not room for all, the oldest join, because the next search finds newer jobs again.
         for head in new[::-1][:room]:
             self._join(head.job, self._ended_at.pop(head.job, 0))
         if (left_out := max(0, len(new) - room)) != self._left_out:

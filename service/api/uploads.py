@@ -44,7 +44,7 @@ class Upload:
     bytes: int
 
     def put(self, store: Store, path: str) -> None:
-        """Puts the file into the store, unless the store has a file of this name, which then has the same bytes."""
+        """Puts the file into the artifact store. A file that has this name already has the same bytes, and stays."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
             return
@@ -55,7 +55,7 @@ class Upload:
             raise _cannot(error) from error
 
     def link(self, store: Store, path: str) -> None:
-        """Links the file into a store that is a folder. For a bucket, `keep` has uploaded the file before."""
+        """Links the file into an artifact store that is a folder. For a bucket, `keep` has uploaded the file before."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
 
@@ -106,7 +106,7 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
 
 
 async def remover(store: Store, path: str) -> Callable[[], None]:
-    """Returns a function that deletes a file inside a transaction. Raises CannotKeep if the store is unreachable."""
+    """Returns a function that deletes a file inside a transaction. Raises CannotKeep if the bucket is unreachable."""
     if not isinstance(store, RemoteStore):
         return partial((store / path).unlink, missing_ok=True)
     if (why := await asyncio.to_thread(store.trouble)) is not None:

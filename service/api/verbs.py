@@ -1,4 +1,4 @@
-"""Routes that cancel, pause and resume a job, and that send commands to its loop. Repeating a request is harmless."""
+"""Routes that cancel, pause and resume a job, and that send commands to it. Repeating a request is harmless."""
 
 from __future__ import annotations
 

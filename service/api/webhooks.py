@@ -284,7 +284,7 @@ async def list_deliveries(
     services = services_of(request)
     listed = webhook_id(webhook)
     if cursor is not None and not is_id(cursor, "msg"):
-        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor as it came")
+        problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor unchanged")
         raise InvalidQuery([problem])
     before = None if cursor is None else DeliveryId(cursor)
 

@@ -43,7 +43,7 @@ _JOB = re.compile(r"(?P<job>job_[0-9a-f]{32})(?::(?P<checkpoint>latest|best|step
 
 
 def _listed(value: Any) -> Any:
-    """Returns one stop text as a list. An empty text stops nothing."""
+    """Returns the stop texts of a request as a list. The request may send one text, and an empty text means none."""
     return [value] if isinstance(value, str) and value else value or []
 
 
@@ -169,7 +169,7 @@ class ModelToServe(NamedTuple):
 async def create_chat_completion(request: Request) -> Response:
     body = await read_model(request, Chat)
     if body.max_tokens is not None and body.max_completion_tokens is not None:
-        detail = "max_tokens is the older name of max_completion_tokens, and both are there"
+        detail = "cannot be sent together with max_completion_tokens, of which it is the older name"
         raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidSpec([Problem("/top_logprobs", "disagreement", "needs logprobs: true", "add logprobs")])
@@ -249,7 +249,7 @@ def _messages(messages: Sequence[Message]) -> list[Json]:
     """Returns the messages for a chat template. Raises InvalidSpec if one is not complete."""
     for at, message in enumerate(messages):
         if message.tool_calls and message.role != "assistant":
-            detail = f"only messages of the assistant have calls, and this one is from {message.role}"
+            detail = f"only messages of the assistant may have calls, and this message is from {message.role}"
             raise InvalidSpec([Problem(f"/messages/{at}/tool_calls", "disagreement", detail, "leave it out")])
         if message.content is None and not message.tool_calls:
             raise InvalidSpec([Problem(f"/messages/{at}/content", "missing", "this field is required")])
@@ -264,7 +264,7 @@ def _texts(value: JsonValue, field: str) -> list[str | list[int]]:
             pointer = f"/{field}/{at}" if values is value else f"/{field}"
             raise InvalidSpec([Problem(pointer, "wrong_type", "must be a text, or a list of token numbers")])
     if not 0 < len(values) <= MOST_TEXTS:
-        detail = f"has {len(values)} texts, and 1 to {MOST_TEXTS} are possible"
+        detail = f"has {len(values)} texts, but must have 1 to {MOST_TEXTS}"
         raise InvalidSpec([Problem(f"/{field}", "out_of_range", detail)])
     return values  # type: ignore[return-value]
 
@@ -301,10 +301,10 @@ class _Form:
     """Formats the choices of an answer as OpenAI does, for `/chat/completions` or for `/completions`."""
 
     def __init__(self, is_chat: bool, calls_at_once: bool, is_sent_whole: bool) -> None:
-        """`is_sent_whole` is True if the session sends no parts of the text, because it may be a call of a tool."""
+        """`is_sent_whole`: the session sends no parts of a text, because a text may turn out to be a tool call."""
         self.is_chat, self.is_sent_whole, self._calls_at_once = is_chat, is_sent_whole, calls_at_once
         self._offsets: dict[int, int] = {}
-        """The number of characters of each choice whose tokens were already reported."""
+        """The number of characters whose tokens were already sent, by the index of the choice."""
 
     def choice(self, choice: Json) -> Json:
         text, calls = choice["text"], self.calls(choice)
@@ -412,5 +412,5 @@ def _usage(data: Json) -> Json:
 
 
 def _packed(vector: list[float]) -> str:
-    """Returns a vector as OpenAI's base64: 32-bit floats, little end first."""
+    """Returns a vector as OpenAI's base64: little-endian 32-bit floats."""
     return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

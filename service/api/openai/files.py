@@ -90,7 +90,8 @@ async def list_files(
 ) -> Page[FileObject]:
     services = services_of(request)
     if purpose not in (None, *PURPOSES):
-        raise InvalidQuery([Problem("/query/purpose", "invalid_parameter", f"known: {', '.join(PURPOSES)}")])
+        detail = f"{purpose!r} is not a purpose; known: {', '.join(PURPOSES)}"
+        raise InvalidQuery([Problem("/query/purpose", "invalid_parameter", detail)])
     if purpose not in (None, from_job.PURPOSE):
         return Page.of([], has_more=False)
     place = None

@@ -178,7 +178,9 @@ _STATES = {
 
 _LOSSES = {"train_loss": "training loss", "valid_loss": "validation loss"}
 _REWARDS = {"train_mean_reward": "train mean reward", "valid_mean_reward": "validation mean reward"}
-"""The metrics in a message. The loss of reinforcement learning is about 0 at every step, so the reward replaces it."""
+"""The metrics in the message of an event. With reinforcement learning the loss is always about 0, so the message has
+the reward instead.
+"""
 
 
 def _metrics(row: EventRow, data: Json, owner: JobRow) -> Sentence:

@@ -115,7 +115,7 @@ async def _base(services: Services, name: str) -> Base:
 
 
 def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
-    """Returns a base that starts from the weights of a job's newest checkpoint, or of the checkpoint at a step."""
+    """Returns a fine-tuned model as the base: the weights of a job's newest checkpoint, or of the one at a step."""
     row = jobs.get(conn, project, name.job)
     spec = json.loads(row.spec)
     checkpoint = "latest"

@@ -60,12 +60,13 @@ async def delete_model(request: Request, model: str) -> Deleted:
     if tuned is None:
         if base_models.find(services.settings.base_models, model) is None:
             raise _unknown(model)
-        raise Forbidden(f"{model[:100]!r} is a base model", hint="the operator removes it from FOOTPLATE_OPENAI_MODELS")
+        detail = f"{model[:100]!r} is a base model, and cannot be deleted by a request"
+        raise Forbidden(detail, hint="ask the operator to remove it from the file of FOOTPLATE_OPENAI_MODELS")
 
     await services.db.read(partial(_tuned, project=services.project, name=tuned))
     if tuned.step is not None:
-        hint = f"DELETE /jobs/{tuned.job}/checkpoints/… deletes a checkpoint"
-        raise Forbidden(f"{model[:200]!r} is a checkpoint of a job", hint=hint)
+        hint = f"send DELETE /jobs/{tuned.job}/checkpoints/…"
+        raise Forbidden(f"{model[:200]!r} is a checkpoint of a job, and cannot be deleted as a model", hint=hint)
     await end_sessions(services, tuned.job)
     await remove(services, tuned.job, lambda conn: delete(conn, services.project, tuned.job, now_ms()))
     return Deleted(id=model, object="model")

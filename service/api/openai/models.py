@@ -36,10 +36,10 @@ OnlyDefault = Annotated[None, BeforeValidator(_only_default)]
 def _few_short(pairs: dict[str, str] | None) -> dict[str, str] | None:
     for key, value in (pairs or {}).items():
         if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
-            text = f"a key may have {LONGEST_KEY} characters, and its value {LONGEST_VALUE}"
+            text = f"a key may have at most {LONGEST_KEY} characters, and its value at most {LONGEST_VALUE}"
             raise PydanticCustomError("too_long_pair", text)
     if len(pairs or {}) > MOST_METADATA:
-        raise PydanticCustomError("too_many_pairs", f"may have {MOST_METADATA} pairs")
+        raise PydanticCustomError("too_many_pairs", f"may have at most {MOST_METADATA} pairs")
     return pairs
 
 

@@ -70,7 +70,7 @@ def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
     with subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as check:
         assert check.stdin is not None
         assert check.stdout is not None
-        # A check that has found a wrong line reads no further.
+        # The check stops to read at a wrong line, and then writing to its pipe fails.
         with suppress(BrokenPipeError), check.stdin as pipe:
             shutil.copyfileobj(file, pipe, 1024 * 1024)
         answer = check.stdout.read()
@@ -145,7 +145,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _object(line: bytes) -> Row:
     if len(line) > LONGEST_LINE:
-        raise _Wrong(f"has more than {LONGEST_LINE // 1024**2} MiB")
+        raise _Wrong(f"is longer than {LONGEST_LINE // 1024**2} MiB")
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -211,7 +211,7 @@ def _check_messages(
 ) -> None:
     """Raises _Wrong for a message that cannot be used, or whose role is not possible at its place."""
     if not isinstance(messages, list) or not messages:
-        raise _Wrong(f"{where}: must be a list of messages, and has none")
+        raise _Wrong(f"{where}: must be a list with at least one message")
     before: str | None = "user" if follows else None
     has_calls = False
     for index, message in enumerate(messages):

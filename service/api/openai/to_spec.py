@@ -51,7 +51,9 @@ EVERY_RUN: Json = {
     "save_strategy": "epoch",
     "save_total_limit": 3,
 }
-"""OpenAI logs every step, and keeps the checkpoints of the last three epochs."""
+"""The training arguments of every fine-tuning job. As at OpenAI, each step is logged, and the checkpoints of the last
+three epochs stay.
+"""
 RECIPES: Mapping[str, Recipe] = {
     "supervised": Recipe(
         "trl/sft",
@@ -60,7 +62,7 @@ RECIPES: Mapping[str, Recipe] = {
         chat_training={"assistant_only_loss": True},
     ),
     "dpo": Recipe("trl/dpo", {"learning_rate": 1e-6}, {"preference": ("openai/preferences",)}),
-    # A micro-batch has all answers to one prompt, so the number of micro-batches is that of prompts.
+    # A micro-batch has all answers to one prompt, so there are as many micro-batches in a batch as prompts.
     "reinforcement": Recipe(
         "trl/grpo",
         {"learning_rate": 1e-6, "num_generations": 8},
@@ -95,7 +97,9 @@ PARAMETERS: Mapping[str, str] = {
     "/name": "suffix",
     "/metadata": "metadata",
 }
-"""The parameter of the request that sets a field of the spec. The first entry whose pointer fits counts."""
+"""The parameter of the request that sets a field of the spec, by the field's pointer or the beginning of it. If several
+entries match, the first counts.
+"""
 
 
 REWARD = "openai_reward:reward"
@@ -141,7 +145,7 @@ def translate(body: NewFineTuningJob, base: Base, train: TuningFile, valid: Tuni
         if file is not None:
             _require_format(method.type, recipe, file, parameter)
     if valid is not None and valid.rows.format != train.rows.format:
-        detail = f"has rows of the format {valid.rows.format}, and the training file {train.rows.format}"
+        detail = f"has rows of the format {valid.rows.format}, but the training file has {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
     wanted = _hyperparameters(method)
     training, resolved = _training(wanted, recipe, base.partial_spec.get("training", {}), train.rows)
@@ -152,7 +156,7 @@ def translate(body: NewFineTuningJob, base: Base, train: TuningFile, valid: Tuni
         data["eval"] = _reader(valid)
         training.setdefault("eval_strategy", "epoch")
     elif "eval_interval" in resolved:
-        detail = "evaluates a validation file, and there is none"
+        detail = "needs a validation file, and the request names none"
         raise _refused("method/reinforcement/hyperparameters/eval_interval", "missing", detail, "add validation_file")
     document: Json = {**base.partial_spec, "data": data, "trainer": recipe.trainer}
     if body.suffix is not None:
@@ -218,7 +222,8 @@ def _method(body: NewFineTuningJob) -> Method:
         return Method.model_validate({"type": "supervised", "supervised": {"hyperparameters": older}})
     if body.hyperparameters is not None:
         hint = f"put them into method.{body.method.type}.hyperparameters"
-        raise _refused("hyperparameters", "two_places", "is the older form of method, and both are there", hint)
+        detail = "cannot be sent together with method, of which it is the older form"
+        raise _refused("hyperparameters", "two_places", detail, hint)
     for name in ("supervised", "dpo", "reinforcement"):
         if name != body.method.type and getattr(body.method, name) is not None:
             detail = f"cannot be used, because method.type is {body.method.type!r}"

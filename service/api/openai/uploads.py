@@ -103,7 +103,8 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
 
     def check(content: Upload) -> None:
         if body.md5 is not None and digest.hexdigest() != body.md5.lower():
-            raise InvalidSpec([Problem("/md5", "other_content", f"the content has the MD5 {digest.hexdigest()}")])
+            detail = f"is not the MD5 of the parts, which is {digest.hexdigest()}"
+            raise InvalidSpec([Problem("/md5", "other_content", detail)])
         remember(content.sha256, check_upload(content.file))
 
     kept, _ = await store_file(services, row.name, pieces(), check)
@@ -146,7 +147,7 @@ def _pending(conn: Connection, project: str, upload: UploadId, *, hold: bool = F
     """Returns an upload that accepts parts. Raises UploadEnded if the upload has ended or has expired."""
     row = uploads.get(conn, project, upload, hold=hold)
     if (status := _status(row)) != uploads.PENDING:
-        raise UploadEnded(f"upload {upload} is {status}", hint="uploads.create() makes a new one")
+        raise UploadEnded(f"upload {upload} is {status} and cannot be changed", hint="uploads.create() makes a new one")
     return row
 
 

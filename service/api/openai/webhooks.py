@@ -152,7 +152,8 @@ async def _endpoint(services: Services, text: str) -> WebhookRow:
     webhook: WebhookId = webhook_id(text)
     row = await services.db.read(partial(webhooks.get, project=services.project, webhook=webhook))
     if row.format != webhooks.OPENAI:
-        raise NotFound(f"webhook {webhook} has deliveries of another form", hint=f"GET /webhooks/{webhook} shows it")
+        detail = f"webhook {webhook} sends deliveries in the format {row.format!r}, so it is not a webhook of /v1"
+        raise NotFound(detail, hint=f"GET /webhooks/{webhook} shows it")
     return row
 
 

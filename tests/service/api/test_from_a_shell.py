@@ -126,7 +126,7 @@ async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
     assert [file["path"] for file in bundle["files"]] == ["my_code.py", "parts/more.py"]
     assert (await api.client.get(f"/jobs/{job.strip()}/spec")).json()["code"]["bundle"] == bundle["sha256"]
     audited = [record.getMessage() for record in caplog.records if "bundle" in record.getMessage()]
-    assert audited == [f"bundle {bundle['sha256']} of project default kept for None"]
+    assert audited == [f"bundle {bundle['sha256']} of project default stored by None"]
     twice = spec.replace('requires": []', f'bundle": "{bundle["sha256"]}"')
     code, _, err = await command("submit", twice, "--code", str(folder))
     assert (code, "--code" in err and "code.bundle" in err) == (2, True)

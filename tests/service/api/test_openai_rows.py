@@ -47,7 +47,7 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) ->
     [
         ([1], "line 3: is a list"),
         ({"text": "4"}, "line 3: has none of the formats: it has text"),
-        ({"messages": []}, "messages: must be a list of messages"),
+        ({"messages": []}, "messages: must be a list with at least one message"),
         ({"messages": [USER, SYSTEM, ANSWER]}, "messages[1]: a system message must come first"),
         ({"messages": [USER, TOOL, ANSWER]}, "messages[1]: a tool message must follow an assistant's tool_calls"),
         ({"messages": [ANSWER, USER]}, "ends with a message from the user"),
