@@ -150,7 +150,7 @@ class Counts:
 
 
 class Depths:
-    """The newest number that each node or attempt reported. A number that is older than a minute is dropped."""
+    """The numbers of events that wait on nodes, as last reported. Numbers older than a minute are dropped."""
 
     def __init__(self) -> None:
         self._reported: dict[str, tuple[int, float]] = {}

@@ -55,7 +55,7 @@ def _key(row: UnclaimedSource) -> Hashable:
 
 
 async def watch_epoch(state: ControlState) -> None:
-    """Sends every start message again if control's key `EPOCH` is missing, because Redis has then lost all of its data.
+    """Sends every start message again if the key `EPOCH` is missing in Redis, because Redis has then lost all its data.
 
     Nodes look for this key themselves, and send the events of their journals again.
     """

@@ -40,7 +40,7 @@ async def ingest(state: ControlState) -> None:
     has_closed = any(ingested.closed for ingested in transactions)
     if has_closed:
         reached(Moment.AFTER_CLOSE_COMMITS)
-    # Watchers are woken before the acknowledgement, because that needs Redis and can fail.
+    # Readers are woken before the acknowledgement, because the acknowledgement needs Redis and can fail.
     for ingested in transactions:
         state.announce(ingested.jobs)
         _count(state, ingested)
@@ -80,7 +80,7 @@ async def _store_alone(state: ControlState, event: ParsedEntries, now: int) -> l
     except (Unavailable, LockUncertain, *UNREACHABLE):
         raise
     except Exception:
-        log.exception("an event of %s delays the later events of this job", event.batches[0].job)
+        log.exception("an event of job %s cannot be stored, and delays the job's later events", event.batches[0].job)
         return []
 
 

@@ -62,7 +62,7 @@ class ControlIo:
             socket_connect_timeout=2,
             # A stream's entries have another form in version 3 of Redis's protocol.
             protocol=2,
-            # The loop is the only retry. redis-py's own would send a command several times into a Redis that stalls.
+            # Only duties are retried. A retry by redis-py would send a command several times to a Redis that stalls.
             retry=Retry(NoBackoff(), 0),
         )
         self.remover = Remover()
@@ -167,7 +167,7 @@ class ControlState:
 
         def write(conn: Connection) -> T:
             if not self._is_alone():
-                raise LockUncertain("the lock was not checked for a while")
+                raise LockUncertain("the lock was not checked for a while, and another control may hold it")
             return fn(conn)
 
         async with self._writing:
