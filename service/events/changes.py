@@ -43,13 +43,13 @@ class IngestEffects(Effects):
     duplicate: int = 0
     ahead: int = 0
     late: int = 0
-    """Events that were acknowledged and dropped, because the job has ended."""
+    """The number of events that were acknowledged and dropped, because the job has ended."""
     stale: int = 0
-    """Events from a supervisor that no longer holds the attempt."""
+    """The number of events from supervisors that no longer hold their attempt."""
     dead: int = 0
     gaps: int = 0
     refused: int = 0
-    """Checkpoints that are corrupt, or that name another job's files."""
+    """The number of checkpoints that are corrupt, or that name another job's files."""
     closed: int = 0
     """The number of attempts that ended."""
     watermarks: dict[tuple[JobId, int, int], int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class JobChanges:
     healed: list[str] = field(default_factory=list)
     """Paths of checkpoints that were corrupt, and are complete again."""
     done_commands: list[tuple[int, DoData]] = field(default_factory=list)
-    """The commands that were carried out, each with the step after which the loop carried it out."""
+    """The commands that training carried out, each with the step after which that happened."""
     troubles: list[tuple[str, str]] = field(default_factory=list)
     """Events that could not be applied, each with the reason."""
 
@@ -126,7 +126,7 @@ class Collector:
         done.watermarks[self.job.id, source.attempt, source.source] = changed.watermark
 
     def _declare_gap(self, changed: SourceChanges, last: int) -> None:
-        """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark after them."""
+        """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark past them."""
         source, first, changed.watermark = changed.source, changed.watermark + 1, last
         if self.job.state.is_terminal:
             return

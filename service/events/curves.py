@@ -186,7 +186,7 @@ class Column:
 
 
 def as_number(value: Any) -> Any:
-    """Returns a metric's value in the form of a curve, or None for a text, a list or a bool, which curves leave out."""
+    """Returns a metric's value as curves store it: a finite number, or a text such as "NaN". Other values give None."""
     if type(value) is int or type(value) is float:
         if -_MOST <= value <= _MOST:
             return value

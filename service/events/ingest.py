@@ -40,7 +40,7 @@ def ingest(
     """Stores parsed events in one transaction. The jobs' locks are held until the commit, so `no` is in commit order.
 
     With `service_frees`, control deletes the folders of checkpoints that training no longer keeps. Otherwise the node
-    has deleted them before it reported that.
+    has deleted these folders already.
     """
     done = IngestEffects()
     wanted = {batch.job for batch in read.batches}
@@ -54,7 +54,7 @@ def ingest(
         key = (batch.job, batch.attempt, batch.source)
         source = sources.get(key)
         if source is None and batch.events:
-            # The job was deleted. Without a watermark, a dead attempt's journal would be sent again and again.
+            # The job was deleted. Acknowledge its events, or the node would send them again and again.
             done.watermarks[key] = max(done.watermarks.get(key, 0), batch.events[-1].seq)
         if source is None or source.claim != batch.claim:
             done.stale += len(batch.events)
@@ -149,7 +149,7 @@ def _save_source(conn: Connection, changed: SourceChanges, now: int) -> None:
         columns["done"] = changed.end.model_dump_json()
         columns["ended_at"] = source.ended_at or now
         if changed.end.stop == "drain":
-            # Otherwise the job could be placed on this node again before the node's own heartbeat arrives.
+            # Until the node's own heartbeat reports the drain, the job could otherwise be placed on this node again.
             nodes.mark_draining(conn, source.node, source.boot)
     if columns:
         attempts.change_source(conn, source.job_id, source.attempt, source.source, **columns)
@@ -173,7 +173,7 @@ def _start_running(conn: Connection, changes: JobChanges, now: int) -> None:
 
 
 def _close(conn: Connection, changes: JobChanges, now: int, done: IngestEffects, retry_backoff_seconds: float) -> None:
-    """Ends the attempt if all of its sources have ended. If one failed, the others are told to stop."""
+    """Ends the attempt if all of its sources have ended. If one source failed, sends stop requests to the others."""
     if not any(changed.is_current and changed.end is not None for changed in changes.sources.values()):
         return
     sources = attempts.sources_of(conn, changes.job.id, changes.job.attempt)

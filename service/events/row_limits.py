@@ -56,7 +56,7 @@ def result_of(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def failure_of(error: Failure) -> Failure:
-    """Returns the failure with its texts cut to what a row keeps: a traceback's end, and the others' beginning."""
+    """Cuts the texts of a failure to the lengths that a row keeps: a traceback to its end, others to their start."""
     return error.model_copy(
         update={
             "code": error.code[:100],

@@ -58,7 +58,7 @@ def summaries(conn: Connection, job: JobId) -> list[MetricSummary]:
 
 
 def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
-    """Returns the summary of one metric. `pieces` are those of its attempts, oldest first."""
+    """Returns the summary of one metric. `pieces` has the part of each attempt, oldest first."""
 
     def seen(point: Point, attempt: int) -> SeenMetric:
         value, no, at, step, epoch = point
@@ -73,7 +73,7 @@ def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
         count=sum(piece.curve.whole.count for piece in pieces),
         not_finite=sum(piece.curve.odd for piece in pieces),
         last=seen(kept[-1].last(), kept[-1].attempt),
-        # Of equal values, the one of the earliest attempt.
+        # If several attempts have the same lowest or highest value, the earliest attempt counts.
         min=seen(*min(least, key=_value)) if least else None,
         max=seen(*max(most, key=_value)) if most else None,
     )

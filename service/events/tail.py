@@ -43,7 +43,7 @@ FALLBACK_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 """The seconds for which readers share one result of the search for jobs to follow."""
 WINDOW_MS = 60_000
-"""The age up to which jobs are found even if they have ended. It is longer than commits and clock differences."""
+"""The age up to which jobs are found even if they have ended. A commit takes less time, and clocks differ by less."""
 MOST_JOBS = 1000
 """The most jobs that one reader follows."""
 
@@ -150,7 +150,7 @@ def _look(connection: Connection, project: str, job: JobId, cursor: int, view: V
     row = jobs.get(connection, project, job)
     rows = events.after(connection, job, cursor, PAGE_EVENTS, view.kinds)
     is_full = len(rows) == PAGE_EVENTS
-    # All was read in one snapshot. So events up to the job's last one that are missing here have other kinds.
+    # Job and events were read in one snapshot. So the events up to `last_no` that are not in `rows` have other kinds.
     last = rows[-1].no if is_full else max(row.last_no, cursor)
     return Page(view.render(rows) if rows else b"", last, row.last_no, row.state, version)
 
@@ -253,7 +253,7 @@ class Tail:
             # If SQL is unreachable, the readers themselves get the error.
             with suppress(FootplateError):
                 heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
-                # Readers of a deleted job are woken, too, because its last event differs from None.
+                # A deleted job is not in `heads`. Its readers are woken, too, and then see that the job is gone.
                 self._wake([job for job in watched if self._is_behind(job, heads.get(job))])
 
     def _is_behind(self, job: JobId, head: int | None) -> bool:
