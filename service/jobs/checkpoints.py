@@ -65,10 +65,12 @@ def drop(
     if row.status in (DELETING, DELETED):
         return CheckpointDeletion(row, 0)
     if row.is_pinned:
-        raise CheckpointPinned(f"checkpoint {row.id} is pinned", hint='PATCH it with {"pinned": false} first')
+        raise CheckpointPinned(
+            f"checkpoint {row.id} is pinned and cannot be deleted", hint='PATCH it with {"pinned": false} first'
+        )
     start_checkpoint.require_unheld(conn, job_id, row.id)
     _refuse_what_is_needed(job, rows, row)
-    # A step that an attempt has saved twice is two rows and one folder with the later content.
+    # If an attempt saved a step twice, two rows have the same folder, and the newer row has its size.
     frees = next(other for other in rows if other.path == row.path).bytes
     checkpoints.mark(conn, job_id, [row.path], DELETING)
     text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
@@ -79,19 +81,19 @@ def drop(
 def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: CheckpointRow) -> None:
     if job.state.is_terminal:
         return
-    # A corrupt checkpoint cannot be resumed from, but without it the job would look like one that never had any.
+    # The last checkpoint stays even if it is corrupt, because the job would otherwise look like one that saved none.
     enough = (COMMITTED,) if row.status == COMMITTED else (COMMITTED, CORRUPT)
     others = [other for other in rows if other.status in enough and other.path != row.path]
     if not others:
         raise CheckpointNeeded(
-            f"checkpoint {row.id} is the only one that job {job.id}, which is {job.state}, could continue from",
+            f"checkpoint {row.id} cannot be deleted: job {job.id}, which is {job.state}, can continue from no other",
             hint="cancel the job, or wait until it has saved another checkpoint",
         )
     newest = next((other for other in rows if other.status == COMMITTED), None)
     if job.state.holds_slots and newest is not None and newest.attempt == job.attempt and newest.path == row.path:
         # Training may have deleted the older checkpoints already, although the event about that has not arrived yet.
         raise CheckpointNeeded(
-            f"checkpoint {row.id} is the newest of a running attempt, and the next attempt would continue from it",
+            f"checkpoint {row.id} cannot be deleted: it is the newest, from which the next attempt continues",
             hint="wait until the job has saved another checkpoint, or pause the job",
         )
 
@@ -115,7 +117,10 @@ def pin(
 def unpin(
     conn: Connection, project: str, job_id: JobId, name: str, back: str | None, now: int, *, by: str | None = None
 ) -> CheckpointRow:
-    """Unpins a checkpoint, so that the job's limits apply again. `back` is its old path, if it still exists."""
+    """Unpins a checkpoint, so that it may be deleted when newer ones are saved.
+
+    `back` is the path that the checkpoint had before it was pinned, if its files are still there.
+    """
     jobs.lock_for_user(conn, project, job_id)
     row = _named(checkpoints.of_job(conn, job_id), job_id, name)
     if not row.is_pinned:

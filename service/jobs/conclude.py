@@ -216,12 +216,12 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
 
 
 def _drop_commands(conn: Connection, job: JobRow, now: int) -> None:
-    """Drops the commands that the loop of a succeeded job has not carried out, with an event for each.
+    """Drops the commands that a succeeded job has not carried out, with an event for each.
 
     After any other end the commands stay, because a later attempt may carry them out.
     """
     for command in commands.drop_undone(conn, job.id):
-        text = f"the job succeeded before its loop carried out the command of event {command.no}"
+        text = f"the job succeeded before it carried out the command of event {command.no}"
         data = DoData(status="dropped", message=text, asked=command.no)
         events.append(conn, job.id, Kind.DO, data.model_dump(exclude_defaults=True), now)
 

@@ -1,7 +1,7 @@
-"""Stores a live command for a running loop: save, evaluate, or change an argument, after the current step.
+"""Stores a live command for a running job: save, evaluate, or change an argument, after the current step.
 
-A command with a wrong type or a value out of range is refused at once. All other problems depend on the loop's state,
-so the loop reports them with an event.
+A command with a wrong type or a value out of range is refused at once. All other problems depend on the state of the
+training, which reports them with an event.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Interval = Annotated[float, Field(gt=0)]
 
 
 class Settable(Group):
-    """The training arguments that a running loop can change. They hold for the rest of the job."""
+    """The training arguments that can change while the job trains. New values hold for the rest of the job."""
 
     # Only arguments that a request names are read. A factory keeps these defaults out of openapi.json.
 
@@ -97,7 +97,7 @@ def do(
 ) -> JobRow:
     """Stores a command and returns the job. A repeated request with the same `once` stores nothing.
 
-    Raises NotFound, Conflict if no loop runs or the job has too many commands, and InvalidSpec for a wrong command.
+    Raises NotFound, Conflict if the job does not run or has too many commands, and InvalidSpec for a wrong command.
     """
     job = lock_for(Action.DO, conn, project, job_id)
     if once is not None and _was_requested(conn, job, once, now):

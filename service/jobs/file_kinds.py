@@ -34,7 +34,7 @@ def checked_name(name: str) -> str:
     """Returns the file's name without folders. Raises InvalidFile for a bad name, or an ending that no reader knows."""
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     if not last or len(last) > MAX_NAME_CHARS or not last.isprintable():
-        text = f"a name has 1 to {MAX_NAME_CHARS} characters that can be printed"
+        text = f"{last[:80]!r} is not a file's name, which has 1 to {MAX_NAME_CHARS} printable characters"
         raise InvalidFile([Problem("/query/name", "bad_name", text, "…/files?name=rows.jsonl")])
     if kind_of(last) is None:
         raise InvalidFile([Problem("/query/name", "unknown_kind", *no_reader(last))])

@@ -1,4 +1,4 @@
-"""Forks a job from one of its checkpoints: merges a patch into its spec, and lists what that changes.
+"""Forks a job from one of its checkpoints: merges a patch into its spec, and lists the changes.
 
 All functions but `source` are pure. The new job is submitted as any other.
 """
@@ -52,7 +52,9 @@ WHY = (
     ("/training/num_train_epochs", "the schedule of the learning rate has another length"),
     ("/training", "another value from here on"),
 )
-"""The reason why a change to a field alters the training, by the beginning of its pointer. The first match counts."""
+"""The reason why a change to a field alters the training, by the beginning of the field's pointer. The first matching
+entry counts.
+"""
 OTHER_CODE = "other code runs, or runs in another place"
 
 
@@ -99,9 +101,10 @@ def patched(start: StartCheckpoint, patch: Mapping[str, Any], mode: str) -> Json
     document = document_of(start.job)
     if "resume_from" in patch:
         hint = "send checkpoint and mode as fields beside `patch`, or submit a whole spec with POST /jobs"
-        raise InvalidSpec([Problem("/patch/resume_from", "not_patchable", "a fork starts from its job", hint)])
+        detail = "cannot be patched, because a fork starts from the job that is forked"
+        raise InvalidSpec([Problem("/patch/resume_from", "not_patchable", detail, hint)])
     if patch.get("project", document["project"]) != document["project"]:
-        detail = f"a fork stays in its job's project, {document['project']!r}"
+        detail = f"must be the project of the forked job, which is {document['project']!r}"
         raise InvalidSpec([Problem("/patch/project", "not_your_project", detail, "leave it out")])
     place = {"job": start.job.id, "checkpoint": start.checkpoint.id, "mode": mode}
     return {**merged(document, patch), "resume_from": place}

@@ -106,7 +106,7 @@ def _missing(needs: Sequence[str], catalogue: Catalogue) -> Iterator[str]:
             if catalogue.get(HUBS, name) is None:
                 yield name
         elif group in (PACKAGES, SECRETS):
-            # A node of an older version announces neither, and reports what it lacks when it runs the job.
+            # None: a node of an older version, which reports what it lacks when it runs the job.
             if catalogue.names(group) is not None and not _has(catalogue, group, name):
                 yield f"{group.removesuffix('s')} {name.replace(EITHER, ' or ')}"
         elif (member := catalogue.get(group, name)) is None or member.needs:
@@ -165,7 +165,7 @@ def _parsed(index: int, text: str) -> Requirement | Problem:
             where, "not_a_requirement", f"{text[:80]!r} is not a requirement: {why}", 'for example "einops>=0.8"'
         )
     if requirement.url or requirement.marker or requirement.extras:
-        detail = "must be a package's name and versions only, because packages are not installed but looked for"
+        detail = "must have only a package's name and versions, because Footplate does not install packages"
         return Problem(where, "not_a_requirement", detail, f'"{requirement.name}{requirement.specifier}"')
     return requirement
 

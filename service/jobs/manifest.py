@@ -79,7 +79,7 @@ def _files(text: bytes, row: CheckpointRow) -> list[CheckpointFile]:
         raise _damaged(row, f"{MANIFEST} cannot be read") from error
     for file in files:
         if not (file.bytes >= 0 and _SHA256.fullmatch(file.sha256) and stays_inside(file.path)):
-            raise _damaged(row, f"{MANIFEST} describes {file.path[:100]!r} wrongly")
+            raise _damaged(row, f"{MANIFEST} has no valid path, size or sha256 for {file.path[:100]!r}")
     return files
 
 

@@ -3,8 +3,8 @@
 All nodes begin together: each node claims its share and waits, and control sends the rendezvous after the last claim.
 
 A source that fails by itself ends the other sources at once. A source that only lost its connection to another node
-does not, because the other node has failed or is silent. The attempt ends with its last source, so that no process
-still runs during the next attempt.
+ends no other source, because that node reports its own failure or counts as lost. The attempt ends with its last
+source, so that no process still runs during the next attempt.
 """
 
 from __future__ import annotations
@@ -69,6 +69,6 @@ def decisive(sources: Sequence[SourceRow]) -> DoneData:
     """Returns the end of the source that gives the attempt its result and its reason, after all sources have ended."""
     all_ends = ends(sources)
     failed = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.is_follow_up)
-    # A source with a stop request has the reason. The other sources have only stopped together with it.
+    # The source that got a stop request knows its reason. The other sources only stopped because that source did.
     stopped = sorted((end for end in all_ends if end.ending is Ending.STOPPED), key=lambda end: end.stop is None)
     return known_end(sources) or (failed or stopped or all_ends)[0]

@@ -73,7 +73,7 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: CheckpointFile, targ
         os.link(artifacts / row.path / sealed_file.path, target, follow_symlinks=False)
         # The link is made by name, and training may have replaced the file since `opened` checked it.
         if not os.path.samestat(os.fstat(file.fileno()), os.lstat(target)):
-            raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed in this moment")
+            raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed while it was pinned")
 
 
 def path_before_pin(artifacts: Store, row: CheckpointRow) -> str | None:

@@ -109,7 +109,7 @@ def place(lines: Iterable[QueueLine], nodes: Sequence[NodeCapacity]) -> Placemen
     for line in lines:
         rest = iter(line.jobs)
         if (first := next(rest, None)) is not None:
-            # A job's id makes its position unique, so that nothing after the position is compared.
+            # A position contains the job's id, so no two are equal, and the heap never compares the items behind them.
             heads.append((first.position, first, line, rest))
     heapify(heads)
     while heads:
@@ -355,7 +355,7 @@ def _fits(needs: Needs, capacity: NodeCapacity, slots: int, gpus: Sequence[Gpu])
         return False
     wanted = gpu_count(needs, capacity)
     if not wanted:
-        # A node without GPUs has no GPU of the wanted name. Precision does not matter, because CPUs have autocast.
+        # The job gets no GPU here, so a wanted GPU name rules the node out. Any precision fits: CPUs have autocast.
         return needs.gpu is None or needs.gpus_per_node == 0
     return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
 

@@ -158,7 +158,7 @@ def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECOND
     Their names begin with a dot or end in .tmp.
     """
     if isinstance(artifacts, RemoteStore):
-        # Saves are written on nodes, and uploaded only when they are complete.
+        # A bucket has no temporary folders, because nodes upload only complete checkpoints.
         return []
     horizon = time.time() - older_than_seconds
     gone = []

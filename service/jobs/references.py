@@ -39,11 +39,15 @@ class FileInUse(FootplateError):
 
 
 def drop(conn: Connection, table: ContentTable[Any], project: str, key: str, remove: Callable[[], None]) -> None:
-    """Deletes a bundle or file that no unfinished job needs. `remove` deletes its file if no other project has it."""
+    """Deletes the row of a bundle or uploaded file, unless an unfinished job needs it.
+
+    Then calls `remove` to delete the content from the artifact store, unless another project has the same content.
+    """
     if (job := jobs.under_way_with(conn, project, f'"{key}"')) is not None:
         in_use = FileInUse if table is FILES else BundleInUse
         raise in_use(
-            f"job {job} needs this {table.what} and has not ended", hint="cancel the job, or wait until it has ended"
+            f"this {table.what} cannot be deleted, because job {job} needs it and has not ended",
+            hint="cancel the job, or wait until it has ended",
         )
     if table.remove(conn, project, key):
         remove()
@@ -118,7 +122,7 @@ def not_listed(settings: ServiceSettings, arguments: Iterable[ArgumentText]) -> 
         if not allowed.lists(host):
             detail = f"{shown(url)}: this service lets no job fetch from {host}"
             hint = (
-                f"the operator allows it with FOOTPLATE_STORES_ALLOW={host}, on service and nodes; data:// needs none"
+                f"ask the operator for FOOTPLATE_STORES_ALLOW={host} on service and nodes, or use a file below data://"
             )
             problems.append(Problem(pointer, "store_not_allowed", detail, hint))
     return problems

@@ -26,7 +26,7 @@ Unneeded = tuple[JobId, str]
 def delete_folder(store: Store, path: str) -> str | None:
     """Deletes a folder as far as possible. Returns None, or the reason why the folder still exists.
 
-    No link in the path is followed, because training may have put a link there that points outside of the store.
+    No link in the path is followed, because training may have put a link there that leaves the artifact store.
     """
     parent, _, name = path.rpartition("/")
     try:
@@ -55,7 +55,7 @@ class Remover:
     def remove(self, artifacts: Store, unneeded: Collection[Unneeded], clock: float) -> list[Unneeded]:
         """Deletes the folders of all unneeded checkpoints, and returns those that no longer exist.
 
-        If the store itself is missing, nothing is deleted and [] is returned.
+        If the artifact store itself is missing, nothing is deleted and [] is returned.
         """
         self._retry_at = {key: at for key, at in self._retry_at.items() if key in unneeded}
         if not _is_there(artifacts):

@@ -86,7 +86,7 @@ def stop_left(job: JobRow, timers: Timers, clock: float, settings: ServiceSettin
 
 
 def _stop_key(job: JobRow) -> Hashable:
-    # The deadline is part of the key, because a harder cancel moves it.
+    # The deadline is part of the timer's key, because a harder cancel changes the deadline and so starts a new timer.
     return ("stop", job.id, job.attempt, job.stop_deadline)
 
 
@@ -152,7 +152,7 @@ class _ActiveJob:
             self._stop_for_time()
 
     def _at_a_run_elsewhere(self) -> None:
-        # Each report writes an event, so the event's number is part of the key.
+        # The timer's key contains the newest event's number. Each report writes an event, and so starts a new timer.
         if self._elapsed(("report", self.job.id, self.job.last_no)) > self.settings.external_seconds:
             self._lose(f"no report came for {self.settings.external_seconds:g} s")
 
@@ -288,7 +288,7 @@ def _silent_nodes(
             continue
         key = node_key(node.id, node.boot)
         used.add(key)
-        # The job must not be placed on this node again, although the node sent a beat a moment later.
+        # The job must not be placed on this node again, even if the node's last heartbeat came after the attempt's.
         allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
         if timers.elapsed(key, clock) > min(allowed, settings.lease_seconds):
             nodes.change(conn, node.id, lost=True)

@@ -138,7 +138,7 @@ def _is_held(conn: Connection, job: JobRow, changes: Resume) -> bool:
 def _require_ahead(start: CheckpointRow | None, changes: Resume) -> None:
     """Raises InvalidSpec if `max_steps` is below the step of the checkpoint to continue from.
 
-    The job would succeed at once without training a step.
+    Such a job would succeed at once without training a step.
     """
     reached = 0 if start is None else start.step
     if changes.max_steps is not None and 0 < changes.max_steps < reached:

@@ -44,7 +44,7 @@ def find_start(conn: Connection, job: JobRow, wanted: str) -> CheckpointRow | No
 
 
 def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None:
-    """Deletes the checkpoints that are newer than `start`. Returns a sentence about that, or None without newer ones.
+    """Deletes the checkpoints that are newer than `start`. Returns a sentence about them, or None if there are none.
 
     Raises CheckpointPinned, or CheckpointInUse if another job has to start from one of them.
     """
@@ -62,7 +62,7 @@ def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None
 
 
 def _is_newer(row: CheckpointRow, start: CheckpointRow) -> bool:
-    """Returns True if the checkpoint is newer. A step that an attempt has saved twice is two rows and one folder."""
+    """Returns True for a newer checkpoint with files. A newer row with the path of `start` is `start`, saved again."""
     return row.no > start.no and row.path != start.path and row.status not in GONE
 
 
@@ -85,7 +85,7 @@ def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Se
 
 
 def _restore_best(conn: Connection, job: JobRow) -> None:
-    """Marks the newest remaining checkpoint whose event marks it as the best one so far."""
+    """Marks the best of the remaining checkpoints: the newest one that was the best when it was saved."""
     rows = checkpoints.committed(checkpoints.of_job(conn, job.id))
     saved = curves.points(conn, job.id, [row.no for row in rows])
     for row in rows:
@@ -115,7 +115,7 @@ def _metrics_at(conn: Connection, start: CheckpointRow) -> dict[str, Any]:
     """Returns the latest value that each metric had when the job saved a checkpoint."""
     metrics: dict[str, Any] = {}
     for row in reversed(checkpoints.of_job(conn, start.job_id)):
-        # An earlier checkpoint of a later step is of an attempt whose steps no longer count.
+        # A checkpoint that was saved earlier, but at a later step, is from an attempt whose steps no longer count.
         if row.no <= start.no and row.step <= start.step:
             metrics |= loads(row.metrics)
     return metrics

@@ -1,4 +1,4 @@
-"""Checks the rows of uploaded files at POST: if the job's trainer can use their columns, and if its split leaves rows.
+"""Checks uploaded files at POST: if the job's trainer can use the columns, and if rows are left after the split.
 
 The node checks every row before it trains. Here only the beginning of a file is read, because the POST waits.
 The number of rows is known from the report of the upload.
@@ -77,7 +77,7 @@ def _row_count(conn: Connection, project: str, dataset: Component) -> int | None
     uploaded = [FileId(name) for name in names if isinstance(name, str) and is_file(name)]
     if len(uploaded) != len(names):
         return None
-    # If the columns are named, the first line of a CSV file is a row.
+    # If the spec names the columns, the first line of a CSV file is a row.
     header = 1 if dataset.use == "files/csv" and args.get("columns") else 0
     total = 0
     for file_id in uploaded:

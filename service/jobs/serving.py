@@ -131,7 +131,7 @@ def start_export(
 
 
 def session_spec(served: ServedCheckpoint) -> JobSpec:
-    """Returns the spec of a session with the usual limits."""
+    """Returns the spec of a serving session with the default idle time and other limits."""
     return _spec(served, f"try {served.job.name or served.job.id}", {"serve": {}})
 
 
@@ -168,7 +168,7 @@ def _spec(served: ServedCheckpoint, name: str, use: dict[str, Any]) -> JobSpec:
 def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedCheckpoint:
     spec: dict[str, Any] = json.loads(job.spec)
     if spec.get("serve") or spec.get("export"):
-        # The newest job of a user may be a session that the last request has opened. Then its source is meant.
+        # A user's newest job may be a session that an earlier request opened. Find the job whose checkpoint it serves.
         source = spec["resume_from"]
         if source["job"] is None:
             raise NotServable(

@@ -141,15 +141,16 @@ def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | N
     for held in checkpoints.held(conn, job_id):
         if checkpoint in (None, held.id):
             raise CheckpointInUse(
-                f"job {held.by} has to start from checkpoint {held.id} of job {job_id}, of step {held.step}",
+                f"checkpoint {held.id} of job {job_id} cannot be deleted, because job {held.by} has to start from it",
                 hint=f"cancel job {held.by}, or wait until it ends or has a checkpoint of its own",
             )
 
 
 def offer(conn: Connection, job: JobRow) -> list[CheckpointOffer]:
-    """Returns the checkpoint of another job from which an attempt starts while its own job has none, as a list.
+    """Returns a list with the checkpoint of another job from which this job starts while it has none of its own.
 
-    The list is empty if the job starts from no other job, or if the other job was deleted. The worker reports that.
+    The list is empty if the spec names no other job. It is also empty if the other job was deleted: then the worker
+    reports the missing checkpoint.
     """
     row = None if job.starts_from is None else checkpoints.find(conn, CheckpointId(job.starts_from))
     if row is None:

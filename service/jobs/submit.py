@@ -56,9 +56,9 @@ class Submission:
     idempotency: IdempotencyUse | None = None
     by: str | None = None
     note: dict[str, Any] | None = None
-    """The second event of its history."""
+    """The data of a note that becomes the second event of the job's history."""
     has_webhook: bool = True
-    """False if its project certainly has no webhook."""
+    """False if the job's project certainly has no webhook."""
     traceparent: str | None = None
     warnings: Sequence[SpecWarning] = ()
     fine_tune: str | None = None
@@ -120,7 +120,7 @@ def _written(submitted: Submitted) -> Submitted:
 def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:
     """Returns the stored result of an earlier request with this key, or None.
 
-    Callers look here before their checks, because a check may fail now although it passed for the first request.
+    Callers call this before their checks, because a check may fail now although it passed for the first request.
     """
     holder = keys.find(conn, project, use.key)
     return None if holder is None else _replayed(conn, use, holder)
