@@ -1,4 +1,4 @@
-"""Statements about live commands, which users send to running loops with POST /jobs/{job}/do.
+"""Statements about live commands, which users send to running jobs with POST /jobs/{job}/do.
 
 A row stays until its command is carried out. If the command changed arguments, the row stays for later attempts, which
 apply the changes again.
@@ -53,7 +53,7 @@ def undone_by_claim(conn: Connection) -> dict[ClaimId, list[Command]]:
 
 
 def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collection[str], *, evaluated: bool) -> None:
-    """Records that the loop carried out command `no` after `step`.
+    """Records that training carried out command `no` after `step`.
 
     The row stays if the command changed arguments or ran an evaluation. Otherwise the row is deleted.
     """

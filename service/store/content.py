@@ -44,7 +44,7 @@ class ContentTable(Generic[Row]):
         `put` writes the row's file into the artifact store, unless the file exists. It may be called again.
         """
         values = values_of(row)
-        # Judged by the returned row, because PostgreSQL's driver counts no rows of such an insert.
+        # A row is returned only if it was inserted. PostgreSQL's driver does not count the rows of this statement.
         is_new = conn.execute(self._keep[conn.dialect.name], values).one_or_none() is not None
         put()
         return self.get(conn, values["project"], values[self._key.name]), is_new

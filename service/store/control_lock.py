@@ -1,9 +1,9 @@
 """The lock that lets only one of several control processes work, so that no work is done twice.
 
 It is an flock on a file beside the SQLite database, or an advisory lock in PostgreSQL. A frozen process keeps the lock,
-and then nobody works. If the connection of the lock's holder is cut, another process takes over. The first one notices
-that when it checks the lock, before it writes again. Fences and row locks keep the data right even if two work for a
-moment.
+and then nobody works. If the connection of the lock's holder is cut, another process takes over. The first process
+checks the lock before it writes again, and then stops. Fences and row locks keep the data right even if two processes
+work for a moment.
 """
 
 from __future__ import annotations

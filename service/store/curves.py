@@ -32,7 +32,7 @@ _BODIES = select(curve_buckets.c.body).where(*_ONE).order_by(curve_buckets.c.pla
 _NOS = select(curve_buckets.c.nos).where(*_ONE).order_by(curve_buckets.c.place)
 _REACHING = select(func.min(curve_buckets.c.place)).where(*_ONE, curve_buckets.c.reaches >= bindparam("step"))
 MOST_AT_ONCE = 1000
-"""The most numbers in one statement."""
+"""The most event numbers in one statement."""
 
 
 @dataclass(frozen=True, slots=True)

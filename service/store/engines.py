@@ -52,11 +52,11 @@ def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # Transactions are ours, because the driver would begin late, and never IMMEDIATE.
+        # `_begin` begins transactions, because the driver would begin them late, and never as IMMEDIATE.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
         connection.execute("PRAGMA journal_mode = WAL")
-        # An acknowledged job survives a power cut. Group commit pays for the fsync.
+        # With FULL, an acknowledged job survives a power cut. One fsync serves all writes of a group commit.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -32000")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -83,7 +83,7 @@ def _close_to_others(path: Path) -> None:
             with suppress(OSError):
                 file.chmod(file.stat().st_mode & 0o770)
     except OSError:
-        # The first connection reports the error.
+        # The first connection to the database fails with the same error, which is reported then.
         return
 
 

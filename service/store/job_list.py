@@ -156,7 +156,8 @@ class _Order:
     def beyond(self, place: tuple[Any, str], way: IndexChoice) -> ColumnElement[bool]:
         if self.field is None:
             return way.id < place[1] if self.descending else way.id > place[1]
-        # An index can seek a comparison of rows. With AND and OR, all rows with the same first value would be read.
+        # For a comparison of tuples, the database skips the earlier entries of its index. With AND and OR, it would
+        # read all rows with the same first value.
         here = tuple_(self._column(self.field, way), way.id)
         return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
@@ -232,7 +233,7 @@ def _matching(
 ) -> Select[Any]:
     query = query.where(jobs.c.project == filter.project)
     if state is JobState.QUEUED:
-        # Written as a literal, because a partial index serves no parameter.
+        # A literal, because SQLite does not use a partial index if the value is a bound parameter.
         query = query.where(IS_QUEUED)
     elif state is not None:
         query = query.where(jobs.c.state == state.value)

@@ -72,7 +72,7 @@ def _names(row_class: type) -> list[str]:
 
 
 def upsert(table: Table) -> dict[str, Any]:
-    """Returns an INSERT by dialect. If a row with the same primary key exists, its other columns are replaced."""
+    """Returns an INSERT for each dialect. If a row has the same primary key already, its other columns are replaced."""
     statements: dict[str, Any] = {"sqlite": sqlite.insert(table), "postgresql": postgresql.insert(table)}
     key = [column.name for column in table.primary_key]
     others = [column.name for column in table.c if column.name not in key]

@@ -461,7 +461,7 @@ class BucketRow:
     place: int
     """The number of buckets of the same level before this one."""
     reaches: Large | None
-    """The highest step of the bucket's points. The first point that a later attempt repeated is found by it."""
+    """The highest step of the bucket's points, by which a query finds the first point that a later attempt repeated."""
     body: Json
     nos: Json | None
     """JSON: the numbers of the events of the bucket's points. Only buckets of the lowest level have it."""

@@ -20,12 +20,12 @@ jobs = table_of(
     "jobs",
     rows.JobRow,
     ("id",),
-    # An empty name means none, because an index sorts by it, and keysets need a value.
+    # A job without a name has an empty one, because lists are sorted by name, and a cursor cannot compare NULL.
     Column("name", String, nullable=False),
     # The name of the job's needs. Jobs with equal needs have equal shapes. Written together with `needs`.
     Column("shape", String, nullable=False, server_default=""),
 )
-# An id is a UUIDv7, so its order is the order of creation: every list is keyset by (…, id).
+# An id is a UUIDv7, so ids are in the order of creation. Every list is sorted by (…, id), which is also its cursor.
 Index("ix_jobs_project", jobs.c.project, jobs.c.id)
 Index("ix_jobs_project_state", jobs.c.project, jobs.c.state, jobs.c.id)
 Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
@@ -105,8 +105,8 @@ curve_buckets = table_of(
     "curve_buckets", rows.BucketRow, ("job_id", "attempt", "name", "level", "place"), sqlite_with_rowid=False
 )
 
-# The commands that users sent to running loops (POST /jobs/{job}/do), each with the number of its event. `step` is the
-# step after which the loop carried the command out, or NULL before that.
+# The commands that users sent to running jobs (POST /jobs/{job}/do), each with the number of its event. `step` is the
+# step after which training carried the command out, or NULL before that.
 live_commands = Table(
     "live_commands",
     metadata,

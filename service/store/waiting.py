@@ -19,7 +19,7 @@ from service.store.tables import IS_DELAYED, IS_READY, attempts, jobs
 
 MOST = 10_000
 COUNTED_TO = 1_000
-"""The number of waiting jobs is exact up to here, as is the length of a list."""
+"""The number of waiting jobs is exact up to this number, as is the total of a list of jobs."""
 MOST_AT_ONCE = 4_096
 BEFORE_ALL = QueuePosition(-(2**31) + 1, 0, JobId(""))
 """A position before every job."""
@@ -55,7 +55,7 @@ class WaitingRow:
     name: str | None
     priority: int
     queued_at: int
-    """The time by which jobs of one priority are sorted. It stays when an attempt is drained or lost."""
+    """The time by which jobs of one priority are sorted. It does not change when an attempt is drained or lost."""
     waits_since: int
     """The time at which the job was submitted or resumed, or at which its last attempt ended."""
     not_before: int | None
