@@ -46,7 +46,7 @@ def about(file: IO[bytes]) -> OpenFileInfo:
 
 
 def open_below(root: Store, path: str) -> IO[bytes] | None:
-    """Returns an open regular file of the store, or None if there is none.
+    """Opens a regular file of the artifact store. Returns None if there is no regular file at the path.
 
     The folders of the path are opened one by one without following links, because training may replace a folder by a
     link at any moment.

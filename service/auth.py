@@ -36,7 +36,7 @@ MOST_PARAMETERS = 50
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 KEY_NAMES = frozenset({"key", "api_key", "apikey", "api-key", "token", "access_token", "authorization"})
-"""Names that users may give to a query parameter with a key. A key in a query is always refused."""
+"""Query parameters in which a client may have put its key by mistake. They are refused with advice."""
 LOCAL = Caller("", EVERYWHERE, frozenset({Scope.ADMIN}))
 """The caller of a service without keys, which only this machine can reach."""
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -57,7 +57,7 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
     except OSError as error:
         raise CannotBackUp(
             f"{error.filename or folder} cannot be backed up to {folder}: {error.strerror or error}",
-            hint="free space on its file system, and let this user read the store and write there",
+            hint=f"free space on its file system, and let this user read the artifact store and write {folder}",
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

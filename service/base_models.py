@@ -35,11 +35,11 @@ def read_table(path: Path) -> dict[str, PartialSpec]:
     try:
         table = json.loads(path.read_text())
     except OSError as error:
-        raise ValueError(f"the file cannot be read: {error.strerror}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"the file is not JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise ValueError('the file must hold an object, such as {"gpt-4o-mini": "models://qwen2.5-0.5b"}')
+        raise ValueError(f'{path} must hold an object, such as {{"gpt-4o-mini": "models://qwen2.5-0.5b"}}')
     return {name: _checked(name, entry) for name, entry in table.items()}
 
 
@@ -57,7 +57,7 @@ def _checked(name: str, entry: object) -> PartialSpec:
     if not isinstance(partial, dict) or "model" not in partial:
         raise ValueError(f'{name!r} must be a path, or a partial spec with "model"')
     if wrong := sorted(SET_BY_THE_REQUEST & partial.keys()):
-        raise ValueError(f"{name!r} has {', '.join(wrong)}, which each request sets")
+        raise ValueError(f"{name!r} must not have {', '.join(wrong)}, because each request sets that")
     try:
         # With a library trainer, unknown training arguments count as arguments of the library's config. They are
         # checked by the nodes' catalogue when a job is submitted.

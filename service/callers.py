@@ -27,7 +27,7 @@ class Scope(StrEnum):
     CODE = "code"
     """Allows bundles, and specs with users' own code."""
     ADMIN = "admin"
-    """Allows keys and webhooks, and all that the other scopes allow. A key of every project may also drain nodes."""
+    """Allows keys, webhooks and all that the other scopes allow. In a key for every project, also allows drains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class Caller:
             hint = "ask the administrator of the project for a key with that scope"
             raise Forbidden(f"the request needs a key with the scope '{needed.scope}'; this key has: {has}", hint=hint)
         if needed.everywhere and not self.is_everywhere:
-            text = f"the request acts on every project, and this key is of project {self.reach!r} only"
+            text = f"the request acts on every project, but this key is valid for project {self.reach!r} only"
             raise Forbidden(text, hint=f"use a key of project '{EVERYWHERE}' with the scope '{needed.scope}'")
 
 
 class Needed(NamedTuple):
-    """The scope that a route needs, and whether the key must be of every project."""
+    """The scope that a route needs, and whether the key must be valid for every project."""
 
     scope: Scope
     everywhere: bool = False
@@ -99,7 +99,7 @@ _NEEDED: dict[Any, Needed] = {}
 
 
 def needs(scope: Scope, *, everywhere: bool = False) -> Callable[[Handler], Handler]:
-    """Sets the scope that a route needs, below the route's decorator. The default is `read` for GET, else `submit`.
+    """Decorates a route with the scope that it needs. Other routes need `read` for GET, and else `submit`.
 
     A route whose scope depends on the body calls `services.caller.require(Needed(Scope.CODE))`.
     """

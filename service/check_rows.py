@@ -58,7 +58,7 @@ def _counter(tokenizer: str) -> Any:
 
 def _read_parquet(path: Path, report: RowReport) -> None:
     """Adds the rows of a Parquet file to the report, batch by batch."""
-    # pyarrow reads its allocator at the import. The other allocators reserve more address space than the limit allows.
+    # pyarrow reads this variable at its import. Its other allocators reserve more address space than the limit allows.
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     try:
         import pyarrow

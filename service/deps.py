@@ -60,7 +60,7 @@ class Services:
     wake_control: Callable[[], None]
     """Makes control look for work in SQL at once, without blocking. Control also looks by itself at an interval."""
     control: Callable[[], Awaitable[Numbers | None]]
-    """Returns the counts of the control process, or None if no control process works."""
+    """Returns control's counters and gauges, or None if no control process works."""
     untraced: str | None = None
     """The error in OpenTelemetry's variables, if traces are off because of an error."""
     caller: Caller = NOBODY
@@ -113,7 +113,7 @@ async def read_body(request: Request) -> bytes:
     if length and content_type.partition(";")[0].strip().lower() != "application/json":
         hint = "send it with 'Content-Type: application/json'"
         how = f"as {content_type!r}" if content_type else "without a Content-Type"
-        raise UnsupportedMediaType(f"the body came {how}", hint=hint)
+        raise UnsupportedMediaType(f"the body was sent {how}, but must be JSON", hint=hint)
     if length and encoding.lower() not in ("", "identity"):
         raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not supported", hint="send the body as it is")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -144,19 +144,19 @@ async def in_thread_if_large(size: int, work: Callable[[], T]) -> T:
 
 
 async def read_model(request: Request, model: type[Body]) -> Body:
-    """Returns the body as a model. Raises InvalidSpec with every problem. An empty body is an empty object."""
+    """Parses the body into the pydantic class `model`. An empty body counts as {}. Raises InvalidSpec."""
     return await model_of(await read_body(request), model)
 
 
 async def model_of(raw: bytes, model: type[Body]) -> Body:
-    """Parses the bytes of a body, and returns an object of `model`. Raises InvalidSpec with every problem."""
+    """Parses the bytes of a body into the pydantic class `model`. Raises InvalidSpec with every problem."""
     return await in_thread_if_large(len(raw), lambda: _parsed(raw, model))
 
 
 def _parsed(raw: bytes, model: type[Body]) -> Body:
     value = read_json(raw) if raw else {}
     if not isinstance(value, dict):
-        raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed")])
+        raise InvalidSpec([Problem("", "wrong_type", f"the body is {kind_of(value)}, but must be an object")])
     try:
         return model.model_validate_json(json.dumps(value))
     except ValidationError as error:
@@ -165,7 +165,7 @@ def _parsed(raw: bytes, model: type[Body]) -> Body:
 
 
 def _model_at(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel] | None:
-    """Returns the model of a nested field, by the names on the way to it. None if the field has another type."""
+    """Returns the pydantic class of the nested field at a path of names, or None if its type is not such a class."""
     for name in where:
         field = model.model_fields.get(str(name))
         if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
@@ -231,7 +231,7 @@ def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:
             hint = did_you_mean(name, allowed) or choices
             problems.append(Problem(pointer, "unknown_parameter", f"no query parameter named {name!r} here", hint))
         elif count > 1:
-            problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is there {count} times", "send it once"))
+            problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is sent {count} times", "send it once"))
     if problems:
         raise InvalidQuery(problems)
 

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: this process's requests and streams, the jobs and nodes in SQL, and control's counts."""
+"""The metrics for Prometheus: requests and streams of this process, jobs and nodes in SQL, and control's counters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Meters:
         slots: int,
         control: Mapping[str, int],
     ) -> bytes:
-        """Returns all metrics as Prometheus reads them, with these counts of SQL and control."""
+        """Returns all metrics as Prometheus reads them: this process's own, and the given ones of SQL and control."""
         self._waiting.clear()
         for reason, count in waiting.items():
             self._waiting.labels(reason).set(count)
@@ -66,7 +66,7 @@ class Meters:
 
 
 def _control(counts: Mapping[str, int]) -> bytes:
-    """Formats control's counts as Prometheus reads them. They may be another process's, so no registry has them."""
+    """Formats control's counters as Prometheus reads them. Control may be another process, so no registry has them."""
     lines = []
     for name, value in counts.items():
         bare, brace, label = name.partition("{")

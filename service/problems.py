@@ -64,7 +64,7 @@ class UnsupportedMediaType(FootplateError):
 
 
 class BadHost(FootplateError):
-    """A foreign DNS name that points at our loopback address, so the request comes from a page of another site."""
+    """The error for a foreign name in Host. A page of another site may have a name that points at this machine."""
 
     code = "host_not_allowed"
     status = 421
@@ -101,7 +101,7 @@ class InvalidQuery(InvalidSpec):
 def problem(
     scope: Any, *, status: int, code: str, title: str, detail: str, errors: Sequence[Problem] = (), **more: Any
 ) -> Response:
-    """Returns a problem document. `more` has further fields of the document, and `headers` for the answer."""
+    """Returns a problem document. `more` are further fields of the document, or `headers` of the answer."""
     headers = more.pop("headers", None)
     if scope["path"].startswith(OPENAI_PREFIX):
         return _as_openai(status, code, detail, errors, more.get("hint"), headers)
@@ -139,7 +139,7 @@ def _as_openai(
         "code": _OPENAI_CODES.get(status, errors[0].code if errors else code),
     }
     if status == 409:
-        # OpenAI's SDKs ask again after a 409. A repeated request would meet the same state.
+        # OpenAI's SDKs would retry after a 409, although the job's state will be the same.
         headers = {**(headers or {}), "x-should-retry": "false"}
     text = without_keys(json.dumps({"error": error}))
     return Response(text.encode(), 400 if status == 422 else status, headers, "application/json")

@@ -92,7 +92,7 @@ def _tracing(role: str) -> Untraced:
     settings = read_trace_settings(os.environ)
     tracing = Untraced()
     if settings.is_on:
-        # The SDK is an extra, and slow to import.
+        # OpenTelemetry's SDK is an optional package, and slow to import.
         from service.spans import Tracing
 
         tracing = Tracing(role)

@@ -30,7 +30,7 @@ UNREACHABLE = (RedisError, OSError, asyncio.TimeoutError)
 
 
 class RedisNotifier:
-    """The sender of these messages in an API or control process, and their receiver in an API process."""
+    """Sends the messages of an API or control process over Redis, and receives them in an API process."""
 
     def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
         # redis-py's own retries are off, because they would send each message several times to a Redis that stalls.
@@ -50,8 +50,8 @@ class RedisNotifier:
     def start(self, *, control: Callable[[], Numbers | None] | None = None, listens: bool = False) -> None:
         """Starts the background tasks that send messages and, with `listens`, receive the message `wake`.
 
-        `control` is for a process that may be control. It returns the counts to publish in Redis, or None while
-        another process is the active control.
+        `control` is for a process that may be control. It returns the counters to publish in Redis, or None
+        while another process is the active control.
         """
         loops = [self._send()]
         if listens:
@@ -79,7 +79,7 @@ class RedisNotifier:
         return True
 
     async def control(self) -> Numbers | None:
-        """Returns the counts of the control process, or None if no control process has sent any lately."""
+        """Returns the counters that the control process publishes, or None if they have expired."""
         try:
             async with asyncio.timeout(1):
                 published = await self.redis.get(keys.CONTROL)

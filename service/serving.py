@@ -38,7 +38,7 @@ MOST_PIECES = 1000
 LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 1.0, 0.01
 """The interval at which the state of the session is read while no piece of the answer comes."""
 END_LOOK_SECONDS = 0.1
-"""The interval at which the state of a session is read that has sent a request back."""
+"""The interval at which a session's state is read after the session has sent a request back."""
 LONGEST_END_SECONDS = 10.0
 """The longest wait for the sessions of a job that is about to be deleted."""
 MOST_SESSIONS = 3
@@ -240,7 +240,7 @@ class _Exchange:
                 yield piece
 
     async def withdraw(self) -> None:
-        """Makes the session drop the request, unless it has answered it."""
+        """Withdraws the request, so that the session stops working on it. Does nothing after the answer is complete."""
         if self._is_over:
             return
         self._is_over = True
@@ -318,7 +318,8 @@ class _Exchange:
                 )
                 self._services.changed(row.id)
         if row is not None and row.state is JobState.RUNNING:
-            raise NotServedYet(f"the serving session {row.id} answers other requests", hint="try again in a moment")
+            detail = f"the serving session {row.id} has not started this request, because it answers others"
+            raise NotServedYet(detail, hint="try again in a moment")
         why = f"{row.state}, {row.message or row.reason}" if row is not None else "deleted"
         others = await self._services.db.read(partial(running_sessions, project=self._services.project))
         hint = "try again in a moment"

@@ -134,8 +134,8 @@ class ServiceSettings(Settings):
     def leases_outlive_beats(self) -> Self:
         if self.lease_seconds < 2 * self.beat_seconds:
             raise ValueError(
-                f"a lease of {self.lease_seconds:g} s must last at least two reports of {self.beat_seconds:g} s each; "
-                "raise FOOTPLATE_LEASE_SECONDS or lower FOOTPLATE_BEAT_SECONDS"
+                f"a lease of {self.lease_seconds:g} s must be at least twice the heartbeat interval, which is "
+                f"{self.beat_seconds:g} s; raise FOOTPLATE_LEASE_SECONDS or lower FOOTPLATE_BEAT_SECONDS"
             )
         return self
 

@@ -88,7 +88,7 @@ class Tracing(Untraced):
 
 
 class Ids(RandomIdGenerator):
-    """Generates random span ids, or a given id for an attempt's span, to which nodes have already sent children."""
+    """Generates random span ids. An attempt's span gets a given id, because nodes have already sent spans below it."""
 
     next_span: int | None = None
     """The id of the next span. None: a random one."""
@@ -172,7 +172,7 @@ class JobSpans:
             try:
                 await self.send_ended()
             except FootplateError:
-                continue  # SQL is unreachable. The changed jobs are still noted.
+                continue  # SQL is unreachable. `changed` still has the jobs.
             except Exception:
                 log.exception("the traces of some jobs lack their attempts")
 

@@ -615,7 +615,7 @@ async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
         ("[]", "must hold an object"),
         ("{", "is not JSON"),
         ('{"a": 5}', "'a' must be a path"),
-        ('{"a": {"model": "hf/causal-lm", "name": "x"}}', "name, which"),
+        ('{"a": {"model": "hf/causal-lm", "name": "x"}}', "must not have name"),
         ('{"a": {"model": "hf/causal-lm", "training": {"learning_rate": "x"}}}', "/training/learning_rate"),
         (None, "No such file"),
     ],
