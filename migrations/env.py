@@ -1,4 +1,4 @@
-"""Alembic's entry: online only, on SQLite and PostgreSQL, with the tables that the service uses."""
+"""The script that Alembic runs to migrate a SQLite or PostgreSQL database, always over an open connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds the last step that counts to each curve. None means that all points count."""
+"""Adds a column to the curves: the last step whose points count. NULL means that all points count."""
 
 from __future__ import annotations
 
