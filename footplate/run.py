@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
         if is_module:
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         else:
-            # Python looks for a script's imports beside the script. `-m footplate.run` has set the current folder.
+            # A script imports modules from its own folder. `-m footplate.run` put the current folder here instead.
             sys.path[0] = str(Path(words[0]).resolve().parent)
             runpy.run_path(words[0], run_name="__main__")
 

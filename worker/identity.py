@@ -61,7 +61,7 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
     identity, boot = _start(fd)
     node = Node(identity, boot, folder, slots, secrets or {})
     shutil.rmtree(folder.run, ignore_errors=True)
-    # Files that an earlier start was writing when it was killed. This process has the lock, so no other writes to them.
+    # An earlier start was killed while it wrote these files. No other process writes them, because we have the lock.
     for path in folder.journals.glob("*.new"):
         path.unlink()
     folder.run.mkdir(mode=0o700)

@@ -51,7 +51,7 @@ class Traces:
         if settings.wrong:
             log.warning("%s", settings.wrong)
         if settings.is_on:
-            # Imported once, for all processes that are forked from this one.
+            # This module is imported here once, for all processes that are forked from this one.
             import worker.spans  # noqa: F401
 
             log.info("traces are sent, because the OTEL_ variables request them")

@@ -49,7 +49,7 @@ class UserRange(BaseModel):
         if nodes > 1:
             yield self.first + half + zlib.crc32(f"{job}/{attempt}".encode()) % (self.last - self.first + 1 - half)
             return
-        # Starts at a random uid, so that a uid is used again as late as possible.
+        # The search starts at a random uid, so that a uid is used again as late as possible.
         begin = random.SystemRandom().randrange(half)
         yield from (self.first + (begin + number) % half for number in range(half))
 

@@ -38,7 +38,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 
 class StoreUnreachable(OSError):
-    """Raised if the store does not answer, refuses a request, or is not the service's. Its files may still exist."""
+    """Raised if the store does not answer, refuses a request, or is another store. Its files may still exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StoredObject:
 
 
 def _root(text: str) -> str:
-    """Returns the address of a store, a folder or a bucket, in one form. Raises ValueError if it is wrong."""
+    """Checks and normalizes the address of a store, a folder or a bucket. Raises ValueError for an invalid address."""
     if "://" not in text:
         return text
     parts = urlsplit(text)

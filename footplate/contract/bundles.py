@@ -105,7 +105,7 @@ def _count(file: IO[bytes], mark: bytes) -> int:
 
 def too_large() -> Problem:
     return Problem(
-        "", "bundle_too_large", f"a bundle has at most {MAX_BYTES // MIB} MiB",
+        "", "bundle_too_large", f"the bundle is larger than {MAX_BYTES // MIB} MiB",
         "put only code into it: name data and weights as data://… and models://…",
     )  # fmt: skip
 
@@ -174,7 +174,7 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
     elif any(ord(char) < 32 or ord(char) == 127 for char in entry.orig_filename) or not path.isprintable():
         yield "bad_path", f"{path[:80]!r} has control characters", None
     elif len(path) > MAX_PATH_CHARS or path.count("/") > MAX_DEPTH:
-        yield "bad_path", f"a path has at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
+        yield "bad_path", f"a path may have at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
 
 
 def _climbs(path: str) -> bool:

@@ -79,13 +79,13 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         if not _NAME.fullmatch(name) or _NODES_OWN.fullmatch(name):
             raise SettingsError(
-                f"{variable} cannot be used: {name!r} is not a name that a job's secret can have. A name has letters, "
-                "digits and '_', and is not a variable that the node sets."
+                f"{variable} cannot be used: {name!r} is not a name that a job's secret can have. A name may contain "
+                "letters, digits and '_', and must not be a variable that the node sets."
             )
         if len(value) < SHORTEST_SECRET:
             raise SettingsError(
-                f"{variable} cannot be used: a secret has {SHORTEST_SECRET} characters or more, because it is masked "
-                "in all output of a job."
+                f"{variable} cannot be used: a secret must have {SHORTEST_SECRET} characters or more, because it is "
+                "masked in all output of a job."
             )
         secrets[name] = value
     return secrets
@@ -97,7 +97,7 @@ def unknown_secrets(names: Iterable[str], secret_names: Iterable[str]) -> list[P
         Problem(
             pointer_to("secrets", index),
             "unknown_secret",
-            f"no node has a secret {name!r}; known: {', '.join(there) or 'none'}",
+            f"no node has a secret {name!r}. The nodes' secrets: {', '.join(there) or 'none'}",
             did_you_mean(name, there) or f"set its value on the nodes, as {PREFIX}{OF_SECRETS}{name}",
         )
         for index, name in enumerate(names)
@@ -110,7 +110,7 @@ class SecretMask:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         lines = {line for secret in secrets for line in [secret, *secret.splitlines()] if len(line) >= SHORTEST_SECRET}
-        # The longest first, because one secret may contain another.
+        # Longer secrets are masked first, because one secret may contain another.
         self._pattern = re.compile("|".join(map(re.escape, sorted(lines, key=len, reverse=True)))) if lines else None
 
     def __call__(self, value: Any) -> Any:

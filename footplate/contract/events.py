@@ -1,7 +1,7 @@
 """The envelope of events, and one class of data per kind. An event is one immutable fact about a job.
 
-`no` counts a job's events without gaps and is the reader's cursor. (job, attempt, source, seq) is the worker's own
-count and makes ingest exactly-once. Worker events have no `no` yet, because SQL numbers them in commit order.
+`no` counts a job's events without gaps, and is the reader's cursor. An event from a worker gets its `no` when it is
+committed to SQL. Before, (job, attempt, source, seq) identifies the event, so that no event is stored twice.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def hub_name(text: str) -> HubName:
         raise ValueError("it is not the name of a repository")
     path = match["rest"].removeprefix("/").removesuffix("/")
     if path and (not path.isprintable() or {"", ".", ".."} & set(path.split("/"))):
-        raise ValueError("its path in the repository has a component that is not a name")
+        raise ValueError("its path in the repository contains '.', '..', '//' or an unprintable character")
     return HubName(kind, match["repo"], match["revision"] or "main", path)
 
 

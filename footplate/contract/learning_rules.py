@@ -58,7 +58,8 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
         if optimizer.schedule is not None:
             yield from _schedule(optimizer.schedule, f"/optimizers/{index}/schedule")
         if optimizer.id in seen:
-            yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has this id")
+            hint = "give each optimizer its own id"
+            yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has the same id", hint)
         seen.add(optimizer.id)
 
 

@@ -86,7 +86,7 @@ class Split(Group):
         """Returns a problem if no row is left to train on."""
         if (held_out := self.held_out(rows)) < rows:
             return None
-        detail = f"data.split leaves out {held_out:,} of {rows:,} rows, and training and evaluation need a row each"
+        detail = f"data.split leaves out {held_out:,} of {rows:,} rows, but training and evaluation each need a row"
         hint = (
             "choose a smaller test_size, such as 0.1" if rows > 1 else "add rows, or name a data.eval instead of split"
         )

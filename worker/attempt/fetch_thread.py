@@ -130,7 +130,7 @@ class FetchThread(Background):
                 for line in child.stdout:
                     yield json.loads(line)
         finally:
-            # A process that was killed left a part of a file.
+            # If the process was killed, it has left a partial file.
             unfinished_file(order.stores, self._child.pid).unlink(missing_ok=True)
 
     # ── Commits ──

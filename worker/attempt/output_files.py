@@ -108,7 +108,7 @@ class AttemptOutputs:
             return path if first else f"{NODES}/{self._grant.source}/{path}"
         if not is_output:
             return f"{BEFORE}/{path}" if first else None
-        # Another node may have uploaded a newer file.
+        # Another node may have uploaded a newer version of this output, which must stay.
         has_newer = was_fetched and (not first or self._store.has(f"{self._place}/{path}"))
         return None if has_newer else path
 

@@ -36,7 +36,7 @@ class RendezvousAddress:
     interface: str | None = None
     """The network interface towards the other nodes."""
     listening: socket.socket | None = None
-    """The listening socket, for the first rank, which serves torch's store to the others."""
+    """The listening socket, at which the first rank serves torch's TCPStore to the others."""
 
 
 NO_RENDEZVOUS = RendezvousAddress()

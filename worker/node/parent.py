@@ -137,7 +137,7 @@ class WarmKeeper(threading.Thread):
             try:
                 return self._begin()
             except OSError as error:
-                log.error("the warm parent cannot be started (%s). It is retried", error)
+                log.error("this node can start no training: its warm parent cannot be started (%s). It retries", error)
                 time.sleep(RESTART_SECONDS[-1])
 
     def _begin(self) -> subprocess.Popen[bytes]:
@@ -216,7 +216,7 @@ def _make_node(conf: Any) -> None:
     queue = queue_of(_node.id)
     conf.task_queues = [queue]
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
-    # One more than slots, so that the canary does not wait for a running attempt.
+    # The pool has one process more than slots, so that the canary does not wait for a running attempt.
     conf.worker_concurrency = _node.slots + 1
     traces()
     adopt_orphans()
@@ -267,5 +267,5 @@ def _end_when_drained() -> None:
         time.sleep(0.05)
     celery_state.should_stop = 0
     time.sleep(CELERY_SECONDS)
-    log.warning("Celery does not end, so the process exits without it")
+    log.warning("Celery has not ended in %.0f s, so the process exits without waiting any longer", CELERY_SECONDS)
     os._exit(0)

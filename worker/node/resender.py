@@ -58,7 +58,8 @@ class Resender:
         for path, sender in list(self.senders.items()):
             sender.exchange(client)
             if sender.acknowledged >= sender.journal.last:
-                log.info("%s: all %d events of a dead attempt have arrived", path.name, sender.journal.last)
+                text = "the service has all %d events of the journal %s, whose supervisor died"
+                log.info(text, sender.journal.last, path.name)
                 if not sender.journal.is_done:
                     self._dead.append((time.monotonic(), _attempt_of(sender.journal.name)))
                 sender.journal.delete()

@@ -70,7 +70,8 @@ def _range(text: str, settings: WorkerSettings) -> UserRange | None:
     if users is None:
         return None
     if not 0 < users.first <= users.last < 2**32 - 1 or users.first <= NOBODY <= users.last:
-        raise _unusable(text, f"a range goes from a smaller uid to a larger one, without 0 and {NOBODY}")
+        why = f"a range must go from a smaller uid to a larger one, and must not contain 0 or {NOBODY}"
+        raise _unusable(text, why)
     if users.last - users.first + 1 < 2 * max(settings.slots, 1):
         raise _unusable(text, f"{settings.slots or 1} slots need a range of {2 * max(settings.slots, 1)} uids or more")
     return users

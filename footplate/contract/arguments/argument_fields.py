@@ -86,7 +86,7 @@ OURS = frozenset({"logging_dir", "max_nan_steps", "keep_last", "keep_best", "sav
 """Fields that Hugging Face does not have, or, like logging_dir, no longer has."""
 
 OTHER_DEFAULTS = {
-    "restore_callback_states_from_checkpoint": "a resume is the same run, so callbacks continue to count",
+    "restore_callback_states_from_checkpoint": "a resume is the same run, so callbacks continue with their counters",
 }
 """Fields whose default differs from Hugging Face's, with the reason."""
 

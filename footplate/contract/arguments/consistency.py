@@ -47,7 +47,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
         yield Disagreement(
             ("activation_checkpointing_kwargs",),
             f"activation_checkpointing_kwargs is {args.activation_checkpointing_kwargs!r}, not an object",
-            'write an object, or one as JSON: {"every_n_layers": 2}',
+            'write an object such as {"every_n_layers": 2}, or the text of such an object',
         )
     if args.dataloader_num_workers == 0:
         for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
@@ -71,7 +71,7 @@ def _durations(args: TrainingArguments) -> Iterator[Disagreement]:
     if args.warmup_steps >= 1 and args.warmup_steps != int(args.warmup_steps):
         yield Disagreement(
             ("warmup_steps",),
-            f"warmup_steps is {args.warmup_steps}, which is neither a count nor a share",
+            f"warmup_steps is {args.warmup_steps}, which is neither a number of steps nor a share of all steps",
             "use a whole number of steps, or a share below 1",
         )
 
@@ -90,7 +90,7 @@ def _intervals(args: TrainingArguments) -> Iterator[Disagreement]:
         elif steps > 1 and steps != int(steps):
             yield Disagreement(
                 (f"{name}_steps",),
-                f"{name}_steps is {steps}, which is neither a count nor a share",
+                f"{name}_steps is {steps}, which is neither a number of steps nor a share of all steps",
                 "use a whole number of steps, or a share below 1",
             )
 

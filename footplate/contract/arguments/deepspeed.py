@@ -25,10 +25,10 @@ _OURS = {
     "data_efficiency": "the Trainer reads the data: leave data_efficiency out of the config",
     "curriculum_learning": "the Trainer reads the data: leave curriculum_learning out of the config",
     "pipeline": "the Trainer does not split models into pipeline stages: leave pipeline out of the config",
-    "activation_checkpointing": "it only works for models that call deepspeed.checkpointing: set "
-    "activation_checkpointing of the arguments instead",
-    "compile": "DeepSpeed's compiler is not tested: set torch_compile of the arguments instead",
-    "zero_force_ds_cpu_optimizer": "torch's AdamW steps on the CPU too: leave zero_force_ds_cpu_optimizer out of the "
+    "activation_checkpointing": "it only works for models that call deepspeed.checkpointing: set the training argument "
+    "activation_checkpointing instead",
+    "compile": "DeepSpeed's compiler is not tested: set the training argument torch_compile instead",
+    "zero_force_ds_cpu_optimizer": "torch's AdamW runs on the CPU too: leave zero_force_ds_cpu_optimizer out of the "
     "config, or write false",
 }
 _TRIED = (
@@ -110,7 +110,7 @@ def refusals(config: Config, args: TrainingArguments) -> Iterator[tuple[str, str
         yield (
             "zero_optimization",
             "training in bf16 with ZeRO stage 0 cannot resume from a checkpoint: "
-            "set stage to 1, 2 or 3, or train by DDP",
+            "set stage to 1, 2 or 3, or train with DDP",
         )
     section = config.get("optimizer")
     kind = str(section.get("type", "")) if isinstance(section, dict) else ""
@@ -130,7 +130,7 @@ def _never_tried(config: Config) -> Iterator[tuple[str, str]]:
             if name in names or (not path and name in _OURS):
                 continue
             if name in _NEWER:
-                why = f"an older name in DeepSpeed: {_NEWER[name]}"
+                why = f"which is an older name: {_NEWER[name]}"
             elif near := get_close_matches(name[:80], names, n=1, cutoff=_TYPO):
                 why = f"which DeepSpeed would ignore: did you mean {near[0]!r}?"
             elif value is None or value is False or _enabled(value) is False:

@@ -54,7 +54,7 @@ LEGACY: dict[str, RenamedArgument | RemovedArgument] = {
     "group_by_length": _where_true("train_sampling_strategy", "group_by_length"),
     "no_cuda": _as("use_cpu"),
     "use_mps_device": _nothing("nothing: the GPU is used if there is one"),
-    "overwrite_output_dir": _nothing("nothing: checkpoints are never overwritten by a run of other steps"),
+    "overwrite_output_dir": _nothing("nothing: output_dir may contain files of an earlier run"),
     "save_safetensors": RemovedArgument("nothing: weights are always saved as safetensors", (None, True)),
     "include_inputs_for_metrics": _where_true("include_for_metrics", ["inputs"]),
     "include_tokens_per_second": _where_true("include_num_input_tokens_seen", "all"),

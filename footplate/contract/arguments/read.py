@@ -81,7 +81,7 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
 def _refused(name: str, value: object, at: str) -> Problem | None:
     """Returns the problem of an argument that is unknown or not supported in a job, or None."""
     if name in SERVER_OWNED and not (name in _OF_THE_STRATEGY and value in (None, [], "", False)):
-        return Problem(at, "server_owned", f"{name} is set by the server", SERVER_OWNED[name])
+        return Problem(at, "server_owned", f"{name} cannot be set here, because the server sets it", SERVER_OWNED[name])
     if name in NOT_YET:
         if NOT_YET[name].accepts(value):
             return None

@@ -118,7 +118,7 @@ class Roots:
         scheme, _, rest = name.partition("://")
         rest = rest.lstrip("/")
         if ".." in rest.split("/"):
-            raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it")
+            raise DatasetError(f"{name} leads out of {scheme}://", hint="write the path without '..'")
         return {"data": self.data, "models": self.models}[scheme].resolve(), rest
 
 
@@ -137,9 +137,8 @@ def _inside(root: Path, path: Path, name: str) -> Path:
 
 def _leads_out(name: str) -> NoReturn:
     scheme = name.partition("://")[0]
-    raise DatasetError(
-        f"{name} leads out of {scheme}://", hint="name a file or folder in it that is not a link to a place outside"
-    )
+    hint = f"name a file or folder below {scheme}:// that is not a link to a place outside of it"
+    raise DatasetError(f"{name} leads out of {scheme}://", hint=hint)
 
 
 def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
