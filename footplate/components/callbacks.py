@@ -180,7 +180,7 @@ def _wide(weight: Tensor) -> Tensor:
 
 def early_stopping(
     *,
-    patience: Annotated[int, Field(ge=1), "Evaluations without an improvement after which training stops"] = 1,
+    patience: Annotated[int, Field(ge=1), "Training stops after this number of evaluations without an improvement"] = 1,
     threshold: Annotated[float, Field(ge=0), "The smallest change of the metric that counts as an improvement"] = 0.0,
 ) -> Any:
     """Stops when `metric_for_best_model`, or the loss if it is not set, no longer improves."""
@@ -208,5 +208,5 @@ ema = component(
     "Keeps a moving average of the weights. The average is evaluated and becomes the final model.",
     decay=Annotated[float, Field(gt=0, lt=1), "The share of the average that each update keeps"],
     every=Annotated[int, Field(ge=1), "Optimizer steps between two updates of the average"],
-    warmup=Annotated[bool, "Update more strongly in the first steps, so that the initial weights do not count"],
+    warmup=Annotated[bool, "Update more strongly in the first steps, so that the average forgets the initial weights"],
 )

@@ -71,7 +71,7 @@ def causal_lm(processor: Any, /, *, pad_to_multiple_of: Multiple = None) -> Any:
 
 
 def seq2seq(processor: Any, model: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
-    """Pads the tokens of a batch to one length, and its labels to another one.
+    """Pads tokens to the longest text of the batch, and labels to the longest labels.
 
     The model makes its decoder's inputs from the labels.
     """

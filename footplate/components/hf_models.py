@@ -40,7 +40,9 @@ Quantization = Annotated[
 DoubleQuantization = Annotated[bool, "With nf4 or fp4: quantize the scales too, which saves 0.4 bits per parameter"]
 Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
 Count = Annotated[int | None, "The number of classes; null takes it from labels or the config"]
-InitialiseMismatched = Annotated[bool, "Weights whose shape differs, such as a head for other classes, are initialised"]
+InitialiseMismatched = Annotated[
+    bool, "Initialise weights whose stored shape differs, such as a head for other classes"
+]
 
 
 ProblemType = Annotated[

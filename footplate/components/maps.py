@@ -106,7 +106,7 @@ def chat(
     column: Annotated[str, 'Column with a list of {"role": …, "content": …}'] = "messages",
     max_length: Longest = None,
     learn: Annotated[
-        Literal["all", "assistant"], "The tokens that count for the loss: all, or those of the assistant"
+        Literal["all", "assistant"], "The tokens that the model learns: all, or those of the assistant"
     ] = "all",
 ) -> Any:
     """Turns conversations into tokens with the tokenizer's chat template."""

@@ -120,7 +120,7 @@ constant_lr = component(
 
 linear_lr = component(
     lr_scheduler.LinearLR,
-    "Moves the rate linearly from one share of it to another.",
+    "Moves the rate linearly from one factor of the optimizer's rate to another factor.",
     start_factor=StartShare, end_factor=Annotated[float, "Share of the rate at the end"],
     total_iters=Annotated[int, "Steps from start_factor to end_factor"],
 )  # fmt: skip
@@ -171,7 +171,7 @@ def one_cycle_lr(
     div_factor: Annotated[float, "The first rate is max_lr divided by this number"] = 25.0,
     final_div_factor: Annotated[float, "The last rate is the first rate divided by this number"] = 1e4,
 ) -> Any:
-    """A rate that rises to max_lr once and falls again, over the whole run."""
+    """Rises to max_lr once and falls again, over the whole run."""
     # torch calls the length total_steps.
     return lr_scheduler.OneCycleLR(
         optimizer, max_lr, num_training_steps, pct_start=pct_start, anneal_strategy=anneal_strategy,

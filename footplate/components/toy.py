@@ -195,7 +195,7 @@ Slow = Annotated[float, Field(ge=0), "For demonstrations: makes each item take t
 
 mlp = component(
     Mlp,
-    "A small multi-layer perceptron. Whole-number labels are classified, others regressed.",
+    "A small multi-layer perceptron. Whole-number labels are classes, other labels are values of a regression.",
     in_features=Numbers,
     hidden=Annotated[int, Field(ge=1), "Width of the hidden layers"],
     depth=Annotated[int, Field(ge=0), "The number of hidden layers"],
