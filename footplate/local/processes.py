@@ -24,7 +24,7 @@ QUICK_DEATHS = 5
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 10.0
 """The shortest and longest wait before a dead child is restarted. The wait doubles with each quick death."""
 UNUSABLE_SETTINGS = 2
-"""The exit status of programs that refuse their settings. They are not restarted, because that would not help."""
+"""The exit status of programs that refuse their settings. Such a program is not restarted."""
 LOG_BYTES = 16 * 2**20
 """The size at which a log is renamed to `.1` when its program starts."""
 

@@ -192,7 +192,7 @@ def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) ->
 
 
 def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mapping[str, Any]) -> Trainer:
-    """Makes the Trainer. A library's trainer gets the `written` arguments, because its config has other defaults."""
+    """Makes the Trainer. A library's trainer gets only the spec's arguments (`written`), as it has its own defaults."""
     if parts.make_trainer is None:
         trainer = our_trainer(spec, parts, args)
     else:
@@ -200,7 +200,7 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mappin
     check_trainer(trainer, parts.optimizers)
     if hasattr(parts.loss, "shifts_labels"):
         parts.loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
-    # The lines that these two callbacks print would repeat the job's events.
+    # These two callbacks would print lines that repeat the job's events.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     if args.save_strategy == "no":

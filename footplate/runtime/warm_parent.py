@@ -85,7 +85,7 @@ class WarmParent:
         self._pid = os.getpid()
         self._listening, self._lifeline = listening, lifeline
         self._attempts: dict[socket.socket, Attempt] = {}
-        """The attempts by the connections of their supervisors, while these are open."""
+        """The attempts whose supervisors are connected, by the connection."""
         self._ending: list[Attempt] = []
         """The attempts with ended ranks whose own children may still run."""
         self._forked: set[int] = set()

@@ -32,7 +32,7 @@ class AsyncFiles:
         """Uploads a file of JSON lines, CSV, Parquet or text. The result's `report` has rows, columns and bad rows.
 
         With a `tokenizer` such as models://bert-base-uncased, the report counts the tokens of all texts. A file that
-        the service already has is not sent again, unless its report lacks these numbers.
+        the service already has is not sent again, unless its stored report lacks these numbers.
         """
         from footplate.contract.files import file_id, kind_of, no_reader
 
