@@ -39,12 +39,13 @@ class ServiceSettings(Settings):
     allowed_origins: str = ""
     """Further origins whose pages may send requests and open websockets, separated by commas."""
     rate_per_key: float = Field(default=200.0, ge=0)
-    """The requests a second that an API process accepts from one key, or five times as many after a pause. 0: any."""
+    """The requests a second that an API process accepts from one key, or five times as many after a pause. 0: no
+    limit."""
     rate_per_address: float = Field(default=100.0, ge=0)
     """The requests a second without a valid key that an API process accepts from one address, or five times as many
-    after a pause. The dashboard's page and /readyz count. Behind a proxy this is the proxy's address. 0: any."""
+    after a pause. The dashboard's page and /readyz count. Behind a proxy this is the proxy's address. 0: no limit."""
     streams_per_key: int = Field(default=2000, ge=0)
-    """The websockets and event streams that one key may have open at an API process. 0: any."""
+    """The websockets and event streams that one key may have open at an API process. 0: no limit."""
     ping_seconds: float = Field(default=15.0, gt=0, le=20)
     """The interval at which a quiet stream sends a ping or, in server-sent events, a comment. It must be shorter than
     the idle timeout of proxies, and is at most 20."""

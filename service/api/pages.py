@@ -26,5 +26,5 @@ def after(cursor: str | None, is_id: Callable[[str], bool]) -> Place | None:
 
 
 def following(places: Sequence[Place], limit: int) -> str | None:
-    """Returns the cursor of the next page, or None. `places` are those of up to `limit` + 1 rows."""
+    """Returns the cursor of the next page, or None. `places` has the time and id of up to `limit` + 1 rows."""
     return "{}-{}".format(*places[limit - 1]) if len(places) > limit else None

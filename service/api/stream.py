@@ -276,7 +276,7 @@ async def stream_events(
     job: JobPath,
     after: After = 0,
     kinds: Kinds = None,
-    max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="The most messages a second. 0: any.")] = 0,
+    max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="The most messages a second. 0: no limit.")] = 0,
     last_event_id: Annotated[
         str | None,
         Header(description="The cursor, as an EventSource sends it.", json_schema_extra={"pattern": "^[0-9]{1,9}$"}),

@@ -44,7 +44,7 @@ class Upload:
     bytes: int
 
     def put(self, store: Store, path: str) -> None:
-        """Puts the file into the artifact store. A file that has this name already has the same bytes, and stays."""
+        """Puts the file into the artifact store. If a file of this name exists, it has the same bytes and stays."""
         if not isinstance(store, RemoteStore):
             self._link(store / path)
             return

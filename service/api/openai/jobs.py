@@ -158,7 +158,7 @@ async def get_job(request: Request, job: JobPath) -> FineTuningJob:
 
 @router.post(f"{JOBS}/{{job}}/cancel")
 async def cancel_job(request: Request, job: JobPath) -> FineTuningJob:
-    """Saves a checkpoint and stops. A running job needs a moment, and is `running` until then."""
+    """Saves a checkpoint and stops. A running job needs a moment, and stays `running` until it has stopped."""
     services = services_of(request)
     return _shown((await apply(services, job, cancelling(services)))[0])
 

@@ -70,7 +70,7 @@ def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
     with subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as check:
         assert check.stdin is not None
         assert check.stdout is not None
-        # The check stops to read at a wrong line, and then writing to its pipe fails.
+        # The check stops reading at a wrong line, and then writing to its pipe fails.
         with suppress(BrokenPipeError), check.stdin as pipe:
             shutil.copyfileobj(file, pipe, 1024 * 1024)
         answer = check.stdout.read()

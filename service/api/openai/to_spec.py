@@ -62,7 +62,7 @@ RECIPES: Mapping[str, Recipe] = {
         chat_training={"assistant_only_loss": True},
     ),
     "dpo": Recipe("trl/dpo", {"learning_rate": 1e-6}, {"preference": ("openai/preferences",)}),
-    # A micro-batch has all answers to one prompt, so there are as many micro-batches in a batch as prompts.
+    # A micro-batch has all answers to one prompt, so a batch has one micro-batch for each prompt.
     "reinforcement": Recipe(
         "trl/grpo",
         {"learning_rate": 1e-6, "num_generations": 8},
