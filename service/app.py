@@ -124,7 +124,7 @@ def routes() -> FastAPI:
 
 
 class Guard:
-    """Checks every request and websocket before the routes. It is plain ASGI, because every request pays for it."""
+    """Checks every request and websocket before the routes. It is plain ASGI, because other middleware is slower."""
 
     def __init__(self, app: FastAPI, services: Services) -> None:
         self.app = app

@@ -174,7 +174,7 @@ class JobSpans:
             except FootplateError:
                 continue  # SQL is unreachable. `changed` still has the jobs.
             except Exception:
-                log.exception("the traces of some jobs lack their attempts")
+                log.exception("the spans of some attempts cannot be sent")
 
     async def send_ended(self) -> None:
         """Sends the spans of attempts that have ended since the last call. Each attempt is sent once."""

@@ -129,7 +129,7 @@ def late_window(now: int) -> tuple[int, int]:
 
 
 def prune_late(store: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[str]:
-    """Deletes checkpoints that lost attempts saved but did not report, so that no job can continue from them.
+    """Deletes checkpoints that lost attempts saved but did not report. No job can continue from such a checkpoint.
 
     `lost` has the attempts that ended some days ago by their time in SQL. The age of a folder must not decide. After a
     restore from a backup, SQL has no rows of checkpoints that are newer than the backup, although their folders are

@@ -147,8 +147,8 @@ def _spec(served: ServedCheckpoint, name: str, use: dict[str, Any]) -> JobSpec:
     gpus = document["resources"].get("gpus_per_node")
     training = {name: value for name, value in document["training"].items() if name in KEPT_TRAINING}
     if (trainer := document.get("trainer")) is not None and ":" not in trainer["use"]:
-        # A library's trainer is left out, because some need data. A subclass in the bundle stays, because it may change
-        # the prediction.
+        # A trainer of a library is left out, because some of them need data. A subclass in the bundle stays, because it
+        # may change the prediction.
         document["trainer"] = None
     resources = {name: document["resources"][name] for name in KEPT_RESOURCES}
     place = {"job": served.job.id, "checkpoint": served.checkpoint.id, "mode": "weights"}
