@@ -49,7 +49,7 @@ PROJECT = {
     "name": "project",
     "in": "query",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
-    "description": "The project to act in, for a key of every project. Left out: `default`.",
+    "description": "The project to act in, if the key is valid for every project. Left out: `default`.",
     "example": "default",
 }
 PATTERNS = {
