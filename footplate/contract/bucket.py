@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -63,7 +64,7 @@ def _root(text: str) -> str:
         raise ValueError("write s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
     if {".", "..", ""} & set(parts.path.strip("/").split("/")) and parts.path.strip("/"):
         raise ValueError("the prefix has an empty component, or a component . or ..")
-    if not _is_installed():
+    if find_spec("s3fs") is None:
         raise ValueError(f"a store in a bucket needs s3fs: pip install '{EXTRA}'")
     return SCHEME + (parts.netloc + parts.path).rstrip("/")
 
@@ -72,12 +73,6 @@ Root = Annotated[
     str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, Path) else value), AfterValidator(_root)
 ]
 """The type of the setting FOOTPLATE_ARTIFACTS."""
-
-
-def _is_installed() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("s3fs") is not None
 
 
 class RemoteStore:
@@ -172,7 +167,11 @@ class RemoteStore:
                 there: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
             except FileNotFoundError:
                 there = {}
-        files = [_stored_object(key.removeprefix(f"{place}/"), about) for key, about in there.items() if key != place]
+        files = [
+            StoredObject(key.removeprefix(f"{place}/"), int(about["size"]), _seconds(about))
+            for key, about in there.items()
+            if key != place
+        ]
         return sorted(files, key=lambda file: file.path)
 
     def has(self, path: str) -> bool:
@@ -271,10 +270,6 @@ class RemoteFile(io.RawIOBase):
 def stays_inside(path: str) -> bool:
     """Returns True if a relative path cannot lead out of the folder to which it is appended."""
     return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
-
-
-def _stored_object(path: str, about: Mapping[str, Any]) -> StoredObject:
-    return StoredObject(path, int(about["size"]), _seconds(about))
 
 
 def _seconds(about: Mapping[str, Any]) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from footplate.contract.body import MAX_PROBLEMS
+from footplate.contract.body import MAX_PROBLEMS, pointer_to
 from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
 from footplate.contract.spec_parts import Script
 
@@ -65,8 +65,14 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
 
     The zip's directory is checked before any content. Then every file is read once, so that damage is found.
     """
-    if (problem := _wrong_in_size(file, packed_bytes)) is not None:
-        raise InvalidBundle([problem])
+    if packed_bytes == 0:
+        hint = "send a zip of your code: zip -r code.zip my_code.py"
+        raise InvalidBundle([Problem("", "empty_bundle", "the body is empty", hint)])
+    if packed_bytes > MAX_BYTES:
+        raise InvalidBundle([too_large()])
+    # Entries are counted before zipfile makes an object of each. Entries of nested zips count as well.
+    if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
+        raise InvalidBundle([_too_many(count)])
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -75,22 +81,12 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
             if damaged := [*_damaged(archive, entries)]:
                 raise InvalidBundle(damaged)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OverflowError) as error:
-        raise InvalidBundle([_no_zip(str(error))]) from error
+        detail = f"the body is not a zip: {str(error)[:200]}"
+        raise InvalidBundle([Problem("", "not_a_zip", detail, "zip -r code.zip my_code.py makes one")]) from error
     return sorted(
         (Entry(entry.filename, entry.file_size) for entry in entries if not entry.is_dir()),
         key=lambda entry: entry.path,
     )
-
-
-def _wrong_in_size(file: IO[bytes], packed_bytes: int) -> Problem | None:
-    if packed_bytes == 0:
-        return Problem("", "empty_bundle", "the body is empty", "send a zip of your code: zip -r code.zip my_code.py")
-    if packed_bytes > MAX_BYTES:
-        return too_large()
-    # Entries are counted before zipfile makes an object of each. Entries of nested zips count as well.
-    if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
-        return _too_many(count)
-    return None
 
 
 def _count(file: IO[bytes], mark: bytes) -> int:
@@ -110,10 +106,6 @@ def too_large() -> Problem:
     )  # fmt: skip
 
 
-def _no_zip(why: str) -> Problem:
-    return Problem("", "not_a_zip", f"the body is not a zip: {why[:200]}", "zip -r code.zip my_code.py makes one")
-
-
 def _too_many(count: int) -> Problem:
     return Problem("", "too_many_files", f"the bundle has {count} entries, and at most {MAX_ENTRIES} are allowed")
 
@@ -127,7 +119,7 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     yield from _bomb(files, packed_bytes)
     seen: dict[str, str] = {}
     for entry in entries:
-        where = "/" + entry.filename.rstrip("/").replace("~", "~0").replace("/", "~1")[:MAX_PATH_CHARS]
+        where = pointer_to(entry.filename.rstrip("/"))[: MAX_PATH_CHARS + 1]
         for code, detail, hint in _wrong_in_entry(entry):
             yield Problem(where, code, detail, hint)
         folded = entry.filename.rstrip("/").casefold()
@@ -139,8 +131,8 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     plain = {entry.filename for entry in files}
     for path in sorted(plain):
         if above := next((folder for folder in _folders(path) if folder in plain), None):
-            yield Problem("/" + path.replace("/", "~1"), "duplicate_name", f"{above[:80]!r} is a file and a folder")
-    for name in sorted({_top(entry.filename) for entry in entries}):
+            yield Problem(pointer_to(path), "duplicate_name", f"{above[:80]!r} is a file and a folder")
+    for name in sorted({entry.filename.split("/", 1)[0] for entry in entries}):
         yield from _shadows(name)
 
 
@@ -169,7 +161,8 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
         yield "encrypted", f"{path[:80]!r} is encrypted", "zip it without a password"
     elif entry.compress_type not in _PACKINGS:
         yield "unknown_packing", f"{path[:80]!r} has an unsupported compression", "use stored or deflated: plain zip"
-    if _climbs(path):
+    has_drive = re.match("[A-Za-z]:", path) is not None
+    if "\\" in path or has_drive or not {"", ".", ".."}.isdisjoint(path.rstrip("/").split("/")):
         yield "path_outside_bundle", f"{path[:80]!r} leads out of the bundle", "zip -r from inside of the folder"
     elif any(ord(char) < 32 or ord(char) == 127 for char in entry.orig_filename) or not path.isprintable():
         yield "bad_path", f"{path[:80]!r} has control characters", None
@@ -177,18 +170,9 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
         yield "bad_path", f"a path may have at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
 
 
-def _climbs(path: str) -> bool:
-    parts = path.rstrip("/").split("/")
-    return "\\" in path or re.match("[A-Za-z]:", path) is not None or not {"", ".", ".."}.isdisjoint(parts)
-
-
 def _folders(path: str) -> Iterator[str]:
     parts = path.split("/")
     return ("/".join(parts[:length]) for length in range(1, len(parts)))
-
-
-def _top(path: str) -> str:
-    return path.split("/", 1)[0]
 
 
 def _shadows(top: str) -> Iterator[Problem]:
@@ -205,7 +189,7 @@ def _shadows(top: str) -> Iterator[Problem]:
     )  # fmt: skip
     if whose is not None:
         hint = f"rename it, for example my_{name.lstrip('_')}"
-        yield Problem("/" + top.replace("~", "~0"), "name_taken", f"{top!r} would hide a module of {whose}", hint)
+        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide a module of {whose}", hint)
 
 
 def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> Iterator[Problem]:
@@ -223,10 +207,8 @@ def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> It
             RuntimeError,
             NotImplementedError,
         ) as error:
-            where = "/" + entry.filename.replace("~", "~0").replace("/", "~1")
-            yield Problem(
-                where, "damaged", f"{entry.filename[:80]!r} cannot be read: {str(error)[:120]}", "zip it again"
-            )
+            detail = f"{entry.filename[:80]!r} cannot be read: {str(error)[:120]}"
+            yield Problem(pointer_to(entry.filename), "damaged", detail, "zip it again")
             return
 
 

@@ -27,7 +27,9 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _keeping(args)
     yield from _sharding(args)
     yield from _tracking(args)
-    yield from _debugging(args)
+    for name in args.debug:
+        if name != "underflow_overflow":
+            yield Disagreement(("debug",), f"debug is {str(name)!r}", "the only choice is underflow_overflow")
     for first, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
         if getattr(args, first) and getattr(args, other):
             yield Disagreement((first, other), f"{first} and {other} exclude each other", f"leave {first} out")
@@ -57,12 +59,6 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
                     f"{name} is an option of loading processes, but dataloader_num_workers is 0",
                     f"set dataloader_num_workers to 1 or more, or leave {name} out",
                 )
-
-
-def _debugging(args: TrainingArguments) -> Iterator[Disagreement]:
-    for name in args.debug:
-        if name != "underflow_overflow":
-            yield Disagreement(("debug",), f"debug is {str(name)!r}", "the only choice is underflow_overflow")
 
 
 def _durations(args: TrainingArguments) -> Iterator[Disagreement]:

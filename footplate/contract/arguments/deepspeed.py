@@ -205,9 +205,7 @@ def autos(value: Any, path: str = "") -> Iterator[str]:
 
 def _match(config: Config, path: str, value: Any, name: str) -> Difference | None:
     *parents, key = path.split(".")
-    node: Any = config
-    for parent in parents:
-        node = node.get(parent) if isinstance(node, dict) else None
+    node = _at(config, ".".join(parents))
     if not isinstance(node, dict) or key not in node:
         return None
     if node[key] == AUTO:

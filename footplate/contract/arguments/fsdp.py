@@ -93,8 +93,9 @@ class FsdpConfig:
             name = next(iter(options))
             hint = did_you_mean(name, _KNOWN) or f"the options are {', '.join(_KNOWN)}"
             raise ValueError(f"fsdp_config has no option {name!r}: {hint}")
-        if version == 1:
-            settings._refuse_what_version_2_does()
+        for name, (value, what_works) in _NOT_OF_FSDP1.items():
+            if version == 1 and getattr(settings, name) == value:
+                raise ValueError(f"fsdp_config's {name} cannot be {value} with version 1: {what_works}")
         if settings.activation_checkpointing and args.activation_checkpointing:
             raise ValueError(
                 "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: set one"
@@ -102,11 +103,6 @@ class FsdpConfig:
         if args.fp16:
             raise ValueError("fp16's loss scale is not shared among fsdp's processes: use bf16, which needs none")
         return settings
-
-    def _refuse_what_version_2_does(self) -> None:
-        for name, (value, what_works) in _NOT_OF_FSDP1.items():
-            if getattr(self, name) == value:
-                raise ValueError(f"fsdp_config's {name} cannot be {value} with version 1: {what_works}")
 
 
 _TRUTHS = (

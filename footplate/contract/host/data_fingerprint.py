@@ -31,7 +31,9 @@ def fingerprints(files: Files) -> Fingerprints:
 
 
 def _fingerprint(paths: list[Path]) -> str:
-    files = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
+    files = [
+        file for path in paths for file in (sorted(filter(Path.is_file, path.rglob("*"))) if path.is_dir() else [path])
+    ]
     sizes = [path.stat().st_size for path in files]
     stride = max(1, -(-sum(sizes) // (BLOCK * BLOCKS)))
     seen = hashlib.sha256()
@@ -46,10 +48,6 @@ def _fingerprint(paths: list[Path]) -> str:
         block += blocks
     count = f"{len(files):,} files" if len(files) != 1 else "a file"
     return f"{count} of {sum(sizes):,} bytes, sha256 {seen.hexdigest()[:16]}"
-
-
-def _below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def write_record(folder: Path, now: Fingerprints) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.contract.files import is_url, sha256_of, shown
@@ -127,18 +127,13 @@ def _of_hub(fetched_names: list[str]) -> str:
 
 
 def _inside(root: Path, path: Path, name: str) -> Path:
-    target = path.resolve()
-    if is_hub_name(name):
-        # A file in the hub's cache is a link to its content, which is stored beside the repository's commits.
-        root = root.resolve().parent.parent
-        return path if target.is_relative_to(root) else _leads_out(name)
-    return target if target.is_relative_to(root) else _leads_out(name)
-
-
-def _leads_out(name: str) -> NoReturn:
-    scheme = name.partition("://")[0]
-    hint = f"name a file or folder below {scheme}:// that is not a link to a place outside of it"
-    raise DatasetError(f"{name} leads out of {scheme}://", hint=hint)
+    target, is_of_hub = path.resolve(), is_hub_name(name)
+    # A file in the hub's cache is a link to its content, which is stored beside the repository's commits.
+    if not target.is_relative_to(root.resolve().parent.parent if is_of_hub else root):
+        scheme = name.partition("://")[0]
+        hint = f"name a file or folder below {scheme}:// that is not a link to a place outside of it"
+        raise DatasetError(f"{name} leads out of {scheme}://", hint=hint)
+    return path if is_of_hub else target
 
 
 def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:

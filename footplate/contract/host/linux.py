@@ -72,10 +72,8 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 def kill_group(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
     """Signals a whole process group, if any process of it is left."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, by)
-    except ProcessLookupError:
-        return
 
 
 def children(of: int | Literal["self"] = "self") -> list[int]:
