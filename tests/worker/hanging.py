@@ -29,7 +29,7 @@ def main(url: str, folder: Path) -> None:
     link = ControlLink(connect(url), grant, journal, os.eventfd(0, os.EFD_NONBLOCK))
     link.start()
     while not (folder / "hang").exists():
-        link.record_turn()
+        link.beats.record_turn()
         time.sleep(0.02)
     time.sleep(600)
 

@@ -179,7 +179,7 @@ class Attempt:
 
     def receive(self, longest: float) -> None:
         """Waits for training or a thread of the supervisor, and calls the functions that the selector has for them."""
-        self.link.record_turn()
+        self.link.beats.record_turn()
         for key, _ in self.selector.select(longest):
             key.data()
 
@@ -210,9 +210,9 @@ class Attempt:
         if reply.stored_step is not None:
             training.send_stored_step(reply.stored_step)
         for command in reply.commands:
-            if command.no > self.link.last_command:
+            if command.no > self.link.beats.last_command:
                 training.send_command(command)
-                self.link.last_command = command.no
+                self.link.beats.last_command = command.no
         if reply.held_steps is not None:
             training.send_held_steps(reply.held_steps)
         if reply.stop is not None:

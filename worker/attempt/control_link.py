@@ -134,6 +134,70 @@ class Sender:
         return sum(size for _, size in self._sent_bytes) + sum(size for _, size in sizes or ()) >= WINDOW_BYTES
 
 
+class Heartbeats:
+    """Makes the heartbeats of one attempt, and kills this process if its supervisor hangs."""
+
+    def __init__(self, grant: Grant, journal: Journal) -> None:
+        self.last_command = max((command.no for command in grant.commands), default=0)
+        """The number of the newest command that training has."""
+        self.due_at = 0.0
+        self._grant, self._journal = grant, journal
+        self._number = self._unattended = 0
+
+    def record_turn(self) -> None:
+        """Records that the supervisor's loop works. A supervisor that hangs is killed."""
+        self._unattended = 0
+
+    def next(self) -> AttemptBeat:
+        self._kill_hung_supervisor()
+        self._number += 1
+        self.due_at = time.monotonic() + self._grant.beat_seconds
+        grant = self._grant
+        return AttemptBeat(
+            job=grant.job,
+            attempt=grant.attempt,
+            fence=grant.fence,
+            claim=grant.claim,
+            source=grant.source,
+            number=self._number,
+            journaled=self._journal.last,
+            last_command=self.last_command,
+        )
+
+    def _kill_hung_supervisor(self) -> None:
+        """Kills this process if its loop hangs. Training dies with it, and control retries the job."""
+        # Heartbeats are counted, not seconds. A process that was frozen sent no heartbeats, and must not be killed.
+        self._unattended += 1
+        if self._unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._journal.is_done:
+            log.critical(
+                "%s attempt %s: the supervisor's loop hangs for %.0f s, so it is killed with its training",
+                self._grant.job, self._grant.attempt, HUNG_SECONDS,
+            )  # fmt: skip
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RedisOutage:
+    """Measures the outages of Redis as one attempt's link sees them."""
+
+    def __init__(self) -> None:
+        self._answered_at = time.monotonic()
+        self._since: float | None = None
+
+    def begin(self, error: Exception) -> float:
+        """Records that Redis failed, and returns the seconds until the next try."""
+        now = time.monotonic()
+        if self._since is None:
+            # A broken connection is noticed at once, but a frozen Redis only after its timeout.
+            self._since = self._answered_at if isinstance(error, TimeoutError | redis.TimeoutError) else now
+        return 0.2 if now - self._answered_at < 10 else 1.0
+
+    def end(self) -> float:
+        """Records that Redis answered, and returns the seconds of the outage that this ends. 0 if there was none."""
+        self._answered_at = time.monotonic()
+        since, self._since = self._since, None
+        return 0.0 if since is None else self._answered_at - since
+
+
 class ControlLink(threading.Thread):
     """The thread that talks to control. Each reply or outage in its queues also makes the eventfd `wake` readable."""
 
@@ -144,18 +208,15 @@ class ControlLink(threading.Thread):
         """The seconds of each outage of Redis, put here when Redis answers again."""
         self.is_hurried = False
         """True if the attempt waits for nothing but its last acknowledgement."""
-        self.last_command = max((command.no for command in grant.commands), default=0)
-        """The number of the newest command that training has. Heartbeats report this number."""
-        self._client, self._grant = client, grant
+        self.beats = Heartbeats(grant, journal)
+        self._client, self._claim = client, grant.claim
         self._sender = Sender(journal, grant.watermark)
         self._send_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # The thread has descriptors of its own, and closes them itself. `close` does not wait for a thread that hangs.
         self._send_event_copy, self._wake = os.dup(self._send_event), os.dup(wake)
         self._closing = threading.Event()
-        self._number = self._beats_unattended = 0
-        self._beat_due = self._sent_at = 0.0
-        self._answered_at = time.monotonic()
-        self._away_since: float | None = None
+        self._sent_at = 0.0
+        self._outage = RedisOutage()
         self._failures = ErrorLog(log, f"{grant.job} attempt {grant.attempt}")
 
     @property
@@ -165,12 +226,8 @@ class ControlLink(threading.Thread):
     def send_now(self, *, beat: bool = False) -> None:
         """Makes the thread send now. With `beat` it also sends a heartbeat, for news that control needs at once."""
         if beat:
-            self._beat_due = 0.0
+            self.beats.due_at = 0.0
         os.eventfd_write(self._send_event, 1)
-
-    def record_turn(self) -> None:
-        """Records that the supervisor's loop works. A supervisor that hangs is killed."""
-        self._beats_unattended = 0
 
     def close(self, within: float = 1.0) -> None:
         """Ends the thread. If the thread waits for a frozen Redis, it is left behind after `within` seconds."""
@@ -190,16 +247,13 @@ class ControlLink(threading.Thread):
         while not self._closing.is_set():
             listener = None
             try:
-                listener = Listener(self._client, keys.reply(self._grant.claim))
+                listener = Listener(self._client, keys.reply(self._claim))
                 self._sender.rewind()
                 self._talk(listener)
             except REDIS_ERRORS as error:
-                if self._away_since is None:
-                    # A broken connection is noticed at once, but a frozen Redis only after its timeout.
-                    is_silent = isinstance(error, TimeoutError | redis.TimeoutError)
-                    self._away_since = self._answered_at if is_silent else time.monotonic()
+                pause = self._outage.begin(error)
                 self._failures.failed("cannot report: Redis does not answer (%s)", error)
-                self._closing.wait(0.2 if time.monotonic() - self._answered_at < 10 else 1.0)
+                self._closing.wait(pause)
             except Exception as error:
                 # No error may end this thread, because the attempt has no other connection to control.
                 self._failures.failed("failed to talk to control: %r", error, trace=True)
@@ -227,57 +281,24 @@ class ControlLink(threading.Thread):
         now = time.monotonic()
         if self._sender.has_more:
             return max(0.0, self._sent_at + GATHER_SECONDS - now)
-        due = self._beat_due - now
+        due = self.beats.due_at - now
         if self._sender.is_waiting:
             due = min(due, HURRY_SECONDS if self.is_hurried else LOOK_SECONDS)
         return max(0.0, due)
 
     def _exchange(self) -> None:
         now = time.monotonic()
-        beat = self._beat() if now >= self._beat_due else None
+        beat = self.beats.next() if now >= self.beats.due_at else None
         if beat is None and self._sender.has_more and now < self._sent_at + GATHER_SECONDS:
             return
         before = self._sender.acknowledged
         self._sent_at = now
         self._sender.exchange(self._client, beat)
-        self._note_answer()
-        if self._sender.acknowledged != before:
-            os.eventfd_write(self._wake, 1)
-
-    def _note_answer(self) -> None:
-        self._answered_at = time.monotonic()
         self._failures.went_well()
-        away_since, self._away_since = self._away_since, None
-        if away_since is not None and self._answered_at - away_since > OUTAGE_SECONDS:
-            self.outages.put(self._answered_at - away_since)
+        if (outage_seconds := self._outage.end()) > OUTAGE_SECONDS:
+            self.outages.put(outage_seconds)
+        if self._sender.acknowledged != before or outage_seconds > OUTAGE_SECONDS:
             os.eventfd_write(self._wake, 1)
-
-    def _beat(self) -> AttemptBeat:
-        self._kill_hung_supervisor()
-        self._number += 1
-        self._beat_due = time.monotonic() + self._grant.beat_seconds
-        grant = self._grant
-        return AttemptBeat(
-            job=grant.job,
-            attempt=grant.attempt,
-            fence=grant.fence,
-            claim=grant.claim,
-            source=grant.source,
-            number=self._number,
-            journaled=self._sender.journal.last,
-            last_command=self.last_command,
-        )
-
-    def _kill_hung_supervisor(self) -> None:
-        """Kills this process if its loop hangs. Training dies with it, and control retries the job."""
-        # Heartbeats are counted, not seconds. A process that was frozen sent no heartbeats, and must not be killed.
-        self._beats_unattended += 1
-        if self._beats_unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._sender.journal.is_done:
-            log.critical(
-                "%s attempt %s: the supervisor's loop hangs for %.0f s, so it is killed with its training",
-                self._grant.job, self._grant.attempt, HUNG_SECONDS,
-            )  # fmt: skip
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def _receive(self, raw: bytes | None) -> None:
         if raw is None:
@@ -285,7 +306,7 @@ class ControlLink(threading.Thread):
         try:
             message = TO_ATTEMPT.validate_json(raw)
         except ValidationError as error:
-            log.warning("cannot parse control's reply to %s: %s", self._grant.claim, error)
+            log.warning("cannot parse control's reply to %s: %s", self._claim, error)
             return
         if isinstance(message, AttemptReply):
             self._sender.acknowledge(message.watermark)
