@@ -126,11 +126,11 @@ def fetch(attempt: Attempt) -> None:
 def reserve_user(attempt: Attempt) -> None:
     """Waits for a free operating-system user, if each attempt on this node runs as a user of its own."""
     attempt.spans.begin_phase("launch")
-    if attempt.ranks.reserve_user():
+    if attempt.ranks.owner.reserve():
         return
     text = "waits, because each attempt on this node runs as a user of its own, and no user is free"
     attempt.append([event_of(Kind.NOTE, {"message": text, "code": "no_free_user"})])
-    while not attempt.is_called_off and not attempt.ranks.reserve_user():
+    while not attempt.is_called_off and not attempt.ranks.owner.reserve():
         turn(attempt)
 
 
@@ -156,8 +156,8 @@ def _start(attempt: Attempt) -> None:
         orders = ranks.orders(address, attempt.environment, attempt.fetch_thread.folders)
         # A serving session is one process, so it needs no rendezvous, and inherits the socket of its requests instead.
         inherited = address.listening if attempt.serving is None else attempt.serving.theirs
-        libraries = libraries_of(attempt.spec)
-        attempt.training.start(attempt.node.folder.run, orders, inherited, ranks.user, ranks.lock, libraries)
+        folder, owner, libraries = attempt.node.folder.run, ranks.owner, libraries_of(attempt.spec)
+        attempt.training.start(folder, orders, inherited, owner.user, owner.lock, libraries)
         if attempt.serving is not None:
             attempt.serving.start()
 
@@ -189,7 +189,7 @@ def watch(attempt: Attempt) -> None:
         turn(attempt, 0.1)
     training.check_ranks()
     if training.has_exited:
-        attempt.ranks.take_files_back()
+        attempt.ranks.owner.take_files_back()
 
 
 def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
@@ -324,7 +324,7 @@ def close(attempt: Attempt) -> None:
     else:
         attempt.journal.close()
     attempt.training.close()
-    attempt.ranks.close()
+    attempt.ranks.owner.close()
     attempt.selector.close()
     os.close(attempt.wake)
 
