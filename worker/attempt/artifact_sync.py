@@ -128,7 +128,7 @@ class ArtifactSync(Background):
             if self._retry_while_unreachable(what, partial(self._fetch_offer, offer)):
                 took = time.monotonic() - began
                 text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
-                self._report(Kind.NOTE, {"message": text, "checkpoint": offer.path})
+                self._note(text, checkpoint=offer.path)
                 return
 
     def _fetch_offer(self, offer: CheckpointOffer) -> bool:
@@ -196,9 +196,6 @@ class ArtifactSync(Background):
             self._fetch_file(path)
         return bool(paths)
 
-    def _note(self, text: str) -> None:
-        self._report(Kind.NOTE, {"message": text})
-
     def _fetch_file(self, path: str) -> bool:
         """Downloads a file of the store to its place on this node. Returns False if the store does not have it."""
         try:
@@ -214,7 +211,7 @@ class ArtifactSync(Background):
         data = event["data"]
         path = str(data.get("path"))
         if not self._is_ours(path):
-            self._report(Kind.NOTE, {"message": f"{path[:200]} is not a checkpoint of this attempt, and is not kept"})
+            self._note(f"{path[:200]} is not a checkpoint of this attempt, and is not kept")
             return
         aside = self._root / ASIDE / PurePosixPath(path).name
         deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]

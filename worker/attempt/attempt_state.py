@@ -197,7 +197,10 @@ class Attempt:
         while not self.link.replies.empty():
             self._follow(self.link.replies.get())
         while not self.link.outages.empty():
-            self.append([_outage(self.link.outages.get())])
+            seconds = self.link.outages.get()
+            why = f"Redis did not answer for {seconds:.0f} s"
+            text = f"{why}: events were buffered on the node's disk and are delivered now"
+            self.append([event_of(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})])
 
     def _follow(self, reply: AttemptReply) -> None:
         """Carries out a reply of control. Control repeats a stop or a command until a heartbeat confirms it."""
@@ -274,11 +277,6 @@ def _new_journal(attempt: Attempt) -> Journal:
 
 def event_of(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "at": now_text(), "data": data}
-
-
-def _outage(seconds: float) -> dict[str, Any]:
-    text = f"Redis did not answer for {seconds:.0f} s: events were buffered on the node's disk and are delivered now"
-    return event_of(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})
 
 
 def disk_full(error: OSError) -> Verdict:

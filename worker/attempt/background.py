@@ -84,12 +84,13 @@ class Background:
                 done = do()
             except StoreUnreachable as error:
                 if not away:
-                    text = f"the artifact store does not answer, so this is retried: {what}: {error}"
-                    self._report(Kind.NOTE, {"message": text, "code": "store_away"})
+                    self._note(
+                        f"the artifact store does not answer, so this is retried: {what}: {error}", code="store_away"
+                    )
                 continue
             if away:
                 text = f"the artifact store answers again after {away:.0f} s; done: {what}"
-                self._report(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
+                self._note(text, code="store_back", seconds=round(away, 1))
             return done
         return None
 
@@ -101,6 +102,9 @@ class Background:
             first_failure = first_failure or time.monotonic()
             self._given_up.wait(pause)
             pause = min(2 * pause, LONGEST_SECONDS)
+
+    def _note(self, message: str, **more: Any) -> None:
+        self._report(Kind.NOTE, {"message": message, **more})
 
     def _report(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
         self.events.put({"kind": kind, "at": now_text(), "step": step, "data": data})

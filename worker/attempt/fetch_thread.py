@@ -23,7 +23,6 @@ from pydantic import TypeAdapter
 
 from footplate.contract import layout
 from footplate.contract.errors import NotFetched
-from footplate.contract.events import Kind
 from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown
 from footplate.contract.host.user import make_passable_folders
 from footplate.contract.hub import hub_name
@@ -215,9 +214,6 @@ class FetchThread(Background):
             opened.flush()
             os.fsync(opened.fileno())
         fresh.rename(file)
-
-    def _note(self, message: str, **more: Any) -> None:
-        self._report(Kind.NOTE, {"message": message, **more})
 
 
 def _fetch_items(spec: JobSpec) -> list[FetchItem]:

@@ -66,7 +66,9 @@ class PrintedLines:
 
     def read(self, chunk: bytes) -> Events:
         """Returns the events of the lines in a chunk. An empty chunk ends the stream."""
-        self._refill()
+        now = time.monotonic()
+        self._room = min(BURST_LINES, self._room + (now - self._seen_at) * LINES_PER_SECOND)
+        self._seen_at = now
         whole, self._rest = self._cut(chunk)
         if not whole:
             return self._mark() if not chunk else []
@@ -86,11 +88,6 @@ class PrintedLines:
         self._left_out += len(lines) - len(taken)
         self.tail.extend(line[:MAX_LINE_CHARS] for line in lines[-TAIL_LINES:])
         return events
-
-    def _refill(self) -> None:
-        now = time.monotonic()
-        self._room = min(BURST_LINES, self._room + (now - self._seen_at) * LINES_PER_SECOND)
-        self._seen_at = now
 
     def _cut(self, chunk: bytes) -> tuple[bytes, bytes]:
         """Returns the whole lines and the beginning of the next line.
