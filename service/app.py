@@ -167,7 +167,8 @@ class Guard:
             if not status:
                 await problems.unexpected(scope)(scope, receive, guarded)
         finally:
-            self.services.meters.answered(scope["method"], _route(scope), status, perf_counter() - started)
+            route = getattr(scope.get("route"), "path", "other")
+            self.services.meters.answered(scope["method"], route, status, perf_counter() - started)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Checks a websocket. Pages of other sites are refused before the handshake.
@@ -192,10 +193,6 @@ class Guard:
             scope[SUBPROTOCOL] = subprotocol_of(offered)
             with caller.quota.holding(partial(connection.cut, 4401, "this key was deleted, or has expired")):
                 await self.app(scope, receive, send)
-
-
-def _route(scope: Scope) -> str:
-    return getattr(scope.get("route"), "path", "other")
 
 
 def _request_id(scope: Scope, credentials: Credentials) -> bytes:

@@ -179,7 +179,9 @@ class Gatekeeper:
         if self._names is None:
             return
         host = credentials.host.decode("latin-1")
-        if _hostname(host) not in self._names:
+        # Without its port: `[::1]:8080` is `::1`.
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if name.lower() not in self._names:
             raise BadHost(
                 f"this service has no key, so it answers on its own machine only, which is not called {host!r}",
                 hint="use http://127.0.0.1, or set FOOTPLATE_API_KEY to listen elsewhere",
@@ -221,10 +223,3 @@ def _in_project(caller: Caller, parameters: Mapping[str, str], refused: Unauthor
     if project is not None and not _PROJECT.fullmatch(project):
         raise InvalidQuery([Problem("/query/project", "invalid_parameter", "is not the name of a project")])
     return caller.in_project(project)
-
-
-def _hostname(host: str) -> str:
-    """Returns the name without its port. For example, `[::1]:8080` is `::1`."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()

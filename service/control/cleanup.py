@@ -10,7 +10,7 @@ import logging
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
-from footplate.contract.ids import CheckpointId, UploadId, uuid7
+from footplate.contract.ids import CheckpointId, uuid7
 from service.artifact_files import Store
 from service.control.state import ControlState
 from service.jobs.pins import prune_pins
@@ -52,15 +52,14 @@ async def prune(state: ControlState) -> None:
         log.info("removed %d checkpoints that lost attempts had saved and not reported: %s …", len(late), late[0])
     await in_thread(prune_folders, artifacts)
     ended = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
-    removed = [upload for upload in ended if await in_thread(remove_parts, artifacts, upload)]
+    removed = [
+        upload
+        for upload in ended
+        if await in_thread(delete_folder, artifacts, str(layout.parts_folder(upload))) is None
+    ]
     if removed:
         await state.write(lambda conn: uploads.forget(conn, removed))
     await in_thread(prune_pins, artifacts, checkpoint)
-
-
-def remove_parts(artifacts: Store, upload: UploadId) -> bool:
-    """Deletes the stored parts of an upload. Returns False if some parts could not be deleted."""
-    return delete_folder(artifacts, str(layout.parts_folder(upload))) is None
 
 
 def write_probe(artifacts: Store) -> None:

@@ -279,7 +279,8 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
         curve = ends.get((job, attempt, name))
         if curve is None:
             count = names.get((job, attempt), 0)
-            if count >= MAX_NAMES or not _is_drawable(name):
+            # The name must fit into a key of the database, and have only characters that can be printed.
+            if count >= MAX_NAMES or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
                 continue
             curve, names[job, attempt] = Curve.new(), count + 1
         full += bucket_rows(job, attempt, name, curve.feed(column))
@@ -294,11 +295,6 @@ def _each(gathered: dict[JobId, Gathered]) -> Iterator[tuple[JobId, int, str, Co
     for job, points in gathered.items():
         for attempt, name, column in points.columns():
             yield job, attempt, name, column
-
-
-def _is_drawable(name: str) -> bool:
-    """Returns True if the name fits into a key of the database, and has only characters that can be printed."""
-    return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
 
 
 def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, int, Bucket]]) -> Iterator[BucketRow]:

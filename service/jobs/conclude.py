@@ -155,7 +155,9 @@ def _after_a_failure(job: JobRow, end: AttemptEnd, retry: Retry, backoff_seconds
         return StateMove(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
     # A job that gets further in each attempt is not at fault, so its wait does not grow.
     wait = backoff_seconds * 2**job.failed_without_checkpoint
-    message = f"{_describe_end(job, end)}; the next attempt starts in {wait:g} s"
+    # The cause of a lost attempt is a full sentence, so nothing is put before it.
+    why = _cause(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_cause(end)}"
+    message = f"{why}; the next attempt starts in {wait:g} s"
     return StateMove(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 
 
@@ -177,11 +179,6 @@ def _why_not_again(job: JobRow, end: AttemptEnd, retry: Retry) -> tuple[Reason, 
     if was_the_last:
         return end.reason, f"{_cause(end)} (attempt {failed} of {retry.max_attempts})"
     return None
-
-
-def _describe_end(job: JobRow, end: AttemptEnd) -> str:
-    """Returns a sentence about the end. The cause of a lost attempt is a full sentence, so nothing is put before it."""
-    return _cause(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_cause(end)}"
 
 
 def _cause(end: AttemptEnd) -> str:

@@ -151,15 +151,11 @@ def _changes(pointer: str, old: Any, new: Any) -> Iterator[SpecChange]:
     """Yields each value that differs between the two documents, with its pointer. A list counts as one value."""
     if isinstance(old, dict) and isinstance(new, dict) and (old or new):
         for name in [*old, *(name for name in new if name not in old)]:
-            left_out = _default_of(name) if pointer == "/training" else None
+            # A spec in SQL leaves out the training arguments that have their default.
+            left_out = _defaults().get(name) if pointer == "/training" else None
             yield from _changes(pointer + pointer_to(name), old.get(name, left_out), new.get(name, left_out))
     elif old != new or isinstance(old, bool) is not isinstance(new, bool):
         yield SpecChange.model_validate({"pointer": pointer, "from": old, "to": new})
-
-
-def _default_of(argument: str) -> Any:
-    """Returns the default of a training argument. A spec in SQL leaves out arguments that have their default."""
-    return _defaults().get(argument)
 
 
 @cache
