@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
 
 from pydantic import ValidationError
 
@@ -66,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        refuse_arguments(parser, words[0], unknown)
+        # The error shows the usage of the verb in the command line, because it lists the options.
+        verbs_of(parser).get(words[0], parser).error(f"unknown arguments: {' '.join(unknown)}")
     if options.version:
         print(f"footplate {version('footplate')}")
         return 0
@@ -116,11 +116,6 @@ def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
     hint = f"use {OTHER_WORDS[word]!r}" if word in OTHER_WORDS else did_you_mean(word, verbs)
     hint = hint or f"the verbs are {', '.join(verbs)}"
     return f"there is no verb {word!r}; {hint}"
-
-
-def refuse_arguments(parser: argparse.ArgumentParser, word: str, unknown: list[str]) -> NoReturn:
-    """Exits with an error that shows the usage of the verb `word`, because the usage lists the verb's options."""
-    verbs_of(parser).get(word, parser).error(f"unknown arguments: {' '.join(unknown)}")
 
 
 def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

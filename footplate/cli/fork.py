@@ -12,7 +12,6 @@ from footplate.cli.text import print_json, print_message
 from footplate.cli.watch import watch_job
 
 if TYPE_CHECKING:
-    from footplate import Job
     from footplate.sdk.models import Fork
 
 SHOWN = 60
@@ -42,14 +41,12 @@ def run_fork(options: Options) -> int:
     else:
         print(made.id, flush=True)
         # On stderr, because a script may want only the id from stdout.
-        for line in (*_notes(made), *_lines(made.info.fork)):
+        for event in made.events(kinds="note", follow=False):
+            if "message" in event.data:
+                print_message(event.data["message"])
+        for line in _lines(made.info.fork):
             print_message(line)
     return watch_job(made, after=0, as_json=options.json) if options.watch else 0
-
-
-def _notes(made: Job) -> list[str]:
-    """Returns the texts of the new job's note events, such as that no step is left to train."""
-    return [str(event.data["message"]) for event in made.events(kinds="note", follow=False) if "message" in event.data]
 
 
 def _lines(fork: Fork | None) -> Iterator[str]:

@@ -73,8 +73,10 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_ls(options: Options) -> int:
     client = client_of(options)
+    # A minus means descending: the newest or the highest first.
+    sort = f"-{options.sort}" if (options.sort != "name") != options.reverse else options.sort
     while True:
-        jobs = client.jobs.list(limit=options.limit or None, sort=_sort(options), **filters_of(options))
+        jobs = client.jobs.list(limit=options.limit or None, sort=sort, **filters_of(options))
         if options.quiet:
             print_lines(*(job.id for job in jobs))
         elif options.json:
@@ -90,12 +92,6 @@ def run_ls(options: Options) -> int:
             return 0
         sys.stdout.flush()
         time.sleep(WATCH_SECONDS)
-
-
-def _sort(options: Options) -> str:
-    """Returns the query parameter `sort`. A minus means descending: the newest or the highest first."""
-    descends = (options.sort != "name") != options.reverse
-    return f"-{options.sort}" if descends else str(options.sort)
 
 
 def cell(job: JobInfo, name: str) -> str:

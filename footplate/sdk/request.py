@@ -49,17 +49,13 @@ class ApiRequest:
 
     def on(self, wire: Wire, **more: Any) -> httpx2.Request:
         params = {name: value for name, value in self.params.items() if value is not None}
-        headers = in_trace(dict(self.headers))
+        headers = dict(self.headers)
+        if "opentelemetry.trace" in sys.modules:
+            # Adds the `traceparent` of the current span.
+            import_module("opentelemetry.propagate").inject(headers)
         if self.read_seconds is not None:
             more["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=self.read_seconds)
         return wire.request(self.method, self.path, params=params or None, headers=headers, content=self.body, **more)
-
-
-def in_trace(headers: dict[str, str]) -> dict[str, str]:
-    """Adds the `traceparent` of the current OpenTelemetry span to the headers, if OpenTelemetry is imported."""
-    if "opentelemetry.trace" in sys.modules:
-        import_module("opentelemetry.propagate").inject(headers)
-    return headers
 
 
 async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> httpx2.Response:
