@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
@@ -32,13 +32,11 @@ def write(path: Path) -> None:
 
 def packages() -> Iterator[Described]:
     """Yields the installed packages, against which `code.requires` is checked."""
-    versions = {_canonical(name): package.version for package in distributions() if (name := package.metadata["Name"])}
+    versions = {
+        canonicalize_name(name): package.version for package in distributions() if (name := package.metadata["Name"])
+    }
     for name, version in sorted(versions.items()):
         yield Described(name=name, group=PACKAGES, summary=version, args={})
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def describe_all() -> Iterator[Described]:

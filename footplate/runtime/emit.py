@@ -166,7 +166,8 @@ class Emit(TrainerCallback):
         self._progress_due = self._tick_due = 0.0
         self._began, self._first_step = 0.0, 0
         self._state: TrainerState | None = None
-        self._reported_step = 0
+        self.reported_step = 0
+        """The last step whose progress was reported."""
         self._trains = False
 
     def report_running(self) -> None:
@@ -300,14 +301,9 @@ class Emit(TrainerCallback):
         """True after SIGTERM, which training gets if it does not stop in time. Its run then counts as stopped."""
         return self._stop[TERMINATED_AT] != 0
 
-    @property
-    def reported_step(self) -> int:
-        """The last step whose progress was reported."""
-        return self._reported_step
-
     def last_progress(self) -> None:
         """Reports the last step if it was not reported yet, so that a failure shows the step it reached."""
-        if self._state is not None and self._state.global_step != self._reported_step:
+        if self._state is not None and self._state.global_step != self.reported_step:
             self._progress(self._state, time.monotonic())
 
     def relied_on(self) -> set[Path]:
@@ -336,7 +332,7 @@ class Emit(TrainerCallback):
 
     def _progress(self, state: TrainerState, now: float) -> None:
         step, epoch = state.global_step, state.epoch or 0.0
-        self._reported_step = step
+        self.reported_step = step
         done, remaining = step - self._first_step, state.max_steps - step
         eta = (now - self._began) / done * remaining if done > 1 and remaining >= 0 else None
         data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))

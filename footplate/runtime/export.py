@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from footplate.contract.errors import NotBuildable
 from footplate.contract.events import DoneData
 from footplate.contract.host.launch import Order
@@ -29,15 +27,11 @@ def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: 
     if start is None:
         raise NotBuildable("an export needs a checkpoint", hint="name one in resume_from")
     start.load(trainer)
-    _name_base(trainer.model, spec)
+    # Adapters name their base model by its repository on the hub, in place of a folder of this node.
+    name = base_model({"args": spec.model.args}) if spec.model else None
+    for config in getattr(trainer.model, "peft_config", {}).values():
+        config.base_model_name_or_path = name or config.base_model_name_or_path
     folder = order.files.outputs
     (trainer.save_merged_model if wanted.merge else trainer.save_model)(str(folder))
     (folder / CARD).write_text(wanted.card, encoding="utf-8")
     return emit.finished({})
-
-
-def _name_base(model: Any, spec: JobSpec) -> None:
-    """Names the base model of adapters by its repository on the hub, in place of a folder of this node."""
-    name = base_model({"args": spec.model.args}) if spec.model else None
-    for config in getattr(model, "peft_config", {}).values():
-        config.base_model_name_or_path = name or config.base_model_name_or_path

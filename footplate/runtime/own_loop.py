@@ -133,9 +133,8 @@ class Job:
                 self._latest = LoopCheckpoint(Path(folder), int(Path(folder).name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
-        return self._latest and self._brought(self._latest)
-
-    def _brought(self, latest: LoopCheckpoint) -> LoopCheckpoint:
+        if (latest := self._latest) is None:
+            return None
         place = self.folder / BROUGHT
         is_here = self._peers.is_main or latest.path.is_dir()
         seen = latest.path if is_here else place / latest.path.name

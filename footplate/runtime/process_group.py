@@ -30,13 +30,18 @@ _store: Any = None
 
 def join(order: Order, store_fd: int | None = None) -> None:
     """Sets torchrun's variables. The first rank, which inherits the bound socket `store_fd`, serves torch's store."""
+    global _store
     if order.port is None:
         return
     os.environ.update(environment(order))
     # Libraries that build code find their tools, such as ninja, beside this interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if store_fd is not None:
-        _serve_store(order, store_fd)
+        import torch.distributed as dist
+
+        _store = dist.TCPStore(  # type: ignore[attr-defined]
+            order.host, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=store_fd
+        )
 
 
 def run_on_first_rank(order: Order, work: Callable[[], None]) -> None:
@@ -95,13 +100,3 @@ def _interfaces(order: Order) -> dict[str, str]:
         return {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
     names = ("GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if order.gpus else []))
     return {name: order.interface for name in names if order.interface is not None and name not in os.environ}
-
-
-def _serve_store(order: Order, store_fd: int) -> None:
-    global _store
-    import torch.distributed as dist
-
-    assert order.port is not None
-    _store = dist.TCPStore(  # type: ignore[attr-defined]
-        order.host, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=store_fd
-    )

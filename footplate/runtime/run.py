@@ -182,7 +182,10 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
 
 def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> StartingPoint | None:
     """Returns the starting point, after checks and copies of earlier attempts' files. Runs on the first rank only."""
-    _carry_tracking(order, emit)
+    try:
+        tracker_folders.copy_earlier_files(order)
+    except OSError as error:
+        emit.note(f"the trackers' files of earlier attempts could not be copied, so trackers begin new runs: {error}")
     now = {**fingerprints(read), **order.commits}
     write_record(order.files.folder, now)
     start = find_starting_point(spec, order, emit)
@@ -274,20 +277,16 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         if spec.data.train is not None:
             save_model(trainer, folder)
         if order.rank == 0:
-            _write_beside_the_model(folder, spec, metrics, predicted and _readable(predicted, trainer))
+            folder.mkdir(parents=True, exist_ok=True)
+            if predicted is not None:
+                predictions.write(folder, *_readable(predicted, trainer))
+            for name, content in (("spec.json", spec.as_json()), ("metrics.json", metrics)):
+                (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         if order.rank == 0:
             _drop(folder)
         raise CannotSave(f"training has ended, but its outputs could not be written to {folder}: {error}") from error
     return emit.finished(metrics)
-
-
-def _write_beside_the_model(folder: Path, spec: JobSpec, metrics: dict[str, Any], predicted: Any) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if predicted is not None:
-        predictions.write(folder, *predicted)
-    (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
 
 
 def _readable(predicted: Any, trainer: Trainer) -> tuple[Any, Any]:
@@ -308,13 +307,6 @@ def _drop(outputs: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         outputs.rmdir()
-
-
-def _carry_tracking(order: Order, emit: Emit) -> None:
-    try:
-        tracker_folders.copy_earlier_files(order)
-    except OSError as error:
-        emit.note(f"the trackers' files of earlier attempts could not be copied, so trackers begin new runs: {error}")
 
 
 def result(trainer: Trainer, emit: Emit) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class PreparedCheck:
         shared = {id(parameter) for model in prepared._models for parameter in model.parameters()}
         if not any(id(parameter) in shared for group in optimizer.param_groups for parameter in group["params"]):
             raise _error("model", None, "each process would train a model of its own")
-        samplers = list(_active_samplers())
+        # The samplers of loaders that are being read. Streams are left out, because their code may shard them.
+        iterators = [item for item in _alive(_BaseDataLoaderIter) if item._dataset_kind == _DatasetKind.Map]
+        samplers = [iterator._index_sampler for iterator in iterators]
         if samplers and not prepared._dataloaders and not any(map(_is_sharded, samplers)):
             raise _error("data loader", None, "each process would read all of the data")
 
@@ -62,13 +64,6 @@ class PreparedCheck:
             # A scheduler that steps after each epoch has a step count of 1 here, and is not checked.
             if scheduler.optimizer is optimizer and scheduler._step_count > 1:
                 raise _error("scheduler", scheduler, "checkpoints would not contain it")
-
-
-def _active_samplers() -> Iterator[Any]:
-    """Yields the samplers of loaders that are being read. Streams are left out, because their code may shard them."""
-    for iterator in _alive(_BaseDataLoaderIter):
-        if iterator._dataset_kind == _DatasetKind.Map:
-            yield iterator._index_sampler
 
 
 def _alive(kind: type) -> list[Any]:

@@ -52,7 +52,9 @@ class SharedBase:
                 hint="load the checkpoint in a session of its own",
             )
         if len(self._names) >= MOST:
-            self._drop_oldest()
+            oldest = next(name for name in self._names if name != FIRST)
+            self._model.delete_adapter(oldest)
+            self._names.remove(oldest)
         self._model.add_adapter(name, PeftConfig.from_pretrained(str(folder)))
         stored = load_file(folder / adapters.WEIGHTS)
         result = set_peft_model_state_dict(self._model, stored, adapter_name=name)
@@ -62,8 +64,3 @@ class SharedBase:
                 f"the adapter belongs to another model: this model has no weight {result.unexpected_keys[0]}"
             )
         self._model.to(next(self._model.parameters()).device).eval()
-
-    def _drop_oldest(self) -> None:
-        oldest = next(name for name in self._names if name != FIRST)
-        self._model.delete_adapter(oldest)
-        self._names.remove(oldest)
