@@ -240,8 +240,8 @@ def drain_seconds(env: dict[str, str]) -> float:
 def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
     """Returns the addresses and folders, and three commands to paste, in this order."""
     key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
-    port = urlsplit(url).port
-    others = f"\n  elsewhere  http://{socket.gethostname()}:{port}/   (from other machines)" if listens_on_all() else ""
+    port, is_open = urlsplit(url).port, os.environ.get("FOOTPLATE_HOST") in ("0.0.0.0", "::")
+    others = f"\n  elsewhere  http://{socket.gethostname()}:{port}/   (from other machines)" if is_open else ""
     spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'
     return f"""
   dashboard  {url}/        API  {url}/docs{others}
@@ -255,10 +255,6 @@ Next, in another terminal:
 
 Ctrl-C here writes checkpoints of running jobs and stops everything. The next start continues the jobs.
 """
-
-
-def listens_on_all() -> bool:
-    return os.environ.get("FOOTPLATE_HOST") in ("0.0.0.0", "::")
 
 
 def say(text: str) -> None:
