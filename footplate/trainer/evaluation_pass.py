@@ -163,7 +163,8 @@ class _Results:
         values = {name: value for metric in self.metrics for name, value in metric.compute().items()}
         values |= {name: plain(value) for name, value in self._computed(predictions, label_ids, inputs).items()}
         values |= self._losses(prefix)
-        return EvalLoopOutput(predictions, label_ids, _prefixed(values, prefix), self.losses.seen)
+        named = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": values[name] for name in values}
+        return EvalLoopOutput(predictions, label_ids, named, self.losses.seen)
 
     def _join(self) -> None:
         """Adds the losses and streaming metrics of the other processes to those of this process."""
@@ -262,7 +263,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, numpy.generic) or (isinstance(value, Tensor) and value.numel() == 1):
         return value.item()
     return value
-
-
-def _prefixed(metrics: dict[str, float], prefix: str) -> dict[str, float]:
-    return {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": value for name, value in metrics.items()}

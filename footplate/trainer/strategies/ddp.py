@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import astuple, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,11 +21,11 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.launcher import Place
 from footplate.trainer.samplers import DataShard
+from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.agreement import AgreeingHandler
+from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.gather import gather_values, require_tensors
-from footplate.trainer.strategies.lockstep import lockstep
-from footplate.trainer.strategies.peers import Peers
+from footplate.trainer.strategies.peers import OneProcess, PaddingBatch, Peers
 from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
 from footplate.trainer.stream import StreamShard
 
@@ -137,3 +138,84 @@ def refuse_one_process_options(args: TrainingArguments, world: int) -> None:
             f"save_in_background works in one process only, but {world} processes write a checkpoint together: leave "
             "save_in_background out, or train in one process"
         )
+
+
+# The flags of callbacks
+
+FLAGS = tuple(field.name for field in fields(TrainerControl))
+_STOPS = ("should_training_stop", "should_epoch_stop")
+
+
+class AgreeingHandler(CallbackHandler):
+    """A CallbackHandler that exchanges the control flags after every step, epoch and evaluation.
+
+    Logs and saves may run in one process alone, so flags are not exchanged after them. A stop that is requested in
+    `on_log` or `on_save` takes effect at the next exchange.
+    """
+
+    def __init__(self, peers: OneProcess, *args: Any) -> None:
+        self._peers, self._postponed = peers, dict.fromkeys(FLAGS, False)
+        super().__init__(*args)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self._agreed(super().on_step_end(args, state, control))
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self._agreed(super().on_epoch_end(args, state, control))
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float]
+    ) -> TrainerControl:
+        return self._agreed(super().on_evaluate(args, state, control, metrics))
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any]) -> TrainerControl:
+        before = self._stops(control)
+        return self._postpone_stop(before, super().on_log(args, state, control, logs))
+
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, checkpoint: Any = None
+    ) -> TrainerControl:
+        before = self._stops(control)
+        return self._postpone_stop(before, super().on_save(args, state, control, checkpoint))
+
+    def _agreed(self, control: TrainerControl) -> TrainerControl:
+        wanted = [flag or self._postponed[name] for name, flag in zip(FLAGS, astuple(control), strict=True)]
+        for name, flag in zip(FLAGS, self._peers.any(wanted), strict=True):
+            setattr(control, name, flag)
+            self._postponed[name] = False
+        return control
+
+    def _stops(self, control: TrainerControl) -> list[bool]:
+        return [getattr(control, name) for name in _STOPS]
+
+    def _postpone_stop(self, before: list[bool], control: TrainerControl) -> TrainerControl:
+        for name, was in zip(_STOPS, before, strict=True):
+            if getattr(control, name) and not was:
+                self._postponed[name] = True
+                setattr(control, name, False)
+        return control
+
+
+# Batches
+
+_NONE = object()
+
+
+def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
+    """Yields the same number of batches in every process. A process that has none left yields PaddingBatches."""
+    last: Any = _NONE
+    is_first = True
+    while True:
+        batch = next(batches, _NONE)
+        have = peers.all_gather(batch is not _NONE)
+        if not any(have):
+            return
+        if is_first and not all(have):
+            last = _copied_from(batch, have.index(True), peers)
+        is_first, last = False, last if batch is _NONE else batch
+        yield PaddingBatch(last) if batch is _NONE else batch
+
+
+def _copied_from(batch: Any, source: int, peers: OneProcess) -> Any:
+    """Returns the batch of the process `source`, for processes that have no batch to make padding from."""
+    return peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None)[source]

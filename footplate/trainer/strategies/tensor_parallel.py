@@ -7,7 +7,7 @@ parameters further over the groups: in transformers, in the script, or here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters
 from footplate.trainer.launcher import Place
-from footplate.trainer.strategies import meshes
 from footplate.trainer.strategies.fsdp import Fsdp
 from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.single import BuildArguments
@@ -102,10 +102,18 @@ class TensorParallel(Fsdp):
         return require_same_batch(super().epoch(epoch, loader), self.peers, self.tensor_parallel)
 
     def stepper(self, optimizer: Any) -> Any:
-        return meshes.StepByMesh(self.plain_optimizer(optimizer))
+        return StepByMesh(self.plain_optimizer(optimizer))
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        return meshes.clip(parameters, max_norm)
+        """Clips the gradients by their norm over all meshes and processes."""
+        meshes = _by_mesh(parameter.grad for parameter in parameters if parameter.grad is not None)
+        norms = [torch.nn.utils.get_total_norm(gradients) for gradients in meshes]
+        whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+        norm = torch.linalg.vector_norm(torch.stack(whole)) if whole else torch.tensor(0.0)
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        for gradients in meshes:
+            torch._foreach_mul_(gradients, factor)
+        return norm
 
     @contextmanager
     def local_save(self, model: nn.Module) -> Iterator[None]:
@@ -124,6 +132,36 @@ class TensorParallel(Fsdp):
 
 def _mesh_of(model: nn.Module) -> DeviceMesh | None:
     """Returns the mesh of tensor parallelism: the mesh named "tp", or else the first mesh of a parameter."""
-    meshes_of_parameters = [parameter.device_mesh for parameter in model.parameters() if isinstance(parameter, DTensor)]
-    tp_meshes = [mesh["tp"] for mesh in meshes_of_parameters if "tp" in (mesh.mesh_dim_names or ())]
-    return next(iter(tp_meshes or meshes_of_parameters), None)
+    meshes = [parameter.device_mesh for parameter in model.parameters() if isinstance(parameter, DTensor)]
+    tp_meshes = [mesh["tp"] for mesh in meshes if "tp" in (mesh.mesh_dim_names or ())]
+    return next(iter(tp_meshes or meshes), None)
+
+
+def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Groups tensors by device mesh, because torch's foreach operations take tensors of one mesh only."""
+    meshes: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        meshes.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, []).append(tensor)
+    return list(meshes.values())
+
+
+class StepByMesh:
+    """Steps an optimizer. During the step, each parameter group is split into one group per mesh."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None:
+        groups = self.optimizer.param_groups
+        split_groups = [
+            [{**group, "params": parameters} for parameters in _by_mesh(group["params"])] for group in groups
+        ]
+        self.optimizer.param_groups = [subgroup for subgroups in split_groups for subgroup in subgroups]
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.param_groups = groups
+        for group, subgroups in zip(groups, split_groups, strict=True):
+            # Some optimizers keep a step count in their groups. It is the same in every subgroup.
+            first = subgroups[0] if subgroups else {}
+            group.update({name: value for name, value in first.items() if name != "params"})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from footplate.trainer.strategies.lockstep import lockstep
+from footplate.trainer.strategies.ddp import lockstep
 from footplate.trainer.strategies.peers import OneProcess, PaddingBatch
 
 
