@@ -52,11 +52,9 @@ class GradientNorms(TrainerCallback):
         self.layers = {}
         for name, value in kwargs["model"].named_parameters():
             if value.requires_grad:
-                self.layers.setdefault(self._layer(name), []).append(value)
-
-    def _layer(self, parameter: str) -> str:
-        names = parameter.split(".")
-        return ".".join(names[: self.depth] if self.depth else names[:-1]) or parameter
+                parts = name.split(".")
+                layer = ".".join(parts[: self.depth] if self.depth else parts[:-1]) or name
+                self.layers.setdefault(layer, []).append(value)
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not _is_logged(args, state):

@@ -153,7 +153,9 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    _refuse_reaching_further(changes)
+    for name in changes:
+        if name in NEVER_IN_A_CONFIG or name.startswith("_"):
+            raise NotBuildable(f"a job's config must not set {name!r}", hint="it may set only the model's sizes")
     if path is None:
         return _new_config(changes, processor)
     folder = Path(path)
@@ -233,12 +235,6 @@ def _cannot_be(config: Any, error: Exception) -> NotBuildable:
 
 def _fields(kind: type) -> Iterable[str]:
     return [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
-
-
-def _refuse_reaching_further(config: dict[str, Any]) -> None:
-    for name in config:
-        if name in NEVER_IN_A_CONFIG or name.startswith("_"):
-            raise NotBuildable(f"a job's config must not set {name!r}", hint="it may set only the model's sizes")
 
 
 # The weights

@@ -7,7 +7,7 @@ before training, because a block depends on all rows before it. Maps over stream
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -148,7 +148,9 @@ def labels(
 ) -> Any:
     """Replaces names of classes by their numbers, and stores the names in the model's config."""
     config = getattr(model, "config", None)
-    numbers_of_model = _names_of(config)
+    numbers_of_model = dict(getattr(config, "label2id", None) or {})
+    if all(name.startswith("LABEL_") for name in numbers_of_model):
+        numbers_of_model = {}  # LABEL_0, LABEL_1 and so on are not names.
     numbers = {name: at for at, name in enumerate(names)} if names is not None else numbers_of_model
     if not numbers:
         raise NotBuildable(
@@ -158,12 +160,6 @@ def labels(
     if names is not None:
         name_classes(config, names, numbers_of_model)
     return mapped(rows, Labels(column, numbers))
-
-
-def _names_of(config: Any) -> dict[str, int]:
-    """Returns the class names in a config with their numbers, or {} if the names are LABEL_0, LABEL_1 and so on."""
-    numbers: Mapping[str, int] = getattr(config, "label2id", None) or {}
-    return {} if all(name.startswith("LABEL_") for name in numbers) else dict(numbers)
 
 
 def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> None:

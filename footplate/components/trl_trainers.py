@@ -88,7 +88,9 @@ class TrlTrainer:
         except ValueError as error:
             raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
         sets, own_sets = _parted(parts.eval)
-        model, adapter = _without_adapter(parts.model)
+        # TRL puts a new adapter in itself, so it gets the model without the adapter, and the adapter's config.
+        adapters = getattr(parts.model, "peft_config", None)
+        model = parts.model.unload() if adapters else parts.model
         arguments: dict[str, Any] = {
             "model": model,
             "processing_class": _required_processor(parts.processor, self.name),
@@ -96,7 +98,7 @@ class TrlTrainer:
             "eval_dataset": self._evaluation(sets, parts.processor, config),
             "args": config,
             "callbacks": parts.callbacks,
-            **({} if adapter is None else {"peft_config": adapter}),
+            **({"peft_config": adapters["default"]} if adapters else {}),
             **({"reward_funcs": parts.rewards} if self.has_rewards else {"data_collator": parts.collator}),
         }
         if self.name == "Reward" and model.config.num_labels != 1:
@@ -202,12 +204,6 @@ def _required_processor(processor: Any, name: str) -> Any:
     return processor
 
 
-def _without_adapter(model: Any) -> tuple[Any, Any]:
-    """Returns a model without its new adapter, and the adapter's config, because TRL puts the adapter in itself."""
-    configs = getattr(model, "peft_config", None)
-    return (model, None) if not configs else (model.unload(), configs["default"])
-
-
 def _require_known(own: Arguments, parameters: Mapping[str, Any]) -> None:
     """Raises NotBuildable for an argument that is unknown, or that a job must not set."""
     for name, value in own.items():
@@ -240,7 +236,8 @@ def _parameter(name: str, line: ast.AnnAssign) -> Iterator[inspect.Parameter]:
         return
     keywords = {keyword.arg: keyword.value for keyword in line.value.keywords}
     metadata = ast.literal_eval(keywords["metadata"])
-    default = _default(keywords)
+    factory = keywords.get("default_factory")
+    default = ast.literal_eval(factory.body if isinstance(factory, ast.Lambda) else keywords["default"])
     annotation = _type(line.annotation)
     if name in NOT_IN_A_JOB:
         annotation, metadata["help"] = Literal[default], f"Cannot be set in a job: {NOT_IN_A_JOB[name]}"
@@ -248,11 +245,6 @@ def _parameter(name: str, line: ast.AnnAssign) -> Iterator[inspect.Parameter]:
         annotation = Literal[tuple(metadata["choices"])]
     kind = inspect.Parameter.KEYWORD_ONLY
     yield inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, metadata["help"]])
-
-
-def _default(keywords: Mapping[str | None, ast.expr]) -> Any:
-    factory = keywords.get("default_factory")
-    return ast.literal_eval(factory.body if isinstance(factory, ast.Lambda) else keywords["default"])
 
 
 def _type(annotation: ast.expr) -> Any:
