@@ -47,7 +47,8 @@ class ChangeResult:
 def change(trainer: Trainer, wanted: Mapping[str, Any]) -> ChangeResult:
     """Applies each value that can change. Call it in `on_step_end`, with the same values in every process."""
     changed = ChangeResult()
-    for name in sorted(wanted, key=_in_order):
+    unknown = [name for name in wanted if name not in CHANGEABLE]
+    for name in [*(name for name in CHANGEABLE if name in wanted), *unknown]:
         before = _before(trainer, name)
         try:
             _change(trainer, name, wanted[name])
@@ -57,10 +58,6 @@ def change(trainer: Trainer, wanted: Mapping[str, Any]) -> ChangeResult:
             changed.values[name] = (before, wanted[name])
     trainer.state.compute_steps(trainer.args, trainer.state.max_steps)
     return changed
-
-
-def _in_order(name: str) -> int:
-    return CHANGEABLE.index(name) if name in CHANGEABLE else len(CHANGEABLE)
 
 
 def _before(trainer: Trainer, name: str) -> Any:

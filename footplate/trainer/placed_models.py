@@ -40,7 +40,9 @@ def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) ->
 
     `place_model_on_device` decides if it is set, but packed 8-bit models and models with a device map never move.
     """
-    if _is_packed(model) or getattr(model, "hf_device_map", None) is not None:
+    by_bits = getattr(model, "is_loaded_in_8bit", False) or getattr(model, "is_loaded_in_4bit", False)
+    is_packed = by_bits or getattr(model, "quantization_method", None) == "bitsandbytes"
+    if is_packed or getattr(model, "hf_device_map", None) is not None:
         return False
     wanted = args.place_model_on_device
     return not is_model_parallel(model, device) if wanted is None else wanted
@@ -58,11 +60,6 @@ def is_model_parallel(model: nn.Module, device: torch.device) -> bool:
     }
     devices = {torch.device(name) for name in named}
     return len(devices) > 1 or (len(devices) == 1 and devices.pop() != device)
-
-
-def _is_packed(model: Any) -> bool:
-    by_bits = getattr(model, "is_loaded_in_8bit", False) or getattr(model, "is_loaded_in_4bit", False)
-    return bool(by_bits or getattr(model, "quantization_method", None) == "bitsandbytes")
 
 
 def require_a_model(model: Any) -> None:

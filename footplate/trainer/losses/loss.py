@@ -148,7 +148,9 @@ def loss_and_how(
     if loss is not None and loss.dim() == 0:
         return loss, False
     if loss is not None:
-        return _shared(Loss(loss.sum(), _elements(loss, labels)), num_items)
+        same = labels is not None and labels.shape == loss.shape and not labels.is_floating_point()
+        elements = items(labels) if same and labels is not None else loss.numel()
+        return _shared(Loss(loss.sum(), elements), num_items)
     if family is not None and inputs is not None and family.has_labels(inputs):
         family_loss = family.loss(outputs, inputs)
         return _shared(family_loss, num_items) if family.sums else (family_loss.total, False)
@@ -165,11 +167,6 @@ def loss_and_how(
 
 def _shared(loss: Loss, num_items: Tensor | int | None) -> tuple[Tensor, bool]:
     return loss.over(num_items), num_items is not None
-
-
-def _elements(loss: Tensor, labels: Tensor | None) -> Tensor | int:
-    same = labels is not None and labels.shape == loss.shape and not labels.is_floating_point()
-    return items(labels) if same and labels is not None else loss.numel()
 
 
 def logits_of(outputs: Any) -> Tensor:

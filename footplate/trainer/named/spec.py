@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -52,7 +53,8 @@ class NamedOptimizer:
 
 def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Parameter]]:
     """Returns the parameters of each optimizer. One error lists all problems with the patterns."""
-    problems = [f"two optimizers are called {name!r}" for name in _twice(spec.id for spec in specs)]
+    counts = Counter(spec.id for spec in specs)
+    problems = [f"two optimizers are called {name!r}" for name in sorted(counts) if counts[name] > 1]
     owned: list[list[nn.Parameter]] = [[] for _ in specs]
     trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
     for name, value in trainable.items():
@@ -77,11 +79,6 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
             "Patterns are searched in the names of model.named_parameters()"
         )
     return owned
-
-
-def _twice(names: Iterable[str]) -> list[str]:
-    seen = list(names)
-    return sorted({name for name in seen if seen.count(name) > 1})
 
 
 def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
