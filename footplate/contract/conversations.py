@@ -64,7 +64,8 @@ def learned(messages: Sequence[Any]) -> list[int]:
     for index, message in enumerate(messages):
         role, weight = message.get("role"), message.get("weight")
         if weight is not None and role != "assistant":
-            raise ValueError(f"[{index}].weight: is in a message from {role}, but only the assistant's may have one")
+            why = "but only messages from the assistant may have a weight"
+            raise ValueError(f"[{index}].weight: is in a message from {role}, {why}")
         if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
             raise ValueError(f"[{index}].weight: is {str(weight)[:40]}, and must be 0 or 1")
         answers += role == "assistant"

@@ -52,7 +52,7 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
             detail = f"{name} is for the single optimizer of training, but the spec lists several optimizers"
             yield _disagree(name, detail, "set it in the args or the schedule of each optimizer")
     if optimizers and spec.training.fp16:
-        detail = "fp16 scales one loss, but each of several optimizers has a loss"
+        detail = "fp16 scales only one loss, so it does not work with several optimizers"
         yield _disagree("fp16", detail, "use bf16, which needs no scale")
     for index, optimizer in enumerate(optimizers):
         if optimizer.schedule is not None:

@@ -71,7 +71,7 @@ class RowReport:
         return self
 
     def add(self, number: int, row: Row) -> None:
-        """Counts a row, and its values in their columns."""
+        """Adds a row to the report: counts the row, and its value in each column."""
         self.rows += 1
         self._first = self._first or number
         for name, value in row.items():

@@ -73,7 +73,7 @@ def _file_name_problems(spec: JobSpec) -> Iterator[Problem]:
         elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
             detail, hint = (
                 "a path below data:// or models:// must not contain '.' or '..'",
-                "write the path without them",
+                "write the path without '.' and '..'",
             )
             yield Problem(argument.pointer, "path_outside_root", detail, hint)
         elif argument.is_path and argument.is_of_a_dataset and is_url(text):

@@ -17,7 +17,7 @@ from pydantic import Field
 from footplate.contract.fields import InternalMessage
 
 SLOT_WANTED = ""
-"""An entry of the list of withdrawn requests, in place of an id. It means that another job waits for the session's
+"""An entry in the list of withdrawn requests that is not an id. It means that another job waits for the session's
 slot."""
 WANTED_SECONDS = 15.0
 """The time for which SLOT_WANTED is valid. Control sends it every five seconds while the other job waits."""

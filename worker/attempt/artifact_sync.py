@@ -75,7 +75,7 @@ class ArtifactSync(Background):
         self._add(partial(self._retry_while_unreachable, "the upload of the attempt's files", self._upload_outputs))
 
     def fetch_adapter(self, offer: AdapterOffer) -> threading.Event:
-        """Fetches another job's checkpoint for a serving session. The returned threading.Event is set at the end.
+        """Fetches another job's checkpoint for a serving session. The returned threading.Event is set after the fetch.
 
         If the checkpoint could not be fetched, the serving process reports that, and another session gets the request.
         """
@@ -293,7 +293,7 @@ class ArtifactSync(Background):
 
 
 def _best_of(folder: Path) -> str | None:
-    """Reads the path of the best checkpoint so far from the trainer state of a checkpoint. Returns None without one."""
+    """Returns the path of the best checkpoint so far from the trainer state in a checkpoint's folder, or None."""
     try:
         best = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -114,9 +114,10 @@ class Sender:
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
     def _rewind_if_lost(self, epoch: bytes | None, mark: bytes | None) -> None:
-        """Sends events again if a new `epoch` shows that Redis was replaced or emptied, or if the watermark is stuck.
+        """Sends events again if Redis was replaced or emptied, or if the watermark has not moved for long.
 
-        If SQL was restored from a backup, the watermark is even lower than before.
+        A new `epoch` shows that Redis was replaced or emptied. If SQL was restored from a backup, the watermark is even
+        lower than before.
         """
         if epoch != self._epoch:
             if self._epoch is not None or epoch is None:
@@ -170,7 +171,7 @@ class Heartbeats:
         self._unattended += 1
         if self._unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._journal.is_done:
             log.critical(
-                "%s attempt %s: the supervisor's loop hangs for %.0f s, so it is killed with its training",
+                "%s attempt %s: the supervisor's loop has not turned for %.0f s, so it is killed with its training",
                 self._grant.job, self._grant.attempt, HUNG_SECONDS,
             )  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)

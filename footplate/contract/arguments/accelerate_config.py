@@ -40,7 +40,7 @@ _OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "megatron_lm_config": ((), "use fsdp or deepspeed"),
     "parallelism_config": ((), "use fsdp or deepspeed"),
 }
-"""The fields that are not translated. Each has the values that are accepted, and a hint for a user of another value."""
+"""The fields that are not translated. Each has the values that are accepted, and a hint for all other values."""
 _OF_ZERO = (
     "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
     "gradient_clipping", "deepspeed_multinode_launcher",

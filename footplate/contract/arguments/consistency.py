@@ -168,7 +168,8 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
     if shards and args.auto_find_batch_size:
         yield Disagreement(
             ("auto_find_batch_size", shards),
-            f"auto_find_batch_size splits a batch in one process, but with {shards} all processes must split it alike",
+            f"auto_find_batch_size splits a batch in one process, but with {shards} all "
+            "processes must split it in the same way",
             "leave auto_find_batch_size out, and set per_device_train_batch_size",
         )
 

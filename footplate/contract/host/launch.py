@@ -39,7 +39,7 @@ COMMANDS_AT = slice(1024, 1032)
 HELD_FROM, MOST_HELD = 16, 64
 """The offset in the shared page of the number of checkpoints that must stay. Their steps follow it, at most 64."""
 TICK = "tick"
-"""The kind of a message from a rank that only shows that its process still works."""
+"""The kind of a message by which a rank only shows that its process still works."""
 OUTCOME = "outcome"
 """The kind of the message with a rank's outcome, as DoneData."""
 FOLLOW_UP = "is_follow_up"

@@ -52,7 +52,7 @@ def _source(root: Path) -> Path:
             _, controllers, path = line.split(":", 2)
             if controllers and "memory" not in controllers.split(","):
                 continue
-            # Only version 1 of cgroups names controllers here. The two versions count in different files.
+            # In /proc/self/cgroup, only version 1 of cgroups names controllers. Each version counts in another file.
             mount, name = ("memory", "memory.oom_control") if controllers else ("", "memory.events")
             top = root / "sys/fs/cgroup" / mount
             own = top / path.lstrip("/")
