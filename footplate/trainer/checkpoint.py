@@ -329,8 +329,8 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """Returns the stored weights by name. A parameter may be missing only if it is tied to a stored one.
 
-    A buffer may be missing in the model or in the file, or differ in shape. The model's `load_state_dict`
-    decides whether that is an error.
+    A buffer may be missing in the model or in the file, or differ in shape. The model's `load_state_dict` decides
+    whether that is an error.
     """
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)

@@ -26,7 +26,7 @@ class CollatorGenerators:
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """Returns the generators' states. In a key such as `0.generator`, 0 is the index of the object that has it."""
+        """Returns the generators' states. In the key `0.generator`, 0 is the index of the object with the generator."""
         return {name: _state(generator) for name, generator in self._all()}
 
     def restore(self, states: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ def _owners(collator: Any) -> list[Any]:
             waiting += [
                 callee
                 for callee in _names(value).values()
-                # Functions that a function calls are left out, because the search would go on to its whole module.
+                # Functions that a function calls are left out, because the search would go on to the whole module.
                 if callable(callee) and not (inspect.isfunction(value) and inspect.isfunction(callee))
             ]
     return owners

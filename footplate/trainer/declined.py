@@ -1,7 +1,7 @@
 """Methods of Hugging Face's Trainer that ours does not have, each with what to use instead.
 
-An override of such a method would never be called, and the run would silently differ. So a class that
-overrides one of these methods is refused when it is defined.
+An override of such a method would never be called, and the run would silently differ. So a class that overrides
+one of these methods is refused when the class is defined.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
     if not isinstance(schedule, LambdaLR | None):
         raise CannotChange(
             f"the schedule of optimizer {name!r} is a {type(schedule).__name__}, whose rate cannot be replaced: "
-            "only schedules with Hugging Face's names, such as cosine, allow it"
+            "only a LambdaLR, such as Hugging Face's cosine schedule, allows it"
         )
 
     def apply() -> None:

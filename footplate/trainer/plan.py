@@ -64,7 +64,7 @@ class StepPlan:
         return replace(self, samples=steps * self.step_samples, max_steps=steps, shift=shift)
 
     def steps_before(self, epoch: int, batch: int, accumulate: int) -> int:
-        """Returns the number of optimizer steps of this plan's size from the start of the data to a micro-batch."""
+        """Returns the number of this plan's optimizer steps from the start of the data to a micro-batch."""
         rest = math.ceil((self.batches_per_epoch - batch) / accumulate)
         return (epoch + 1) * self.steps_per_epoch - rest
 

@@ -276,7 +276,7 @@ class Trainer:
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
-        """Returns the micro-batches of one step, and if the loss needs it, the number of labels not ignored."""
+        """Returns one step's micro-batches, and if the loss needs it, the number of labels that are not ignored."""
         window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
         return window, self._get_num_items_in_batch(window, device)
 

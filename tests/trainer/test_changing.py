@@ -189,6 +189,6 @@ def test_a_new_learning_rate_must_name_one_of_several_optimizers(tmp_path: Path)
     assert [item.came.refused["learning_rate"] for item in asked] == [
         "there are 2 optimizers, main, aux: name one, as in {'main': 1.0}",
         "there is no optimizer 'axu'; did you mean 'aux'?",
-        "the schedule of optimizer 'aux' is a StepLR, whose rate cannot be replaced: only schedules with Hugging "
-        "Face's names, such as cosine, allow it",
+        "the schedule of optimizer 'aux' is a StepLR, whose rate cannot be replaced: only a LambdaLR, "
+        "such as Hugging Face's cosine schedule, allows it",
     ]

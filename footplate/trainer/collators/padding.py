@@ -195,7 +195,7 @@ class DataCollatorForSeq2Seq:
 
     def _width(self, labels: list[Any]) -> int:
         longest = max(len(sample_labels) for sample_labels in labels)
-        # A padding strategy of Hugging Face's is an enum, whose value is the string.
+        # The padding strategy may be an enum of Hugging Face's, whose value is the string.
         strategy = getattr(self.padding, "value", self.padding)
         if strategy in (False, "do_not_pad"):
             if any(len(sample_labels) != longest for sample_labels in labels):

@@ -95,7 +95,7 @@ def _segments(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 def _detection(name: str, outputs: Any, inputs: Mapping[str, Any], config: Any, *predicted: str) -> Loss:
     logits, boxes_and_masks = logits_of(outputs), [_output(outputs, prediction) for prediction in predicted]
     settings = copy.copy(config)
-    settings.auxiliary_loss = False  # this loss needs the outputs of every decoder layer
+    settings.auxiliary_loss = False  # needs every decoder layer's outputs, which only the model has
     return Loss(_of_transformers(name)(logits, inputs["labels"], logits.device, *boxes_and_masks, settings)[0], 1)
 
 

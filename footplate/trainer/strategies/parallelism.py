@@ -46,7 +46,9 @@ def _refuse_beside_tensor_parallel(args: TrainingArguments, config: Any) -> None
         raise ValueError(f"{prefix} fp16's loss scale is not shared among its processes: use bf16, which has none")
     settings = FsdpSettings.of(args)
     if settings.state_dict_type == SHARDED:
-        raise ValueError(f"{prefix} its checkpoints cannot be sharded: leave fsdp_config's state_dict_type out")
+        raise ValueError(
+            f"{prefix} checkpoints cannot be sharded with tp_size: leave fsdp_config's state_dict_type out"
+        )
     if settings.version == 1:
         raise ValueError(f"{prefix} FSDP 1 does not support split parameters: leave fsdp_config's version out")
     if args.fsdp and config.dp_shard_size == 1:

@@ -239,7 +239,7 @@ def _within(seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def picklable(error: BaseException) -> BaseException:
-    """Returns a copy of the error that can be pickled. If its class takes more than a message, it is a RuntimeError."""
+    """Returns a copy of the error that can be pickled: a RuntimeError if the error's class needs more than a text."""
     try:
         copy = type(error)(str(error))
     except Exception:

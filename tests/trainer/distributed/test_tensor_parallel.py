@@ -149,7 +149,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
         (
             {"tp_size": 2, "dp_shard_size": 1},
             {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
-            "its checkpoints cannot be sharded",
+            "checkpoints cannot be sharded with tp_size",
         ),
         ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 does not support split parameters"),
         ({"dp_shard_size": 2}, {}, "which needs FSDP, but fsdp is not set: set fsdp=True"),
