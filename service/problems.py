@@ -18,7 +18,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from footplate.contract import explain
-from footplate.contract.body import pointer_to
+from footplate.contract.body import keys_of, pointer_to
 from footplate.contract.errors import (
     Conflict,
     FootplateError,
@@ -147,8 +147,7 @@ def _as_openai(
 
 def _parameter(error: Problem) -> str | None:
     """Returns the pointer of a problem in OpenAI's form. For example, /method/dpo becomes method.dpo."""
-    parts = error.pointer.removeprefix("/query").split("/")[1:]
-    return ".".join(part.replace("~1", "/").replace("~0", "~") for part in parts) or None
+    return ".".join(keys_of(error.pointer.removeprefix("/query"))) or None
 
 
 def _sentence(parameter: str | None, detail: str, hint: str | None) -> str:

@@ -91,6 +91,11 @@ def pointer_to(*path: str | int) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
+def keys_of(pointer: str) -> list[str]:
+    """Returns the keys and indexes in a pointer: `keys_of("/data/a~1b/0")` is `["data", "a/b", "0"]`."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+
+
 def is_nested(pointer: str, other: str) -> bool:
     """Returns True if two pointers name the same value, or if one value contains the other."""
     return f"{pointer}/".startswith(f"{other}/") or f"{other}/".startswith(f"{pointer}/")

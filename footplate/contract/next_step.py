@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from footplate.contract.arguments.read import OTHER_WORDS
+from footplate.contract.body import keys_of
 from footplate.contract.errors import Problem
 from footplate.contract.explain import BELONGS_AT
 from footplate.contract.files import INSTEAD
@@ -296,8 +297,7 @@ def _number(text: str, *, is_whole: bool) -> str | None:
 def _value_at(body: object, pointer: str) -> Any:
     """Returns the value at a pointer, or None. For `/model/use` of a short form, that is the short form itself."""
     here: Any = body
-    for part in pointer.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+    for key in keys_of(pointer):
         if isinstance(here, dict) and key in here:
             here = here[key]
         elif isinstance(here, list) and key.isdecimal() and int(key) < len(here):

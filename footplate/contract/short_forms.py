@@ -23,7 +23,7 @@ from typing import Any
 from footplate.contract.arguments.accelerate_config import unfold
 from footplate.contract.arguments.legacy import instead_of, modernized
 from footplate.contract.arguments.read import ARGUMENT_NAMES
-from footplate.contract.body import pointer_to
+from footplate.contract.body import keys_of, pointer_to
 from footplate.contract.errors import Problem
 from footplate.contract.hub import hub_name, is_hub_name, of_data
 from footplate.contract.two_places import unite
@@ -71,14 +71,14 @@ class LongForm:
                 break
         here: Any = self.body
         nearest = ""
-        for part in pointer.split("/")[1:]:
-            if isinstance(here, list) and part.isdecimal() and int(part) < len(here):
-                here = here[int(part)]
+        for key in keys_of(pointer):
+            if isinstance(here, list) and key.isdecimal() and int(key) < len(here):
+                here = here[int(key)]
             elif isinstance(here, dict):
-                here = here.get(part.replace("~1", "/").replace("~0", "~"))
+                here = here.get(key)
             else:
                 break
-            nearest += "/" + part
+            nearest += pointer_to(key)
         return nearest
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
+from footplate.contract.body import keys_of, pointer_to
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.fields import Group
 from footplate.contract.resources.jobs import ForkedJob, ForkOf, Job, SpecWarning
@@ -107,11 +108,10 @@ def _in_request(problem: Problem, patch: Mapping[str, Any]) -> Problem:
         return Problem(_BESIDE_THE_PATCH.get(pointer, pointer), problem.code, detail, problem.hint)
     here: Any = patch
     nearest = "/patch"
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
+    for name in keys_of(pointer):
         if not isinstance(here, Mapping) or name not in here:
             break
-        nearest, here = f"{nearest}/{part}", here[name]
+        nearest, here = nearest + pointer_to(name), here[name]
     if nearest == "/patch" and pointer:
         detail = f"{pointer} of the job's spec: {detail}"
     return Problem(nearest, problem.code, detail, problem.hint)
