@@ -63,10 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and (problem := unknown_verb(parser, words[0])):
         print_message(problem)
         return USAGE
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        # The error shows the usage of the verb in the command line, because it lists the options.
-        verbs_of(parser).get(words[0], parser).error(f"unknown arguments: {' '.join(unknown)}")
+    options = parse(parser, words)
     if options.version:
         print(f"footplate {version('footplate')}")
         return 0
@@ -116,6 +113,23 @@ def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
     hint = f"use {OTHER_WORDS[word]!r}" if word in OTHER_WORDS else did_you_mean(word, verbs)
     hint = hint or f"the verbs are {', '.join(verbs)}"
     return f"there is no verb {word!r}; {hint}"
+
+
+def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Parses the command line. An error shows the usage of its verb, because the usage lists the options.
+
+    argparse leaves over the words after an option, as in `try JOB --complete TEXT` and `cancel JOB --mode kill JOB`.
+    They continue the verb's list of words.
+    """
+    options, left_over = parser.parse_known_args(words)
+    if not left_over:
+        return options
+    verb = verbs_of(parser).get(words[0], parser)
+    lists = [action.dest for action in verb._actions if not action.option_strings and action.nargs in ("*", "+")]
+    if not lists or any(word.startswith("-") for word in left_over):
+        verb.error(f"unknown arguments: {' '.join(left_over)}")
+    setattr(options, lists[0], [*getattr(options, lists[0]), *left_over])
+    return options
 
 
 def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from footplate import Client
-from footplate.cli import doctor, main
+from footplate.cli import doctor, main, make_parser, parse
 from footplate.cli.context import UsageError
 from footplate.cli.event_lines import line_of
 from footplate.cli.show import cell
@@ -312,3 +312,16 @@ def test_a_range_of_steps_that_ends_before_it_begins_is_refused(capsys: pytest.C
     assert main(["metrics", str(JOB["id"]), "--first-step", "9", "--last-step", "3"]) == 2
 
     assert "--first-step 9 is after --last-step 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "words"),
+    [
+        ("try JOB --complete --set max_tokens=5 Once upon", "text", ["Once", "upon"]),
+        ("predict JOB --checkpoint best one two", "inputs", ["one", "two"]),
+        ("cancel A --mode kill B", "job", ["A", "B"]),
+        ("upload a.csv --tokenizer models://t b.csv", "paths", ["a.csv", "b.csv"]),
+    ],
+)
+def test_words_after_an_option_continue_the_list_of_words(line: str, name: str, words: list[str]) -> None:
+    assert getattr(parse(make_parser(), line.split()), name) == words
