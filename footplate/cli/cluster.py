@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -62,14 +63,20 @@ def run_components(options: Options) -> int:
             f"no component and no group is called {options.name!r}", hint=did_you_mean(options.name, names) or ALL
         )
     head, empty = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
-    show(options, matches, head, lambda component: (component.group, component.name, component.summary), empty=empty)
+    show(options, matches, head, component_row, empty=empty)
     if options.name and len(matches) == 1 and not options.json:
-        print_lines("", *_arguments(matches[0]))
+        print_lines("", *argument_lines(matches[0]))
     return 0
 
 
-def _arguments(component: Component) -> Iterator[str]:
+def component_row(component: Component) -> tuple[object, ...]:
+    needs = f" No node has {component.needs}." if component.needs else ""
+    return component.group, component.name, component.summary + needs
+
+
+def argument_lines(component: Component) -> Iterator[str]:
+    """Yields a line for each argument, with its default as a spec writes it."""
     for name, schema in component.args.get("properties", {}).items():
-        default = f" = {schema['default']!r}" if "default" in schema else ""
-        kind = schema.get("type", "")
-        yield f"  {name}{default}  {kind}  {schema.get('description', '')}".rstrip()
+        default = f" = {json.dumps(schema['default'])}" if "default" in schema else ""
+        types = [part.get("type", "") for part in schema.get("anyOf", [schema])]
+        yield f"  {name}{default}  {' or '.join(filter(None, types))}  {schema.get('description', '')}".rstrip()

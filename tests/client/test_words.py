@@ -15,6 +15,7 @@ import pytest
 
 from footplate import Client
 from footplate.cli import doctor, main, make_parser, parse
+from footplate.cli.cluster import argument_lines, component_row
 from footplate.cli.context import UsageError
 from footplate.cli.event_lines import line_of
 from footplate.cli.show import cell
@@ -22,7 +23,7 @@ from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, table, wrapped
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.events import Event
-from footplate.sdk.models import JobInfo
+from footplate.sdk.models import Component, JobInfo
 from tests.client.test_asking import JOB
 
 NODE = {
@@ -325,3 +326,16 @@ def test_a_range_of_steps_that_ends_before_it_begins_is_refused(capsys: pytest.C
 )
 def test_words_after_an_option_continue_the_list_of_words(line: str, name: str, words: list[str]) -> None:
     assert getattr(parse(make_parser(), line.split()), name) == words
+
+
+def test_components_says_which_library_no_node_has_and_writes_defaults_as_json() -> None:
+    path = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "description": "A folder"}
+    scratch = {"type": "boolean", "default": False}
+    args = {"properties": {"path": path, "from_scratch": scratch}}
+    component = Component(name="hf/x", group="models", summary="Reads.", args=args, needs="tf (pip install 'f[hf]')")
+
+    assert component_row(component) == ("models", "hf/x", "Reads. No node has tf (pip install 'f[hf]').")
+    assert list(argument_lines(component)) == [
+        "  path = null  string or null  A folder",
+        "  from_scratch = false  boolean",
+    ]
