@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from footplate.contract.bundles import MAX_BYTES, MAX_ENTRIES, MAX_UNPACKED_BYTES, MIB
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.models import Bundle
 from footplate.sdk.request import ApiRequest, paged, send, send_json
@@ -68,13 +70,34 @@ def packed(path: Path) -> bytes:
     if not files:
         detail = f"{str(path)!r} has no file to upload"
         raise InvalidRequest(422, {"code": "empty_bundle", "detail": detail, "hint": "name the folder of your modules"})
+    sizes = [file.stat().st_size for file in files]
+    # The files are counted before they are read, because the folder may hold a run's checkpoints.
+    if len(files) > MAX_ENTRIES or sum(sizes) > MAX_UNPACKED_BYTES:
+        raise _too_large(path, [file.relative_to(root) for file in files], sizes)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             entry = zipfile.ZipInfo(file.relative_to(root).as_posix(), _LONG_AGO)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
             archive.writestr(entry, file.read_bytes())
+    if buffer.tell() > MAX_BYTES:
+        raise _too_large(path, [file.relative_to(root) for file in files], sizes)
     return buffer.getvalue()
+
+
+def _too_large(path: Path, files: list[Path], sizes: list[int]) -> InvalidRequest:
+    """Returns the error for a folder that no bundle can hold. It names the largest files and folders at its top."""
+    largest: Counter[str] = Counter()
+    for file, size in zip(files, sizes, strict=True):
+        largest[file.parts[0]] += size
+    names = ", ".join(f"{name} ({size / MIB:,.1f} MiB)" for name, size in largest.most_common(3))
+    detail = (
+        f"{str(path)!r} is too large for a bundle of code: {len(files):,} files with {sum(sizes) / MIB:,.1f} MiB. At "
+        f"most {MAX_ENTRIES:,} files, {MAX_UNPACKED_BYTES // MIB} MiB and a zip of {MAX_BYTES // MIB} MiB are allowed. "
+        f"The largest here: {names}"
+    )
+    hint = "name a folder that holds only code; specs name rows and weights as data://… and models://…"
+    return InvalidRequest(422, {"code": "bundle_too_large", "detail": detail, "hint": hint})
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -23,6 +23,8 @@ from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, table, wrapped
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.events import Event
+from footplate.errors import InvalidRequest
+from footplate.sdk.bundles import packed
 from footplate.sdk.models import Component, JobInfo
 from tests.client.test_asking import JOB
 
@@ -339,3 +341,16 @@ def test_components_says_which_library_no_node_has_and_writes_defaults_as_json()
         "  path = null  string or null  A folder",
         "  from_scratch = false  boolean",
     ]
+
+
+def test_a_folder_with_checkpoints_is_refused_as_code_and_the_largest_part_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    (tmp_path / "out/checkpoint-5").mkdir(parents=True)
+    with open(tmp_path / "out/checkpoint-5/model.safetensors", "wb") as file:
+        file.truncate(200 * 1024 * 1024)
+
+    with pytest.raises(InvalidRequest) as refused:
+        packed(tmp_path)
+
+    assert refused.value.code == "bundle_too_large"
+    assert "The largest here: out (200.0 MiB), train.py (0.0 MiB)" in refused.value.message
