@@ -55,6 +55,8 @@ WHY = (
 """The reason why a change to a field alters the training, by the beginning of the field's pointer. The first matching
 entry counts.
 """
+LENGTHS = ("/training/max_steps", "/training/num_train_epochs")
+"""Fields that change the schedule's length. A constant schedule does not depend on them."""
 OTHER_CODE = "other code runs, or runs in another place"
 
 
@@ -130,6 +132,8 @@ def forked(start: StartCheckpoint, was_set: Mapping[str, Any], spec: JobSpec, mo
     """Returns the differences between a job and its fork."""
     changes = list(_changes("", document_of(start.job), {**spec.as_json(), "resume_from": None}))
     breaks = dict(_breaks(changes, mode))
+    if spec.training.lr_scheduler_type == "constant" and spec.optimizers is None and spec.code is None:
+        breaks = {pointer: why for pointer, why in breaks.items() if pointer not in LENGTHS}
     for name, value in was_set.items():
         pointer = f"/training/{name}"
         if getattr(spec.training, name, value) == value:

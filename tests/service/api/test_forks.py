@@ -171,6 +171,16 @@ async def test_a_fork_without_changes_continues_exactly(api: Api) -> None:
     assert ends == [True, False], "from its last step; weights alone begin at step 0"
 
 
+async def test_more_steps_continue_exactly_only_if_the_schedule_is_constant(api: Api) -> None:
+    longer = {"patch": {"training": {"max_steps": 40}}}
+    falling = await trained(api)
+    constant = await trained(api, training={**LEARNS["training"], "lr_scheduler_type": "constant"})
+
+    made = [(await api.client.post(f"/jobs/{job}/fork", json=longer)).json()["fork"] for job in (falling, constant)]
+
+    assert [fork["exact"] for fork in made] == [False, True]
+
+
 async def test_a_fork_names_arguments_that_a_live_command_had_changed(api: Api) -> None:
     job = await trained(api)
     asked = Command(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
