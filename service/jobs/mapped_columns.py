@@ -20,8 +20,11 @@ from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.store.content import FILES
 
-READ_IN_PLACE = {"tokenize": ("column", "pair", "target"), "labels": ("column",)}
-"""The arguments of maps that name one column each."""
+READ_IN_PLACE: dict[str, dict[str, str | None]] = {
+    "tokenize": {"column": None, "pair": None, "target": None},
+    "labels": {"column": "label"},
+}
+"""The arguments of maps that name one column each, with their defaults."""
 READERS = ("files/jsonl", "files/csv", "files/parquet")
 """The datasets whose rows have the columns that the report of an upload lists."""
 MOST_SHOWN = 20
@@ -50,8 +53,8 @@ def column_problems(columns: set[str], maps: Sequence[Component]) -> Iterator[Pr
                     )
             columns = _after(part.use, names, columns)
         elif part.use in READ_IN_PLACE:
-            for argument in READ_IN_PLACE[part.use]:
-                name = part.args.get(argument)
+            for argument, default in READ_IN_PLACE[part.use].items():
+                name = part.args.get(argument, default)
                 if isinstance(name, str) and name not in columns:
                     yield _missing(pointer_to(*place, argument), name, columns)
             if part.use != "labels":

@@ -18,6 +18,7 @@ RENAME = ("rename", {"columns": {"verdict": "label"}})
     [
         ([RENAME, LABELS, ("tokenize", {"column": "review"})], []),
         ([RENAME, ("labels", {"column": "verdict"})], ["/data/map/1/args/column"]),
+        ([LABELS], ["/data/map/0/args/column"]),
         ([("tokenize", {"column": "text", "pair": "review"})], ["/data/map/0/args/column"]),
         ([("keep", {"columns": ["review"]}), RENAME, LABELS], ["/data/map/1/args/columns/verdict"]),
         ([("drop", {"columns": ["review", "id"]})], ["/data/map/0/args/columns/1"]),
