@@ -70,4 +70,6 @@ def prepare(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    prepare(Path(sys.argv[1] if len(sys.argv) > 1 else ".footplate"))
+    home = Path(sys.argv[1] if len(sys.argv) > 1 else ".footplate")
+    prepare(home)
+    print(f"Wrote data/colors and models/tiny-chat in {home}.")

@@ -87,4 +87,6 @@ def prepare(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    prepare(Path(sys.argv[1] if len(sys.argv) > 1 else ".footplate"))
+    home = Path(sys.argv[1] if len(sys.argv) > 1 else ".footplate")
+    prepare(home)
+    print(f"Wrote data/stories, models/stories and models/tiny-llama in {home}.")
