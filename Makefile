@@ -62,8 +62,8 @@ clean: ## forget set-up and caches; the state in .footplate stays
 # takes twice as long.
 define install
 	@set -eu; \
-	echo 'Installing $(1). This happens once.' >&2; \
-	if [ -x $(VENV)/bin/uv ] && VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install --quiet --compile-bytecode \
+	echo 'Installing $(1). This happens once and may take minutes.' >&2; \
+	if [ -x $(VENV)/bin/uv ] && VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install $$([ -t 2 ] || echo --quiet) --compile-bytecode \
 	    $${PIP_FIND_LINKS:+--find-links "$${PIP_FIND_LINKS// /,}"} -c constraints.txt $(2); then :; else \
 	  echo 'uv could not install it; trying pip.' >&2; \
 	  $(VENV)/bin/python -m pip install --quiet -c constraints.txt $(2); \

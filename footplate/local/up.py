@@ -71,6 +71,9 @@ class Launcher:
         self.url = ""
 
     def start(self) -> None:
+        if not self.options.as_json:
+            nodes = "1 node" if self.options.nodes == 1 else f"{self.options.nodes} nodes"
+            say(f"starting Redis, the service and {nodes}. A node imports torch, which may take a minute.")
         self.start_redis()
         self.start_service()
         # The nodes start after the service answers, because importing torch takes all of two cores.
