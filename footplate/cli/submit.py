@@ -82,12 +82,12 @@ def _lines(warnings: Sequence[SpecWarning]) -> list[str]:
 
 
 def _bring_code(client: Client, options: Options, spec: dict[str, Any]) -> None:
-    """Uploads the folder or file of `--code`, and sets `code.bundle` in the spec."""
+    """Uploads the folder or file of `--code`, and sets `code.bundle` in the spec, as `--set` replaces a value."""
     if options.code is None:
         return
-    code = spec.setdefault("code", {}) or {}
-    if not isinstance(code, dict) or "bundle" in code:
-        raise UsageError("both --code and the spec's code.bundle name code", hint="leave one of them out")
+    code = spec.get("code") or {}
+    if not isinstance(code, dict):
+        raise UsageError("the spec's code is not an object", hint='it looks like {"requires": ["einops>=0.8"]}')
     spec["code"] = {**code, "bundle": client.bundles.upload(options.code).sha256}
 
 
