@@ -108,3 +108,10 @@ def test_make_up_refuses_an_extra_that_does_not_exist() -> None:
     assert done.returncode == 2
     assert "no extra 'hff'. The extras are: " in done.stderr
     assert "trl" in done.stderr.partition("The extras are: ")[2]
+
+
+def test_a_folder_named_like_the_project_does_not_hide_it_from_a_script_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "footplate/footplate").mkdir(parents=True)
+    (tmp_path / "script.py").write_text("from footplate import Client")
+
+    subprocess.run([sys.executable, "script.py"], check=True, cwd=tmp_path)
