@@ -49,6 +49,10 @@ def run_create(options: Options) -> int:
     print(made.key, flush=True)
     # On stderr, because a script may want only the key from stdout.
     print_message(f"{made.id} of {made.project!r} may {', '.join(made.scopes)}; the key is not shown again")
+    if not {"read", "admin"} & set(made.scopes):
+        print_message(
+            "without the scope 'read', this key cannot list, watch or download jobs, or upload a folder of code"
+        )
     return 0
 
 

@@ -54,7 +54,7 @@ def test_the_keys_of_the_tutorial_about_a_server_work_until_they_are_deleted(
     service.terminate()
 
     assert url.startswith("http://127.0.0.1:")
-    assert re.search(r"anna +vision +.*submit", printed)
+    assert re.search(r"anna +vision +code read submit", printed), "anna can submit her code and see her jobs"
     assert "ok     key" in printed
     assert re.search(r"key_\w+ deleted", printed)
 

@@ -31,6 +31,7 @@ async def test_a_key_is_created_listed_and_refused_from_a_shell(api: Api, comman
 
     assert (code, secret[:4]) == (0, "fpk_")
     assert "may submit; the key is not shown again" in report
+    assert "without the scope 'read'" in report
     answer = await api.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
     assert (answer.json()["code"], "'read'" in answer.json()["detail"]) == ("forbidden", True)
     (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
