@@ -318,6 +318,24 @@ async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, pag
     assert (await api.client.get(f"/jobs/{job['id']}/spec")).json()["training"]["learning_rate"] == 0.01
 
 
+async def test_a_doubled_click_submits_one_job_and_pauses_it_without_resuming_it(api: Api, page: Page) -> None:
+    await page.goto(f"{api.url}/#/submit")
+
+    await page.get_by_role("button", name="Submit").dblclick()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("first queued")
+    await page.clock.install()
+    place = await page.get_by_role("button", name="pause").bounding_box()
+    assert place
+    await page.mouse.click(place["x"] + 5, place["y"] + 5)
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("first paused")
+    await page.mouse.click(place["x"] + 5, place["y"] + 5)  # "resume" is here now
+    await page.clock.run_for(1000)
+    await expect(page.get_by_role("button", name="resume")).to_be_enabled()
+
+    (job,) = (await api.client.get("/jobs")).json()["data"]
+    assert job["state"] == "paused"
+
+
 async def test_a_job_and_its_fork_lead_to_each_other(api: Api, page: Page) -> None:
     job = await trained_to_the_end(api, name="whole")
     fork = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"name": "branch"}})).json()["id"]

@@ -1,6 +1,6 @@
 /** A new job, or a fork of one: a form and the raw JSON, two views of one spec that the server checks while it is typed. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, type Problem, explain, inProject, request, storedKey } from "../api/client";
 import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
@@ -10,6 +10,7 @@ import { FIRST, TEMPLATES, isRecipe } from "../lib/templates";
 import { attempt, jobs, keep } from "../model/jobs";
 import { go, href, param, tableHref } from "../model/route";
 import { Copy } from "../ui/Copy";
+import { useOnce } from "../ui/once";
 import { FileChoice } from "./Files";
 import { ComponentFields, type Described, FieldRow, SpecFields, textField } from "./submit/fields";
 import { Upload, upload } from "./submit/Upload";
@@ -42,6 +43,7 @@ export function SubmitView() {
   const [fields, setFields] = useState<Record<string, Field[]>>({});
   const [template, setTemplate] = useState("0");
   const [isOver, setOver] = useState(false);
+  const [isSending, once] = useOnce();
   const turn = useRef(0);
   const folder = TEMPLATES[Number(template)]!.folder;
 
@@ -90,9 +92,7 @@ export function SubmitView() {
   const trainOn = (id: string) => change(["data"], withTrain(spec.data, id));
   const submit = () =>
     attempt(async () => {
-      const job = fork && base
-        ? await request<Job>(`/jobs/${fork}/fork`, { method: "POST", body })
-        : await request<Job>("/jobs", { method: "POST", body: spec, headers: { "Idempotency-Key": crypto.randomUUID() } });
+      const job = await request<Job>(fork ? `/jobs/${fork}/fork` : "/jobs", { method: "POST", body, headers: { "Idempotency-Key": key } });
       keep([job]);
       go(href(`jobs/${job.id}`));
     });
@@ -105,6 +105,8 @@ export function SubmitView() {
   };
   const body = fork && base ? { checkpoint: param("checkpoint", "latest"), patch: mergePatch(base, spec) } : spec;
   const sent = { method: "POST", path: inProject(fork ? `/jobs/${fork}/fork` : "/jobs"), body: JSON.stringify(body) };
+  // The same spec has the same key, so that a request that is sent again makes no second job.
+  const key = useMemo(randomKey, [sent.path, sent.body]);
   return (
     // A file that is dropped beside the box would open in place of the form, and the form would be lost.
     <article class={`submit ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)} onDrop={drop}>
@@ -123,7 +125,7 @@ export function SubmitView() {
           </label>
         )}
         <Upload isOver={isOver} send={send} />
-        <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button></span>
+        <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} aria-disabled={isSending} onClick={() => void once(submit)}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
       {!fork && folder && <p class="why">{isRecipe(spec) ? "This recipe needs files of yours: " : "A recipe of the repository: "}<code>examples/{folder}/README.md</code> says how to get them ready{"code" in spec && ", and its code is dropped here as a zip"}.</p>}
       <FileChoice newest={newest} onFile={trainOn} />
@@ -160,6 +162,9 @@ export function SubmitView() {
     </article>
   );
 }
+
+/** Not crypto.randomUUID(), which browsers have only on https and on localhost. */
+const randomKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 
 /** What the fork changes of the job that it comes from. */
 function Changes({ from, to }: { from: JsonObject; to: JsonObject }) {

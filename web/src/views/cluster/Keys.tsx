@@ -5,6 +5,7 @@ import { request, storedKey } from "../../api/client";
 import { formatAge } from "../../lib/format";
 import { attempt } from "../../model/jobs";
 import { Copy } from "../../ui/Copy";
+import { useOnce } from "../../ui/once";
 import { usePolled } from "./polled";
 import { Sure } from "./Sure";
 
@@ -20,6 +21,7 @@ interface Key {
 export function Keys() {
   const { rows, problem, reload } = usePolled<Key>("/keys", 30);
   const [secret, setSecret] = useState<string | null>(null);
+  const [isBusy, once] = useOnce();
   // A key without the scope `admin` may not see keys: this part is then left out.
   if (problem || rows === null) return null;
   const isOpen = storedKey() === null;
@@ -28,10 +30,10 @@ export function Keys() {
     const element = event.currentTarget as HTMLFormElement;
     const form = new FormData(element);
     const body = { name: String(form.get("name")), project: String(form.get("project") || "default"), scopes: form.getAll("scope").map(String) };
-    void attempt(async () => {
+    void once(() => attempt(async () => {
       setSecret((await request<{ key: string }>("/keys", { method: "POST", body })).key);
       element.reset();
-    }).then(reload);
+    }).then(reload));
   };
   const remove = (row: Key) => {
     setSecret(null);
@@ -59,7 +61,7 @@ export function Keys() {
         <label>Name <input name="name" required /></label>
         <label>Project <input name="project" placeholder="default" class="short" /></label>
         {["read", "submit", "code", "admin"].map((scope) => <label class="toggle" key={scope}><input type="checkbox" name="scope" value={scope} defaultChecked={scope === "read" || scope === "submit"} /> {scope}</label>)}
-        <button>Make a key</button>
+        <button aria-disabled={isBusy}>Make a key</button>
       </form>}
     </section>
   );

@@ -5,6 +5,7 @@ import { request } from "../../api/client";
 import { formatAge } from "../../lib/format";
 import { attempt } from "../../model/jobs";
 import { Copy } from "../../ui/Copy";
+import { useOnce } from "../../ui/once";
 import { usePolled } from "./polled";
 import { Sure } from "./Sure";
 
@@ -42,6 +43,7 @@ async function test(id: string): Promise<void> {
 export function Webhooks() {
   const { rows, problem, reload } = usePolled<Webhook>("/webhooks", 30);
   const [secret, setSecret] = useState<string | null>(null);
+  const [isBusy, once] = useOnce();
   if (problem || rows === null) return null;
   const make = (event: Event) => {
     event.preventDefault();
@@ -49,10 +51,10 @@ export function Webhooks() {
     const form = new FormData(element);
     const list = (name: string) => String(form.get(name)).split(/[,\s]+/).filter(Boolean);
     const body = { url: String(form.get("url")), ...(list("states").length ? { states: list("states") } : {}), ...(list("tags").length ? { tags: list("tags") } : {}) };
-    void attempt(async () => {
+    void once(() => attempt(async () => {
       setSecret((await request<{ secret: string }>("/webhooks", { method: "POST", body })).secret);
       element.reset();
-    }).then(reload);
+    }).then(reload));
   };
   const remove = (id: string) => {
     setSecret(null);
@@ -83,7 +85,7 @@ export function Webhooks() {
         <label>Address <input name="url" type="url" required placeholder="the URL that gets a POST" /></label>
         <label>States <input name="states" placeholder="all, or succeeded, failed" /></label>
         <label>Tags <input name="tags" placeholder="all" class="short" /></label>
-        <button>Add a webhook</button>
+        <button aria-disabled={isBusy}>Add a webhook</button>
       </form>
     </section>
   );

@@ -10,6 +10,7 @@ import { detailsVersion, partsOf } from "../../model/details";
 import { act, attempt, forget, jobs } from "../../model/jobs";
 import { href, replace } from "../../model/route";
 import { Menu } from "../../ui/Menu";
+import { type Once, useOnce } from "../../ui/once";
 import { LinkIf } from "./LinkIf";
 import { useList } from "./list";
 
@@ -27,27 +28,28 @@ export const MEANING: Record<string, string> = {
 
 export function Actions({ job }: { job: Job }) {
   const [asking, setAsking] = useState<string | null>(null);
-  const run = async (action: string) => {
+  const [isBusy, once] = useOnce();
+  const run = (action: string) => once(async () => {
     setAsking(null);
     await act(job, action);
     if (action === "delete" && !jobs.value.has(job.id)) {
       forget(job.id);
       replace(href("jobs"));
     }
-  };
+  });
   void detailsVersion.value;
   const saved = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0)).rows;
   const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
   const ofName = (name: string) => offers.find((offer) => offer.name === name);
   const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
-    <button key={name} type="button" title={MEANING[name]} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
+    <button key={name} type="button" title={MEANING[name]} aria-disabled={isBusy} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
   ));
   return (
     <div class="actions">
       {buttons(false)}
       <LinkIf text="fork…" to={href("submit", { fork: job.id })} meaning={MEANING.fork!} offer={ofName("fork")} />
       <LinkIf text="try…" to={href("try", { a: job.id })} meaning={MEANING.try!} offer={ofName("try")} />
-      {ofName("save now") && <Live job={job} whyNot={(name) => ofName(name)?.why ?? null} />}
+      {ofName("save now") && <Live job={job} whyNot={(name) => ofName(name)?.why ?? null} isBusy={isBusy} once={once} />}
       {buttons(true)}
       <Menu label="?" name="What these do">
         <dl class="meanings">{offers.map(({ name, why }) => <><dt>{name}</dt><dd>{MEANING[name]}{why && <em> Not now: {why}</em>}</dd></>)}</dl>
@@ -56,7 +58,7 @@ export function Actions({ job }: { job: Job }) {
       {job.external && <small>{ELSEWHERE}</small>}
       {asking && (
         <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
-          {MEANING[asking]} <button type="button" class="danger" onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
+          {MEANING[asking]} <button type="button" class="danger" aria-disabled={isBusy} onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
           <button type="button" onClick={() => setAsking(null)}>No</button>
         </span>
       )}
@@ -72,10 +74,10 @@ function Answer({ job }: { job: Job }) {
 }
 
 /** Orders that act on the running loop at its next step. */
-function Live({ job, whyNot }: { job: Job; whyNot: (name: string) => string | null }) {
+function Live({ job, whyNot, isBusy, once }: { job: Job; whyNot: (name: string) => string | null; isBusy: boolean; once: Once }) {
   const [rate, setRate] = useState<string | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
-  const send = (body: object) => attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body }));
+  const send = (body: object) => once(() => attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body })));
   const ask = async () => {
     const orders = await attempt(() => requestPages<JobEvent>(`/jobs/${job.id}/events?kinds=do`, 10));
     setProblem(null);
@@ -90,8 +92,8 @@ function Live({ job, whyNot }: { job: Job; whyNot: (name: string) => string | nu
   };
   return (
     <>
-      <button type="button" disabled={whyNot("save now") !== null} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => void send({ save: true })}>save now</button>
-      <button type="button" disabled={whyNot("evaluate now") !== null} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => void send({ evaluate: true })}>evaluate now</button>
+      <button type="button" disabled={whyNot("save now") !== null} aria-disabled={isBusy} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => void send({ save: true })}>save now</button>
+      <button type="button" disabled={whyNot("evaluate now") !== null} aria-disabled={isBusy} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => void send({ evaluate: true })}>evaluate now</button>
       {rate === null ? (
         <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => void ask()}>learning rate…</button>
       ) : (

@@ -8,6 +8,7 @@ import { type Checkpoint, checkpointOffers, newerThan } from "../../lib/offers";
 import { partsOf } from "../../model/details";
 import { act, attempt, isFinal } from "../../model/jobs";
 import { href } from "../../model/route";
+import { useOnce } from "../../ui/once";
 import { MEANING } from "./Actions";
 import { LinkIf } from "./LinkIf";
 import { Missing, useList } from "./list";
@@ -22,14 +23,15 @@ const RESUME_FROM = "Continues the job from this checkpoint, and deletes its new
 
 export function Checkpoints({ job }: { job: Job }) {
   const [asking, setAsking] = useState<{ id: string; verb: "delete" | "resume" } | null>(null);
+  const [isBusy, once] = useOnce();
   const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
   if (!rows?.length) return <Missing rows={rows} problem={problem} text={noCheckpoint(job)} />;
   const isAsked = (row: Checkpoint, verb: string) => asking?.id === row.id && asking.verb === verb;
   const resumeFrom = (row: Checkpoint) => {
     setAsking(null);
-    void act(job, "resume", newerThan(row, rows).length ? { checkpoint: row.id } : undefined).then(reload);
+    void once(() => act(job, "resume", newerThan(row, rows).length ? { checkpoint: row.id } : undefined).then(reload));
   };
-  const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
+  const change = (work: () => Promise<unknown>, done: string) => void once(() => attempt(work, done).then(reload));
   return (
     <div class="wide" tabIndex={0}><table class="plain">
       <thead><tr><th class="number">Step</th><th class="number">Attempt</th><th>Status</th><th class="number">Size</th><th class="number">Loss</th><th>Saved</th><th>Actions</th></tr></thead>
@@ -47,7 +49,7 @@ export function Checkpoints({ job }: { job: Job }) {
               <td title={row.created_at}>{formatAge(row.created_at, Date.now())}</td>
               <td class="row-actions">
                 <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a tar"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.tar`))}>download</button>
-                <button type="button" disabled={whyNot.pin !== null} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
+                <button type="button" disabled={whyNot.pin !== null} aria-disabled={isBusy} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
                 {isAsked(row, "resume") ? (
                   <span class="confirm" role="alertdialog" aria-label={`Confirm resume from step ${row.step}`}>
                     Continues from step {row.step}, as if the job had never got further. Deletes the newer checkpoints, of step {newerThan(row, rows).map(({ step }) => step).reverse().join(", ")}. A fork keeps them.

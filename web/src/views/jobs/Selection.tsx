@@ -6,43 +6,45 @@ import type { Job } from "../../api/types";
 import { actOnMany, attempt, keep, refreshNow } from "../../model/jobs";
 import { href } from "../../model/route";
 import { select } from "../../model/selection";
+import { type Once, useOnce } from "../../ui/once";
 
 const BULK = ["pause", "resume", "cancel", "delete"] as const;
 
 /** What can be done with the jobs whose curves are shown. Always there, so that the page does not jump. */
 export function Selection({ chosen, rows }: { chosen: Job[]; rows: Job[] }) {
+  const [isBusy, once] = useOnce();
   const hidden = chosen.filter((job) => !rows.includes(job)).length;
   if (chosen.length === 0) return <div class="bulk">Choose jobs by their circle to see their curves, to compare them, or to steer several at once.</div>;
   return (
     <div class="bulk" role="group" aria-label="Selected jobs">
       <span>{chosen.length} selected{hidden > 0 && `, ${hidden} of them hidden by the filters`}</span>
       {chosen.length > 1 && <a class="button" href={href("compare", { sel: chosen.map((job) => job.id).join() })}>Compare</a>}
-      {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} />)}
+      {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} isBusy={isBusy} once={once} />)}
       <TagButton chosen={chosen} />
       <button type="button" class="quiet" onClick={() => select([])}>Clear</button>
     </div>
   );
 }
 
-function BulkButton({ action, chosen }: { action: (typeof BULK)[number]; chosen: Job[] }) {
+function BulkButton({ action, chosen, isBusy, once }: { action: (typeof BULK)[number]; chosen: Job[]; isBusy: boolean; once: Once }) {
   const able = chosen.filter((job) => job.actions.includes(action));
   const [isAsking, setAsking] = useState(false);
   if (able.length === 0) return null;
   const isSerious = action === "cancel" || action === "delete";
   const run = () => {
     setAsking(false);
-    void actOnMany(able, action).then(refreshNow);
+    void once(() => actOnMany(able, action).then(refreshNow));
   };
   if (isAsking) {
     return (
       <span class="confirm" role="alertdialog" aria-label={`Confirm ${action}`}>
         {action} {able.length} {able.length === 1 ? "job" : "jobs"}?{" "}
-        <button type="button" class="danger" onClick={run}>Yes, {action}</button>
+        <button type="button" class="danger" aria-disabled={isBusy} onClick={run}>Yes, {action}</button>
         <button type="button" onClick={() => setAsking(false)}>No</button>
       </span>
     );
   }
-  return <button type="button" onClick={() => (isSerious ? setAsking(true) : run())}>{action} {able.length}</button>;
+  return <button type="button" aria-disabled={isBusy} onClick={() => (isSerious ? setAsking(true) : run())}>{action} {able.length}</button>;
 }
 
 function TagButton({ chosen }: { chosen: Job[] }) {
