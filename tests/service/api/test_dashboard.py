@@ -399,6 +399,8 @@ async def test_the_dashboard_works_by_keyboard_and_on_a_phone(api: Api, page: Pa
         await page.keyboard.press(key)
     await expect(page.locator("[data-metric=loss]")).to_be_visible()
     assert str(job) in page.url
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("one")
     for view in ("#/jobs", f"#/jobs/{job}", "#/submit", "#/cluster"):
         await page.goto(f"{api.url}/{view}")
         await expect(page.locator("main > *").first).to_be_visible()

@@ -13,7 +13,8 @@ function move(by: number): void {
   const all = rows();
   const present = all.findIndex((row) => row.contains(document.activeElement));
   const next = all[Math.min(all.length - 1, Math.max(0, present + by))];
-  next?.querySelector<HTMLElement>("a, button.eye")?.focus();
+  // The link, so that Enter opens the job. Without the column of names, a row has none.
+  (next?.querySelector<HTMLElement>("a") ?? next?.querySelector<HTMLElement>("button.eye"))?.focus();
   next?.scrollIntoView({ block: "nearest" });
 }
 
