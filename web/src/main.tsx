@@ -5,7 +5,7 @@ import { render } from "preact";
 import { lazy, Suspense } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
 import { needsKey, storeKey, storedKey } from "./api/client";
-import { isOnline, lastHeard } from "./api/live";
+import { isOnline, lastHeard } from "./api/connection";
 import { formatDuration } from "./lib/format";
 import { listedProject, message, refreshNow, startPolling } from "./model/jobs";
 import { go, href, param, route, setParams } from "./model/route";

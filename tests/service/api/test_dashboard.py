@@ -481,6 +481,45 @@ async def test_the_page_misses_no_event_when_the_service_restarts(serve: Serve, 
     await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.125")
 
 
+async def test_what_could_not_be_read_during_an_outage_is_read_after_it(
+    serve: Serve, sqlite_url: str, page: Page
+) -> None:
+    api = await serve(sqlite_url)
+    job, worker = trained(api, [{"loss": 2.0}])
+    worker.send(worker.write(Kind.LINE, {"stream": "stderr", "text": "printed"}))
+    form, log = page, await page.context.new_page()
+    await log.goto(f"{api.url}/#/jobs/{job}")
+    await form.goto(f"{api.url}/#/submit")
+    await expect(form.locator(".verdict")).to_contain_text("Valid, 2000 steps")
+    await expect(log.locator("[data-metric=loss]")).to_be_visible()
+
+    api.server.stop()
+    await form.get_by_label("max_steps").fill("7")
+    await form.get_by_label("max_steps").blur()
+    await expect(form.locator(".verdict")).to_contain_text("The service is unreachable")
+    await log.get_by_role("tab", name="log").click()
+    await expect(log.locator("#panel")).to_contain_text("The service is unreachable")
+    await log.get_by_role("button", name="pause").click()
+    await expect(log.locator(".message")).to_contain_text("did not answer")
+    await serve(sqlite_url, port=int(api.url.rpartition(":")[2]))
+
+    await expect(form.locator(".verdict")).to_contain_text("Valid, 7 steps")
+    await expect(log.locator(".log > div")).to_have_text(["0 printed"])
+
+
+async def test_a_webhook_that_is_being_typed_survives_an_outage(serve: Serve, sqlite_url: str, page: Page) -> None:
+    api = await serve(sqlite_url)
+    await page.clock.install()
+    await page.goto(f"{api.url}/#/cluster")
+    await page.get_by_label("Address").fill("https://example.org/hook")
+
+    api.server.stop()
+    await page.clock.fast_forward(31_000)
+    await expect(page.get_by_role("alert").first).to_contain_text("The service is unreachable")
+
+    await expect(page.get_by_label("Address")).to_have_value("https://example.org/hook")
+
+
 async def test_a_table_of_ten_thousand_jobs_scrolls_and_filters_with_few_rows_drawn(api: Api, page: Page) -> None:
     await api.submit(name="newest")
 

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import { errorText } from "../lib/errors";
 import { param } from "../model/route";
+import { send } from "./connection";
 
 const KEY = "footplate.key";
 
@@ -63,18 +64,18 @@ export async function request<T>(bare: string, options: Options = {}): Promise<T
   const path = inProject(bare);
   const { method = "GET", body, headers = {}, quiet = method === "GET" } = options;
   const isRaw = body instanceof Blob;
-  const sent = body === undefined ? undefined : isRaw ? body : JSON.stringify(body);
+  const content = body === undefined ? undefined : isRaw ? body : JSON.stringify(body);
   if (!quiet) {
-    const shown = { method, path, body: typeof sent === "string" ? sent : undefined, at: Date.now() };
+    const shown = { method, path, body: typeof content === "string" ? content : undefined, at: Date.now() };
     recentRequests.value = [shown, ...recentRequests.value].slice(0, 20);
   }
-  const response = await fetch(path, {
+  const response = await send(path, {
     method,
-    body: sent ?? null,
+    body: content ?? null,
     signal: options.signal ?? null,
     headers: {
       ...authorization(),
-      ...(sent !== undefined && !isRaw ? { "Content-Type": "application/json" } : {}),
+      ...(content !== undefined && !isRaw ? { "Content-Type": "application/json" } : {}),
       ...headers,
     },
   });
@@ -107,7 +108,6 @@ export async function requestPages<T>(path: string, most: number): Promise<T[]> 
 
 /** What the user reads when something failed. */
 export function explain(error: unknown): string {
-  if (error instanceof TypeError) return "The service is unreachable. The page tries again by itself.";
   return error instanceof Error ? error.message : String(error);
 }
 
@@ -115,7 +115,7 @@ export const jobPath = (id: string) => `/jobs/${encodeURIComponent(id)}`;
 
 /** Downloads with the key in a header, which a plain link cannot send. */
 export async function download(path: string, name: string): Promise<void> {
-  const response = await fetch(inProject(path), { headers: authorization() });
+  const response = await send(inProject(path), { headers: authorization() });
   if (!response.ok) throw new ApiError(response.status, "download", `${name} cannot be downloaded: the service answered ${response.status}`, [], null);
   saveBlob(await response.blob(), name);
 }
@@ -131,7 +131,7 @@ export function saveBlob(blob: Blob, name: string): void {
 /** Sends a request whose answer is a stream of events, and yields the data of each event as it arrives. */
 export async function* events(path: string, body: unknown, signal: AbortSignal): AsyncGenerator<string> {
   const headers = { ...authorization(), "Content-Type": "application/json" };
-  const response = await fetch(inProject(path), { method: "POST", headers, body: JSON.stringify(body), signal });
+  const response = await send(inProject(path), { method: "POST", headers, body: JSON.stringify(body), signal });
   if (response.status === 401) needsKey.value = true;
   if (!response.ok || !response.body) {
     const said = await response.json().catch(() => null);

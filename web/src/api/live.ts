@@ -1,21 +1,8 @@
 /** One websocket for all jobs that are looked at. It reconnects by itself and continues at each job's cursor. */
 
-import { signal } from "@preact/signals";
 import { inProject, storedKey } from "./client";
+import { heard } from "./connection";
 import type { JobEvent } from "./types";
-
-/** When the service was last heard, in milliseconds, and whether it is reachable now. */
-export const lastHeard = signal(Date.now());
-export const isOnline = signal(true);
-
-export function heard(): void {
-  lastHeard.value = Date.now();
-  isOnline.value = true;
-}
-
-export function unreachable(): void {
-  isOnline.value = false;
-}
 
 const KINDS = "state,log,eval,checkpoint,progress,system,note,line,do,gap,done";
 

@@ -2,7 +2,7 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { ApiError, explain, jobPath, request } from "../api/client";
-import { heard, unreachable } from "../api/live";
+import { Unreachable } from "../api/connection";
 import { FINAL, type Job, type JobList } from "../api/types";
 import { readConditions, serverQuery } from "../lib/filters";
 import { listedAfter } from "../lib/listed";
@@ -66,7 +66,6 @@ const listPath = (query: string, cursor: string | null) => `/jobs?limit=${PAGE}$
 /** Reads the newest page of the list. */
 async function readNewest(query: string): Promise<void> {
   const page = await request<JobList>(listPath(query, null));
-  heard();
   if (query !== filters.value) return;
   batch(() => {
     keep(page.data);
@@ -140,16 +139,15 @@ async function poll(): Promise<void> {
       (job) => ["starting", "running", "stopping"].includes(job.state) && !seen.has(job.id) && !newest.has(job.id),
     );
     await Promise.allSettled(stale.slice(0, 20).map((job) => refreshJob(job.id)));
-    if (message.value?.isError && message.value.text.startsWith("The service is unreachable")) message.value = null;
   } catch (error) {
     failed(error);
   }
 }
 
 function failed(error: unknown): void {
-  if (error instanceof TypeError) unreachable();
-  else if (error instanceof ApiError && error.status === 401) return; // The page asks for a key.
-  else message.value = { text: explain(error), isError: true };
+  // The page says above that the service is unreachable, and asks for a key.
+  if (error instanceof Unreachable || (error instanceof ApiError && error.status === 401)) return;
+  message.value = { text: explain(error), isError: true };
 }
 
 /** Does something that the user asked for, and says how it went. */
@@ -159,7 +157,8 @@ export async function attempt<T>(work: () => Promise<T>, done?: string): Promise
     message.value = done ? { text: done, isError: false } : null;
     return result;
   } catch (error) {
-    message.value = { text: explain(error), isError: true };
+    const text = error instanceof Unreachable ? "The service did not answer, so this may not be done. Try again once the page has reconnected." : explain(error);
+    message.value = { text, isError: true };
     return undefined;
   }
 }

@@ -2,6 +2,7 @@
 
 import { memo } from "preact/compat";
 import { useEffect, useMemo } from "preact/hooks";
+import { reconnections } from "../api/connection";
 import { FINAL, type Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
@@ -30,7 +31,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
     withoutOutliers: param("outliers") === "0",
   });
   const range = rangeOf(axis);
-  useEffect(() => followJobs(jobs, axis), [ids, axis]);
+  useEffect(() => followJobs(jobs, axis), [ids, axis, reconnections.value]);
   useEffect(() => {
     if (range.value === null) forgetFiner();
   }, [range.value]);

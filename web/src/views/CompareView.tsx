@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { request } from "../api/client";
+import { reconnections } from "../api/connection";
 import type { Job } from "../api/types";
 import { type Flat, diff, showValue } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
@@ -23,7 +24,7 @@ export function CompareView() {
       needSpec(id);
       void refreshJob(id).then((job) => job && needSummary(job)).catch(() => undefined);
     }
-  }, [ids.join()]);
+  }, [ids.join(), reconnections.value]);
   const chosen = ids.map((id) => jobs.value.get(id)).filter((job): job is Job => job !== undefined);
   if (ids.length < 2) return <Waiting title="Compare">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</Waiting>;
   return (

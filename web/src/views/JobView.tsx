@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, explain } from "../api/client";
+import { reconnections } from "../api/connection";
 import type { Job } from "../api/types";
 import { followEvents } from "../model/curves";
 import { detailsVersion, needSpec, rawSpecOf } from "../model/details";
@@ -87,7 +88,7 @@ function moveAlongTabs(event: KeyboardEvent): void {
 
 function Spec({ job }: { job: Job }) {
   void detailsVersion.value;
-  useEffect(() => needSpec(job.id), [job.id]);
+  useEffect(() => needSpec(job.id), [job.id, reconnections.value]);
   const spec = rawSpecOf(job.id);
   return spec === undefined ? <p class="empty">Loading…</p> : <JsonText value={spec} />;
 }

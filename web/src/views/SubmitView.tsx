@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, type Problem, explain, inProject, request, storedKey } from "../api/client";
+import { reconnections } from "../api/connection";
 import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { type Field, type JsonObject, fieldsOf, mergePatch, problemsAt, setAt } from "../lib/form";
@@ -11,6 +12,7 @@ import { attempt, jobs, keep } from "../model/jobs";
 import { go, href, param, tableHref } from "../model/route";
 import { Copy } from "../ui/Copy";
 import { useOnce } from "../ui/once";
+import { Waiting } from "../ui/Waiting";
 import { FileChoice } from "./Files";
 import { ComponentFields, type Described, FieldRow, SpecFields, textField } from "./submit/fields";
 import { Upload, upload } from "./submit/Upload";
@@ -35,6 +37,7 @@ export function SubmitView() {
   const [spec, setSpec] = useState<JsonObject>(FIRST);
   const [base, setBase] = useState<JsonObject | null>(null);
   const [text, setText] = useState("");
+  const [missing, setMissing] = useState<string | null>(null);
   const [parseError, setParseError] = useState<string | null>(null);
   const [problems, setProblems] = useState<Problem[]>([]);
   const [answer, setAnswer] = useState<Answer | null>(null);
@@ -57,13 +60,14 @@ export function SubmitView() {
     request<{ $defs: Record<string, Parameters<typeof fieldsOf>[0]> }>("/schema/job")
       .then((schema) => setFields({ TrainingArguments: fieldsOf(schema.$defs.TrainingArguments), Resources: fieldsOf(schema.$defs.Resources) }))
       .catch(() => undefined);
-  }, []);
+  }, [reconnections.value]);
   useEffect(() => {
+    if (text) return;
     if (!fork) return show(spec);
-    request<JsonObject>(`/jobs/${fork}/spec`).then((found) => (setBase(found), show(found))).catch((error) => setParseError(explain(error)));
-  }, [fork]);
+    request<JsonObject>(`/jobs/${fork}/spec`).then((found) => (setBase(found), show(found))).catch((error) => setMissing(explain(error)));
+  }, [fork, reconnections.value]);
   useEffect(() => {
-    if (parseError) return;
+    if (parseError || !text) return;
     const mine = ++turn.current;
     const timer = setTimeout(async () => {
       try {
@@ -77,7 +81,7 @@ export function SubmitView() {
       }
     }, PAUSE_BEFORE_CHECK);
     return () => clearTimeout(timer);
-  }, [spec, parseError]);
+  }, [spec, text === "", parseError, reconnections.value]);
 
   const edit = (raw: string) => {
     setText(raw);
@@ -107,6 +111,7 @@ export function SubmitView() {
   const sent = { method: "POST", path: inProject(fork ? `/jobs/${fork}/fork` : "/jobs"), body: JSON.stringify(body) };
   // The same spec has the same key, so that a request that is sent again makes no second job.
   const key = useMemo(randomKey, [sent.path, sent.body]);
+  if (fork && !base) return <Waiting title="Fork a job">{missing}</Waiting>;
   return (
     // A file that is dropped beside the box would open in place of the form, and the form would be lost.
     <article class={`submit ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)} onDrop={drop}>
@@ -147,7 +152,7 @@ export function SubmitView() {
           <textarea aria-label="Spec as JSON" spellcheck={false} value={text} onInput={(event) => edit(event.currentTarget.value)} />
           <div role="status" class="verdict">
             {parseError ? <p class="error">This is not JSON yet: {parseError}</p> : problems.length ? (
-              <ul class="error">{problems.map((problem) => <li key={problem.pointer + problem.code}><code>{problem.pointer || "/"}</code> {problem.detail}{problem.hint && <em> {problem.hint}</em>}</li>)}</ul>
+              <ul class="error">{problems.map((problem) => <li key={problem.pointer + problem.code}>{problem.pointer && <code>{problem.pointer}</code>} {problem.detail}{problem.hint && <em> {problem.hint}</em>}</li>)}</ul>
             ) : answer && (
               <p class="good">Valid{answer.steps ? `, ${answer.steps} steps` : ""}: {answer.placement.message}</p>
             )}

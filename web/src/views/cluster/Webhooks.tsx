@@ -41,10 +41,10 @@ async function test(id: string): Promise<void> {
 }
 
 export function Webhooks() {
-  const { rows, problem, reload } = usePolled<Webhook>("/webhooks", 30);
+  const { rows, reload } = usePolled<Webhook>("/webhooks", 30);
   const [secret, setSecret] = useState<string | null>(null);
   const [isBusy, once] = useOnce();
-  if (problem || rows === null) return null;
+  if (rows === null) return null;
   const make = (event: Event) => {
     event.preventDefault();
     const element = event.currentTarget as HTMLFormElement;

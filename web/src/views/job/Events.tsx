@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { explain, requestPages } from "../../api/client";
+import { reconnections } from "../../api/connection";
 import type { Job, JobEvent } from "../../api/types";
 import { eventText } from "../../lib/events";
 import { formatAge, formatNumber } from "../../lib/format";
@@ -21,7 +22,7 @@ export function Events({ job }: { job: Job }) {
     requestPages<JobEvent>(`/jobs/${job.id}/events?kinds=${KINDS.join()}`, MOST_PAGES)
       .then((found) => (setRows(found), setProblem(null)))
       .catch((error) => setProblem(explain(error)));
-  }, [job.id]);
+  }, [job.id, reconnections.value]);
   void linesVersion.value;
   const known = new Set(rows?.map((event) => event.no));
   const live = liveEvents(job.id).filter((event) => KINDS.includes(event.kind) && !known.has(event.no));

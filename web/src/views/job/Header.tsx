@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { request } from "../../api/client";
+import { reconnections } from "../../api/connection";
 import type { Job, JobList } from "../../api/types";
 import { formatDuration, formatNumber, jobTitle, sentence } from "../../lib/format";
 import { groupMetrics, isFigure } from "../../lib/groups";
@@ -77,12 +78,12 @@ function Lineage({ job }: { job: Job }) {
   const [forks, setForks] = useState<Job[]>([]);
   // Sessions and exports start from a checkpoint, too, and train nothing.
   const isFork = (other: Job) => other.metadata.of !== job.id;
-  useEffect(() => needSpec(job.id), [job.id]);
+  useEffect(() => needSpec(job.id), [job.id, reconnections.value]);
   useEffect(() => {
     let isShown = true;
     request<JobList>(`/jobs?forked_from=${job.id}&limit=20`).then((list) => isShown && setForks(list.data.filter(isFork)), () => undefined); // The page stays whole without them.
     return () => void (isShown = false);
-  }, [job.id]);
+  }, [job.id, reconnections.value]);
   const from = partsOf(job.id)?.resume_from;
   if (!from?.job && forks.length === 0) return null;
   return (

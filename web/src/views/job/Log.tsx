@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { explain, request } from "../../api/client";
+import { reconnections } from "../../api/connection";
 import type { Job } from "../../api/types";
 import { type Ask, MOST_FOUND, type Printed, levelOf, linesUntil, linesWith } from "../../lib/printed";
 import { linesVersion, liveEvents } from "../../model/curves";
@@ -34,7 +35,7 @@ export function Log({ job }: { job: Job }) {
       .then((found) => isShown && (setRead(found), setProblem(null)))
       .catch((error) => isShown && (setRead(null), setProblem(explain(error))));
     return () => void (isShown = false);
-  }, [job.id, grep, rank]);
+  }, [job.id, grep, rank, reconnections.value]);
   const earlier = () => attempt(async () => {
     const { lines, from } = await linesUntil(ask, read!.from, rank);
     setFollowing(false);

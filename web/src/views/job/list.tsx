@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { explain, request } from "../../api/client";
+import { reconnections } from "../../api/connection";
 import type { Job } from "../../api/types";
 
 /** Loads a list below the job's path, and loads it again when the job's version or last event moves. */
@@ -15,7 +16,7 @@ export function useList<T>(job: Job, path: string, moves: unknown): { rows: T[] 
       .then((answer) => (setRows(answer.data), setProblem(null)))
       .catch((error) => stop.signal.aborted || setProblem(explain(error)));
     return () => stop.abort();
-  }, [job.id, path, moves, turn]);
+  }, [job.id, path, moves, turn, reconnections.value]);
   return { rows, problem, reload: () => setTurn(turn + 1) };
 }
 
